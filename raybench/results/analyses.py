@@ -1,6 +1,6 @@
 """Analyses of a study; most functions take and return DataFrames."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -197,24 +197,17 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     runs = trials.loc[score.index]
     varied = [key for key in keys if len(runs[key].unique()) > 1]
     if len(runs) < LEAST_IMPORTANCE_RUNS or not varied or score.nunique() < 2:
-        return _table({}, runs=0)
+        return pd.DataFrame(columns=[*IMPORTANCE_COLUMNS])
     inputs = np.column_stack([_numbers(runs[key]) for key in varied])
     worse, explained = _shuffled(inputs, score.to_numpy(dtype=float))
     mean = np.maximum(worse.mean(axis=0), 0.0)
     if explained < LEAST_EXPLAINED or mean.sum() <= 0:
-        return _table({}, runs=0)
+        return pd.DataFrame(columns=[*IMPORTANCE_COLUMNS])
     folds = np.clip(worse / mean.sum(), 0.0, 1.0)
-    found = {"key": varied, "importance": mean / mean.sum()}
-    found |= {"low": folds.min(axis=0), "high": folds.max(axis=0), "explained": explained}
-    return _table(found, runs=len(runs))
-
-
-def _table(found: Mapping[str, Any], *, runs: int) -> pd.DataFrame:
-    table = pd.DataFrame(found, columns=[*IMPORTANCE_COLUMNS]).assign(runs=runs)
-    types = dict.fromkeys(IMPORTANCE_COLUMNS, "float64") | {"key": "object", "runs": "int64"}
-    return table.astype(types).sort_values(
-        "importance", ascending=False, kind="stable", ignore_index=True
-    )
+    columns = {"key": varied, "importance": mean / mean.sum(), "low": folds.min(axis=0)}
+    columns |= {"high": folds.max(axis=0), "explained": explained, "runs": len(runs)}
+    table = pd.DataFrame(columns)
+    return table.sort_values("importance", ascending=False, kind="stable", ignore_index=True)
 
 
 def _scores(trials: pd.DataFrame) -> "pd.Series[float]":

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 
 import pytest
 from read_back import interrupted_study, log
@@ -75,16 +74,6 @@ def test_a_server_that_is_away_is_said_once(tmp_path, point, monkeypatch):
     assert "pa55word" not in sentence
     for file in (tmp_path / "study").rglob("*"):
         assert file.is_dir() or b"pa55word" not in file.read_bytes(), file
-
-
-def test_a_server_that_never_answers_is_not_waited_for(tmp_path, point, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes, and says nothing
-        port = listening.getsockname()[1]
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "600")
-        results_folder(tmp_path / "study", [])
-        said = log("mlflow", tmp_path / "study", point("0000", 0), close_s=3.0)
-    assert said[-1].startswith("--log mlflow: ")
 
 
 def test_an_experiment_that_was_deleted_is_said(tmp_path, point, database):

@@ -116,14 +116,6 @@ def test_the_best_of_each_number_of_workers_beside_the_fewest():
     assert table.loc[4, ["seconds", "times_as_fast", "times_the_cost"]].isna().all()
 
 
-def test_the_fewest_that_got_there_are_what_others_are_compared_with():
-    table = by_workers(
-        ranked(("b", "2x64", False, 1, 2, 4.0, 0.96), ("a", "1x64", False, 0, 1, None, 0.9)),
-        ACCURACY,
-    )
-    assert list(table["times_as_fast"].fillna(0)) == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("runs", "front"),
     [

@@ -97,13 +97,20 @@ def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
 
 
 def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
-    run: Any = results.trials.set_index("trial").loc[trial]
+    """Draw a highlighted curve, with a marker where the run reached the target, or else at its best
+    value; return its legend entry."""
+    run, metric = results.runs[trial], results.metric
     curve = results.curves[results.curves["trial"] == trial]
-    color, style = parts.color_of(run["framework"]), parts.LINE_STYLES[rank % 4]
-    x, y = curve_xy(results.metric, curve)
+    color, style = parts.color_of(run.spec.framework), parts.LINE_STYLES[rank % 4]
+    x, y = curve_xy(metric, curve)
     axes.plot(x, y, color=color, linewidth=2, linestyle=style, zorder=3, gid=trial)
-    mark_result(axes, results.metric, curve, run, color)
-    shape = parts.marker_of(run["num_workers"])
+    shape = parts.marker_of(run.spec.num_workers)
+    if curve[metric.name].notna().any():
+        at = int(np.nanargmax(metric.sign * y))
+        if run.time_to_target_s is not None:
+            at = int(np.abs(x - run.time_to_target_s).argmin())
+        look: dict[str, Any] = {"color": color, "markeredgecolor": parts.PAPER, "marker": shape}
+        axes.plot(x[at], y[at], markersize=8, zorder=5, **look)
     return parts.key(
         name_of(results, trial), color, linestyle=style, lw=2, marker=shape, mec=parts.PAPER
     )
@@ -116,21 +123,7 @@ def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarra
 
 def name_of(results: Study, trial: str) -> str:
     """Return the name of a trial and its configuration, wrapped for a legend."""
-    row = results.trials.set_index("trial").loc[trial]
-    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
-
-
-def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, color: str) -> None:
-    """Draw a marker on the learning curve of a run (a row of `trials`): where it reached the
-    target, or at its best value if it did not."""
-    if curve[metric.name].isna().all():
-        return
-    at = (metric.sign * curve[metric.name]).idxmax()
-    if run["time_to_target_s"] == run["time_to_target_s"]:
-        at = (curve["train_s"] - run["time_to_target_s"]).abs().idxmin()
-    x, y = curve_xy(metric, curve.loc[[at]])
-    style: dict[str, Any] = {"color": color, "markeredgecolor": parts.PAPER}
-    axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
+    return parts.wrapped(f"{trial}  {results.label(results.specs[trial])}", parts.ROOM - 6)
 
 
 MOST_ROWS = 10

