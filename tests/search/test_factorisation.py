@@ -86,15 +86,12 @@ def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
     assert {one.gpus_per_worker for one in found.all_placements} == {1}, "as it is fixed"
 
 
-def test_passes_and_readers_decide_speed_alone() -> None:
+def test_accumulation_and_prefetching_decide_speed_alone() -> None:
     found = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
-    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     assert found.sampled[GLOBAL_BATCH] == Powers(16, 128)
-    ways = {(one.batch_size_per_worker, one.accumulate) for one in found.all_placements}
-    assert ways >= {(64, 1), (32, 2)}
+    passes = {(one.batch_size_per_worker, one.accumulate) for one in found.of_values(BATCH)}
+    assert passes == {(64, 1), (32, 2)}
     assert {one.prefetch for one in found.of_values(BATCH)} == {0, 1}
-    assert {one.samples for one in found.of_values(BATCH)} == {64}
-    assert len({one.group for one in found.all_placements}) == 2, "of any group"
 
 
 def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:

@@ -115,8 +115,11 @@ def test_the_fastest_split_is_taken_while_it_is_efficient(slower: float, taken: 
 
 
 def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
-    placer = measured()
     own = Placement("torch", 1, 64)
+    placer = Placer(Factors({}, PLACEMENTS))
+    assert (placer.ratios(spec(own)), placer.to_fastest(spec(own))) == ({}, 1.0), "not measured yet"
+    placer = measured()
+    measure(placer, str(PLACEMENTS.index(own)), own)  # the same totals count once
     ratios = placer.ratios(spec(own))
     assert set(ratios) == set(options(64, placer))
     assert ratios[own] == 1.0
@@ -126,24 +129,6 @@ def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
     assert placer.to_cheapest(spec(own)) == pytest.approx(1.0)
     wide = spec(Placement("tensorflow", 4, 16))
     assert placer.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(wide.placement)), rel=0.05)
-
-
-def test_until_its_group_is_measured_a_run_stands_for_itself() -> None:
-    placer = Placer(Factors({}, PLACEMENTS))
-    assert placer.ratios(spec(PLACEMENTS[0])) == {}
-    assert (placer.to_fastest(spec(PLACEMENTS[0])), placer.to_cheapest(spec(PLACEMENTS[0]))) == (
-        1.0,
-        1.0,
-    )
-
-
-def test_the_same_totals_count_once() -> None:
-    placer = Placer(Factors({}, PLACEMENTS))
-    one, other = Placement("torch", 1, 64), Placement("torch", 2, 32)
-    for _ in range(3):
-        measure(placer, "a", one)
-    measure(placer, "b", other)
-    assert placer.ratios(spec(one))[other] == pytest.approx(step_s(other) / step_s(one), rel=1e-3)
 
 
 COSTS = {"adam": 0.2e-3, "lamb": 0.5e-3, "lars": 0.3e-3}

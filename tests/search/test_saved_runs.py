@@ -110,6 +110,7 @@ def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
         assert saved.resume("0002", SPEC) == ()
         curve = saved.resume("0001", SPEC)
         assert is_one_of(bench.pool.held["0001"], 3)
+        assert bench.pool.held["0001"].weights.is_relative_to(bench.store.folder), "on its disk"
     assert [point.index for point in curve] == [0, 1, 2]
     assert list(bench.pool.held) == ["0001"]
     assert bench.said == []
@@ -129,22 +130,11 @@ def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
         monkeypatch.setattr(module, "LOOK_S", 0.0)
         saved.look("0001")
     assert log.read_text() == "first\nsecond\n"
-    with bench.saved() as saved:
+    with bench.saved() as saved:  # another session
         run.printed += b"third\n"
         saved.over(record("0001"))
     assert log.read_text() == "first\nsecond\nthird\n"
     assert not run.printed
-
-
-def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench: Bench) -> None:
-    bench.write("0001", 2)
-    bench.store.write_log("0001", b"of the first session\n")
-    with bench.saved() as saved:
-        saved.resume("0001", SPEC)
-        bench.pool.pool._runs["0001"].printed += b"of the second\n"
-        log = saved.log("0001")
-    assert log is not None
-    assert log.read_text() == "of the first session\nof the second\n"
 
 
 @pytest.mark.parametrize(
@@ -219,12 +209,6 @@ def test_one_that_a_newer_one_replaces_meanwhile_is_no_fault(
         saved.save("0001")
     assert bench.faults == []
     assert is_one_of(latest_checkpoint(bench.store.folder / "checkpoints" / "0001", SPEC), 2)
-
-
-def test_where_a_study_s_folder_is_the_pool_holds_states_on_its_disk(bench: Bench) -> None:
-    with bench.saved():
-        bench.pool.hold("0001", 1)
-        assert bench.pool.held["0001"].weights.is_relative_to(bench.store.folder)
 
 
 def test_a_folder_that_was_deleted_is_not_made_anew(bench: Bench) -> None:

@@ -50,18 +50,6 @@ def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
     assert fast_at_first == pytest.approx(math.log(100 / 40), abs=0.15)
 
 
-def test_a_curve_that_has_come_no_way_needs_longer_but_nobody_knows_how_long() -> None:
-    model = CurveModel(1, 1, baseline=0.0, target=1.0)
-    run_to(model, "whole", ONE, 100.0)
-    for run, amount in (("short", 10.0), ("long", 40.0)):
-        model.begin(run, ONE)
-        model.observe(run, amount, 0.0)
-    (short, wide), (long, _) = (model.extrapolate(model.curves[run]) for run in ("short", "long"))
-    assert long - short == pytest.approx(math.log(4))
-    assert math.exp(short) > 100
-    assert wide > 0.8
-
-
 def test_before_a_run_has_come_to_the_target_a_nearer_one_counts() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     for run, tau in (("a", 100.0), ("b", 150.0), ("c", 200.0), ("d", 800.0)):

@@ -170,21 +170,18 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_keeps_the_rounds_that_are_whole(workers: Workers, capsys: Any) -> None:
+def test_an_interrupt_keeps_whole_rounds_and_the_same_command_measures_again(
+    workers: Workers, capsys: Any
+) -> None:
+    workers.on_run = lambda name: interrupt()
+    assert run() == cli.INTERRUPTED
+    assert not Path("out/diagnosis.yaml").exists(), "no round is whole"
     workers.on_run = lambda name: interrupt() if name.endswith("-3") else None
     assert run() == cli.INTERRUPTED
     assert "Communication-bound" in capsys.readouterr().out
     assert len(read_mapping(Path("out/diagnosis.yaml"))["probes"]["alone"]) >= 3
-
-
-def test_an_interrupt_before_that_gives_no_verdict(workers: Workers, capsys: Any) -> None:
-    workers.on_run = lambda name: interrupt()
-    assert run() == cli.INTERRUPTED
-    assert not Path("out/diagnosis.yaml").exists()
-
-
-def test_the_same_command_measures_again_in_its_own_folder(workers: Workers) -> None:
-    assert (run(), run()) == (cli.DONE, cli.DONE)
+    workers.on_run = lambda name: None
+    assert run() == cli.DONE
     assert len(package.load("out").trials) == 30
 
 

@@ -58,13 +58,10 @@ def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_targ
     assert (spec.objective.kind, spec.objective.max_train_seconds) == ("best_at_budget", 5)
 
 
-def test_the_target_is_the_median_less_half_a_point() -> None:
+def test_the_target_is_the_median_of_what_was_held_less_half_a_point() -> None:
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
     with refused(ErrorCode.NO_RESULT, "target"):
         target_from([0.1, 0.108, 0.3], 0.1)
-
-
-def test_the_target_is_of_what_the_reference_held() -> None:
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
     assert held([0.9], 2) is None
