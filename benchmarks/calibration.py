@@ -395,7 +395,7 @@ def race_first_more(rng: Rng, *world: Any) -> bool:
             learned[one.name, one.round] = Replicate(math.exp(true[int(one.name)] + noise), True)
         left -= len(due)
     new = {one.name: {at: x for (n, at), x in learned.items() if n == one.name} for one in entered}
-    groups = {one.name: ConfigurationRuns(one.own, new[one.name]) for one in entered}
+    groups = {one.name: ConfigurationRuns(one.search_run, new[one.name]) for one in entered}
     first = ties_of(groups).repeated[0]
     runs = {name: list(group.rounds.values()) for name, group in groups.items() if group.rounds}
     low, high = intervals_of_chosen(runs, pooled(runs.values()))[first]

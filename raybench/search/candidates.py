@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from raybench.search.factorisation import GLOBAL_BATCH
-from raybench.search.sampling.default_rates import BASE_RATES, default_rate
+from raybench.search.sampling.default_rates import BASE_RATES, default_rate, nearest_rate
 from raybench.spec.space import (
     Cases,
     Choices,
@@ -180,7 +180,9 @@ class ConfigurationSpace:
         for key in self._space:
             simple = self._simple(key, {**self._known, **values})
             if isinstance(simple, Range):
-                found += [values | {key: neighbor} for neighbor in _beside(simple, values[key])]
+                found += [
+                    values | {key: neighbor} for neighbor in _neighbors_of(simple, values[key])
+                ]
                 continue
             options = list(possible_values(simple))
             at = next(
@@ -201,11 +203,8 @@ class ConfigurationSpace:
             return []
         ratio = default_rate_of(neighbor, self._known) / default_rate_of(values, self._known)
         simple = self._simple("learning_rate", {**self._known, **neighbor})
-        rate = values["learning_rate"] * ratio
-        if isinstance(simple, Range):
-            return [neighbor | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
-        nearest = min(possible_values(simple), key=lambda option: abs(math.log(option / rate)))
-        return [neighbor | {"learning_rate": nearest}]
+        rate = nearest_rate(simple, values["learning_rate"] * ratio)
+        return [neighbor | {"learning_rate": rate}]
 
 
 def widens(study: StudySpec, space: Space) -> bool:
@@ -243,7 +242,7 @@ def _inside(simple: Range, value: float) -> int | float:
     return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))
 
 
-def _beside(simple: Range, value: Any) -> list[Any]:
+def _neighbors_of(simple: Range, value: Any) -> list[Any]:
     """Return neighbors of a value in a range."""
     if not _is_number(value):
         return []

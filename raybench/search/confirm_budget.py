@@ -162,8 +162,8 @@ class ConfirmBudget:
         return self._candidates_and_winners()[0]
 
     def winners(self) -> list[Cost]:
-        """Return the expected winners: the fastest, the cheapest, and the fastest on each other GPU
-        model."""
+        """Return the expected winners: the fastest, the cheapest, and with several GPU models also
+        the fastest on each of the others."""
         return self._candidates_and_winners()[1]
 
     def _candidates_and_winners(self) -> tuple[Candidates, list[Cost]]:

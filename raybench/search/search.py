@@ -120,9 +120,6 @@ class Search:
         self._learn_recorded(runs or {}, curves or {})
         self._curves = curves or {}
         """Evaluations of earlier sessions by run name."""
-        for record in (runs or {}).values():
-            if record.role == "trial" and record.failure is not None:
-                infeasible.add(record.failure, record.spec)
         firsts = first_specs(study, space)
         sampled, feedback = self._sampled, self._feedback
         restore(self._journal, runs or {}, unfinished or {}, study, sampled, feedback, firsts)
@@ -272,15 +269,18 @@ class Search:
     def _learn_recorded(
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
+        """Add the runs of earlier sessions."""
         for name, record in runs.items():
             # With the suffix, because an interrupted run is restarted under its old name.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
             self._end(f"{name}{RECORDED}", record)
-        for name, record in runs.items():
-            # Interrupted trials run again; placement checks are not trials of the search.
-            if record.failure == "oom" and record.role == "trial":
+            if record.role != "trial":
+                continue  # placement checks are not trials of the search
+            if record.failure is not None:
+                self._infeasible.add(record.failure, record.spec)
+            if record.failure == "oom":
                 self._too_large.append(record.spec)
-            if record.role == "trial" and record.stop != "interrupted":
+            if record.stop != "interrupted":  # interrupted trials run again
                 self.curves.learn(record, curves.get(name, []))
         self.curves.refresh()
 

@@ -161,7 +161,7 @@ def initial_configurations(
             parts = known["num_workers"] * known["accumulate"]
             rate = default_rate(optimizer, values.get(GLOBAL_BATCH) or batch * parts)
             rate *= factor / scaling_factor(known["num_workers"], known["learning_rate_scaling"])
-            values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
+            values["learning_rate"] = nearest_rate(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
     return found
 
@@ -195,7 +195,8 @@ def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
     return list(dict.fromkeys(ordered[round((len(ordered) - 1) * part)] for part in (1 / 3, 2 / 3)))
 
 
-def _nearest(dimension: Simple, rate: float) -> float:
+def nearest_rate(dimension: Simple, rate: float) -> float:
+    """Return the learning rate of a dimension that is nearest to `rate` on a log scale."""
     if isinstance(dimension, Range):
         return min(max(rate, dimension.low), dimension.high)
     return min(possible_values(dimension), key=lambda option: abs(math.log(option / rate)))
