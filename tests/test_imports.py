@@ -263,6 +263,18 @@ def test_no_files_import_each_other_in_a_circle():
     assert a_circle(arrows(modules())) == []
 
 
+def test_tests_with_ray_are_where_make_looks_for_them():
+    folders = re.search(r"^WITH_RAY = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    marked = [
+        file
+        for file in (ROOT / "tests").rglob("*.py")
+        if re.search(r"mark\.ray\b", file.read_text())
+    ]
+    assert marked
+    for file in marked:
+        assert any(file.is_relative_to(ROOT / folder) for folder in folders.split()), file
+
+
 def in_new_process(code):
     result = subprocess.run(
         [sys.executable, "-c", code],
