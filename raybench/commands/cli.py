@@ -51,10 +51,19 @@ COMMANDS = {
     "doctor": "check hardware, drivers and network",
     "data": "list or remove the decoded datasets that are kept on this machine",
 }
-FUNCTIONS = {name: f"raybench.commands.{name}:{name}" for name in COMMANDS} | {
+FUNCTIONS = {
     "tune": "raybench.search.tune:tune",
+    "train": "raybench.runs.train:train",
+    "scale": "raybench.commands.scaling:scale",
+    "plan": "raybench.commands.scaling:plan",
+    "diagnose": "raybench.runs.diagnose:diagnose",
+    "compare": "raybench.runs.compare:compare",
+    "forecast": "raybench.commands.forecast:forecast",
+    "init": "raybench.commands.data:init",
     "import": "raybench.commands.report:import_runs",
-    **{name: f"raybench.runs.{name}:{name}" for name in ("train", "diagnose", "compare")},
+    "report": "raybench.commands.report:report",
+    "doctor": "raybench.commands.doctor:doctor",
+    "data": "raybench.commands.data:data",
 }
 """Function that runs each command, as `module:name`."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")

@@ -1,0 +1,71 @@
+"""`raybench scale`: measure how training scales, or predict it from measurements; and
+`raybench plan`: choose which machines to rent for a training, how many, and at what cost."""
+
+import sys
+from pathlib import Path
+
+from raybench.cluster.signals import Interrupt
+from raybench.report.console import make_console, say
+from raybench.report.scaling_report import PlanReport, fit_to_files, print_part
+from raybench.results.study import load
+from raybench.runs.options import PlanOptions, ScaleOptions
+from raybench.scaling.fits import Terms
+from raybench.spec.errors import DONE, NOT_REACHED, Ended, ErrorCode, UserError
+from raybench.spec.prices import read_prices
+from raybench.spec.text import clean
+
+FIT_OPTIONS = ("fit", "predict", "network", "out", "progress", "keep_code_change")
+"""Options that can be combined with --fit."""
+
+
+def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
+    """Run a scaling study, or fit a file of measurements (`--fit`) without starting Ray."""
+    if options.fit is not None:
+        return fit_file(options, Path(options.fit))
+    if options.network is not None:
+        raise UserError(
+            "--network: applies to --fit; a study measures the network itself.", ErrorCode.CONFLICT
+        )
+    from raybench.runs.scale import scale
+
+    return scale(options, interrupt)
+
+
+def fit_file(options: ScaleOptions, file: Path) -> Ended:
+    """Fit a file of measurements; raise UserError for options that only apply to a study."""
+    words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
+    for option in type(options).model_fields:
+        if option in options.model_fields_set and option not in FIT_OPTIONS:
+            name = words.get(option, f"--{option.replace('_', '-')}")
+            raise UserError(
+                f"{name}: applies to a study, and --fit runs none; leave out one of the two.",
+                ErrorCode.CONFLICT,
+            )
+    out = None if options.out is None else Path(options.out)
+    answer, details = fit_to_files(file, options.predict, out, options.network)
+    return Ended(DONE, answer=answer, details=details)
+
+
+def plan(options: PlanOptions) -> Ended:
+    """Print the plan and write its page; exit code 3 means that no configuration qualifies."""
+    report, console = planned(options), make_console(sys.stdout)
+    for part in report.parts:
+        print_part(console, part)
+    page = report.write(Path(options.out))
+    say(console, f"page: {page}")
+    plans = [
+        {"series": one.series, "answers": one.answers.to_dict("records")} for one in report.plans
+    ]
+    code = DONE if any(one["answers"] for one in plans) else NOT_REACHED
+    return Ended(code, answer=report.words, details={"plans": plans, "page": page})
+
+
+def planned(options: PlanOptions) -> PlanReport:
+    """Return the plan for the given scaling studies; raise UserError for invalid input."""
+    machines = None if options.prices is None else read_prices(options.prices)
+    budget = options.budget
+    studies = [load(one) for one in options.folders]
+    own = studies[0].scaling_study
+    budget = budget if machines or budget else own.budget
+    terms = Terms(machines or own.price, budget, options.deadline)
+    return PlanReport.of(studies, terms, options.predict)
