@@ -156,12 +156,9 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (BY_BATCH, accurate(lambda s: 0.9 - 0.05 * s.num_workers), False, ""),
     (AT_64, accurate(near_64), True, ""),
     (SOONER, Machine(sooner), True, "1.41 times as soon"),
-    (SOONER, Machine(lambda s: s.global_batch_size), False, ""),
     (SOONER, Machine(sooner, lambda s: 0.5), None, ""),
     (GROWING, accurate(by_rule), True, "10 points"),
     (SCHEDULED, BY_SCHEDULE, True, ""),
-    (SCHEDULED, BY_SIZE, False, ""),
-    (LESS, BY_SCHEDULE, False, ""),
     (LESS, BY_SIZE, True, ""),
     # Two workers no faster than one are half of the ideal, and no half of the time.
     (HALF, Machine(alike), None, "1 times as fast on 2 workers as on one"),
@@ -169,7 +166,6 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (SHARE, SENT, True, "SmallDecodedDigits (525,322): "),
     (LOWERS, SENT, True, ""),
     (SAME, SENT, True, ""),
-    (DECODED, USUAL, True, ""),
     (DECODED, times(lambda s: 1.5 if s.dataset.name == "workload" else 1.0), False, "33.3 %"),
     # The same machine, whose exchange costs: strong scaling looks worse, and is another curve.
     (WEAK, USUAL, True, ""),
@@ -177,7 +173,6 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (LINEAR, USUAL, True, ""),
     (SLOWER, times(lambda s: s.num_workers**2), True, ""),
     (LEADS, USUAL, True, ""),
-    (SIZE, USUAL, True, ""),
     (SIZE, times(lambda s: s.dataset.repeat), False, "0.5 times"),
     (FIRST, Machine(usual, compile_s=60.0), True, ""),
     (LARGE, USUAL, None, ""),
