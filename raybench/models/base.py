@@ -191,7 +191,7 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
     """Return the error for a workload that lacks the method that computes its own metric."""
     return UserError(
-        f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
+        f"Workload {workload.name} has the metric {metric.name} but no {hook} to compute it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample.",
         ErrorCode.MISSING,
     )
@@ -202,7 +202,7 @@ def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
     loss = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
     if not spec.label_smoothing or not (loss or workload.task == "regression"):
         return
-    why = "has a loss of its own" if loss else "learns numbers, which are no classes"
+    why = "defines its own loss" if loss else "predicts numbers, not classes"
     raise UserError(
         f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it "
         f"out{', or smooth the labels there' if loss else ''}.",
@@ -218,7 +218,7 @@ def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(
         f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
-        f"what the names of some of its {what} begin with, and not of all"
-        f"{f' ({shown})' if shown else ''}.",
+        f"the prefix of the names of some of its {what}, but not of "
+        f"all{f' ({shown})' if shown else ''}.",
         ErrorCode.INVALID_MODEL,
     )

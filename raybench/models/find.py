@@ -111,8 +111,8 @@ def find_workload(
     else:
         known = (*WORKLOADS, *NETWORKS)
         raise UserError(
-            f"Unknown workload '{name}'; {did_you_mean(name, known)} A library's is written "
-            "torchvision:resnet18, your own module:Class, your own loop FILE.py:FUNCTION.",
+            f"Unknown workload '{name}'; {did_you_mean(name, known)} Write a library's model as "
+            "torchvision:resnet18, your own as module:Class, your own loop as FILE.py:FUNCTION.",
             ErrorCode.UNKNOWN_NAME,
         )
     if isinstance(workload, LayerWorkload):
@@ -163,8 +163,8 @@ def load_workload_dataset(
         return _load_own(name, spec, model, data, shared)
     if data:
         raise UserError(
-            f"data.{next(iter(data))}: dataset {spec.name} takes no such settings; they are what a "
-            "workload's own load_dataset takes (dataset: workload).",
+            f"data.{next(iter(data))}: dataset {spec.name} has no such settings; only the "
+            "load_dataset of a workload has (dataset: workload).",
             ErrorCode.UNKNOWN_KEY,
         )
     dataset = load_dataset(spec, shared)
@@ -228,8 +228,8 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
         return
     if workload.task != data.task:
         raise UserError(
-            f"Workload {name} is of task {workload.task}, the dataset of {data.task}; change the "
-            "task of one of them, or write torch_loss and keras_loss of your own.",
+            f"Workload {name} has task {workload.task}, the dataset {data.task}; change the task "
+            "of one of them, or write your own torch_loss and keras_loss.",
             ErrorCode.INVALID_MODEL,
         )
     if data.task != "regression" and workload.num_classes != data.num_outputs:
@@ -261,8 +261,8 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
         )
     if not (isinstance(workload_class, type) and issubclass(workload_class, Workload)):
         raise UserError(
-            f"Workload {name}: {class_name} must be a subclass of raybench.Workload; a function "
-            f"that trains is written {module_name.replace('.', '/')}.py:{class_name}.",
+            f"Workload {name}: {class_name} must be a subclass of raybench.Workload; write a "
+            f"training function as {module_name.replace('.', '/')}.py:{class_name}.",
             ErrorCode.INVALID_MODEL,
         )
     check_settings(known_settings(workload_class), model, f"workload {name}")

@@ -143,8 +143,8 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
         shape = _output_shape(layer, shape)
         if min(shape) < 1:
             raise UserError(
-                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after layer "
-                f"{position} ({layer}); set a larger dataset.image_size.",
+                f"Inputs of shape {tuple(input_shape)} are too small: no pixels are left after "
+                f"layer {position} ({layer}); set a larger dataset.image_size.",
                 ErrorCode.INVALID_MODEL,
             )
         shapes.append(shape)

@@ -69,7 +69,8 @@ class ModelData(Document):
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"])) or "the whole file"
             raise UserError(
-                f"{file}: '{key}': {detail['msg']}; remove the file, then the dataset is read.",
+                f"{file}: '{key}': {detail['msg']}; remove the file; the dataset is then read "
+                "instead.",
                 ErrorCode.INVALID_FILE,
             ) from None
 
@@ -104,7 +105,7 @@ class ModelData(Document):
             return texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
         if self.kind == "pixels" and isinstance(samples, str | bytes | Path):
             raise UserError(
-                "The images are one image; give a list of them: [image].", ErrorCode.INVALID_DATA
+                "A single image was passed; pass a list: [image].", ErrorCode.INVALID_DATA
             )
         if self.kind == "pixels" and is_raw and _are_files(samples):
             assert isinstance(self.input_shape, tuple)
@@ -125,15 +126,15 @@ class ModelData(Document):
             )
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"The samples are no arrays of numbers ({error}); give them as the model was "
-                "trained on.",
+                f"The samples are not arrays of numbers ({error}); pass them in the form of the "
+                "training data.",
                 ErrorCode.INVALID_DATA,
             ) from error
         shape: InputShape = each(arrays, lambda array: tuple(array.shape[1:]))
         if shape != self.input_shape:
             raise UserError(
-                f"The model takes samples of shape {shown(self.input_shape)}, and these are of "
-                f"{shown(shape)}; make them alike.",
+                f"The model takes samples of shape {shown(self.input_shape)}, but these have "
+                f"{shown(shape)}; use the same shape.",
                 ErrorCode.INVALID_DATA,
             )
         return arrays
@@ -146,18 +147,18 @@ class ModelData(Document):
             converted: Array = array.astype(DTYPES[self.kind])
         if self.kind == "numbers":
             is_fine = np.isfinite(converted)
-            requirement = "numbers, none of them NaN or infinite"
+            requirement = "finite numbers"
         else:
             is_fine, requirement = converted == array, "whole numbers from 0 to 255"
         if self.kind == "tokens":
             # As in training, a user's own model may take any id if the vocabulary is unknown.
             size = len(self.vocabulary) or np.iinfo(np.int32).max
             is_fine &= (converted >= 0) & (converted < size)
-            requirement = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
+            requirement = f"token ids, whole numbers from 0 to {size - 1:,}"
         if not is_fine.all():
             row = int(np.argwhere(~is_fine)[0][0])
             raise UserError(
-                f"The model takes {requirement}, and sample {row} has others; correct it.",
+                f"The model takes {requirement}, but sample {row} has others; correct it.",
                 ErrorCode.INVALID_DATA,
             )
         return converted

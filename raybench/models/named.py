@@ -56,8 +56,8 @@ def missing(workload: str, what: str) -> UserError:
     """Return the error for pretrained weights that are not on this machine; `what` says where they
     are expected."""
     return UserError(
-        f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
-        f"is fetched from the net; put them at {what}, or set weights to a file of yours or none.",
+        f"weights cached: the trained weights of {workload} are not on this machine, and raybench "
+        f"downloads nothing; put them at {what}, or set weights to your own file or to none.",
         ErrorCode.NOT_FOUND,
     )
 
@@ -132,9 +132,9 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
     if library.framework not in (None, framework):
         known = " and ".join(NETWORKS)
         raise UserError(
-            f"Workload {workload.name}: {workload.library} has models of {library.framework} "
-            f"alone, so it cannot run with framework {framework}; set framework: "
-            f"{library.framework}, or take a network of both: {known}.",
+            f"Workload {workload.name}: {workload.library} has only models of "
+            f"{library.framework}, so it cannot run with framework {framework}; set framework: "
+            f"{library.framework}, or choose a network of both: {known}.",
             ErrorCode.UNSUPPORTED,
         )
     if library.framework is None and framework == "torch":
@@ -157,7 +157,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         if isinstance(input_shape, dict) or len(input_shape) != 3:
             problem = f"takes images (H, W, C), {has}; choose another, such as mlp or text_bag"
         elif shape.task == "language_modelling":
-            problem = "takes images and models no language"
+            problem = "takes images and is not a language model"
         elif input_shape[-1] not in (1, 3) and not name.startswith("timm:"):
             channels = input_shape[-1]
             problem = (
@@ -180,8 +180,8 @@ def weights_file(workload: Workload, weights: str) -> Path | None:
     """
     if weights == "cached" and not isinstance(workload, NamedWorkload):
         raise UserError(
-            f"weights cached: is of models by name, not of workload {workload.name}; set weights "
-            "to a file.",
+            f"weights cached: only models by name have them, not workload {workload.name}; set "
+            "weights to a file.",
             ErrorCode.CONFLICT,
         )
     if weights in ("none", "cached"):
@@ -225,8 +225,8 @@ def weights_mismatch_error(source: str, name: str, found: object) -> UserError:
     """Return the error for weights that do not fit the model: the tensor `name` has another shape
     or is missing (`found`)."""
     return UserError(
-        f"weights {source}: are of another model ({name}: {found}); name the model that they were "
-        "trained with.",
+        f"weights {source}: these belong to another model ({name}: {found}); name the model that "
+        "they were trained with.",
         ErrorCode.INVALID_WEIGHTS,
     )
 
@@ -235,4 +235,4 @@ def new_head(source: object, *names: str) -> list[str]:
     """Return the warning that the weights have no head for these data, so the tensors `names` of
     the model's head are initialized at random."""
     shown = f" ({', '.join(names)})" if names else ""
-    return [f"weights {source}: the head{shown} is drawn anew for these data."]
+    return [f"weights {source}: the head{shown} is initialized at random for these data."]

@@ -180,8 +180,8 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
         return WORKLOADS[name]()
     if isinstance(shape.input_shape, dict):
         raise UserError(
-            f"Workload {name} takes one array of inputs, the dataset has them by name "
-            f"({', '.join(sorted(shape.input_shape))}); write module:Class for your own.",
+            f"Workload {name} takes one array of inputs, the dataset has named inputs "
+            f"({', '.join(sorted(shape.input_shape))}); write your own module:Class.",
             ErrorCode.INVALID_DATA,
         )
     fitting = _fitting(shape)
@@ -189,7 +189,7 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
         raise UserError(
             f"Workload {name} does not take {shape.kind or 'inputs'} of shape "
             f"{shape.input_shape} for task {shape.task}; choose {', '.join(fitting)}, or write "
-            "module:Class for your own.",
+            "your own module:Class.",
             ErrorCode.INVALID_DATA,
         )
     arguments: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}

@@ -166,14 +166,15 @@ def check_settings(
         return
     for name, value in given.items():
         if name not in known:
-            nothing = "" if known else "there are none: its constructor takes nothing."
+            nothing = "" if known else "its constructor has no parameters."
             hint = did_you_mean(name, known, nothing)
             raise UserError(
                 f"{key}.{name}: {what} has no such setting; {hint}", ErrorCode.UNKNOWN_KEY
             )
         if not _has_type_of(known[name], value):
             raise UserError(
-                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}.",
+                f"{key}.{name}: {value!r} has another type than the default of {what}, "
+                f"{known[name]!r}.",
                 ErrorCode.INVALID_VALUE,
             )
     for name, default in known.items():

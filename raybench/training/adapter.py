@@ -140,8 +140,8 @@ def unpack_arrays(content: bytes) -> Any:
 def unsavable_error(value: object) -> UserError:
     """Return the error for an object that `Run.save` cannot save."""
     return UserError(
-        f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
-        "tensors, and lists and dicts of them, or bytes of your own making.",
+        f"run.save: a {type(value).__name__} cannot be saved; pass numbers, strings, arrays or "
+        "tensors, lists and dicts of them, or bytes.",
         ErrorCode.USER_CODE,
     )
 

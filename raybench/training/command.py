@@ -46,8 +46,8 @@ stdin."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
 """Keys that a report may have in addition to the metric."""
 UNTIMED = (
-    "the command does not say train_s, so all time between its lines counts as training, start-up "
-    "and evaluation too; let it print the seconds it has trained since the line before"
+    "the command does not print train_s, so all time between its lines counts as training, startup "
+    "and evaluation included; let it print the training seconds since the previous line"
 )
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
 """Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` were flushed from
@@ -223,8 +223,8 @@ class _Timing:
             if self._num_together > 1 and self._silence_s > SILENCE_S:
                 raise UserError(
                     f"the command's lines came together after {self._silence_s:.1f} s of silence "
-                    "and do not say train_s, so they cannot be timed; print train_s, the seconds "
-                    "trained since the line before, or flush each line when it is printed.",
+                    "and have no train_s, so they cannot be timed; print train_s, the training "
+                    "seconds since the previous line, or flush each line when it is printed.",
                     ErrorCode.COMMAND,
                 )
             return max(gap_s, MIN_TRAIN_S)
@@ -233,8 +233,8 @@ class _Timing:
         if self._sum_s > EXCESS * ran_s + EXCESS_S:
             raise UserError(
                 f"the command's train_s add up to {self._sum_s:.4g} s and it has run for "
-                f"{ran_s:.4g} s; print the seconds trained since the line before, not since the "
-                "beginning, nor of several processes, nor in milliseconds.",
+                f"{ran_s:.4g} s; print the training seconds since the previous line, not since the "
+                "start, not summed over processes, and not in milliseconds.",
                 ErrorCode.COMMAND,
             )
         return max(train_s, MIN_TRAIN_S)
@@ -279,7 +279,7 @@ class _Reports:
         if self._pattern is not None:
             return (
                 f"{UNREPORTED} {metric}: no line has a number where objective.metric_pattern looks "
-                f"for it ({self._pattern.pattern}); mend the pattern."
+                f"for it ({self._pattern.pattern}); correct the pattern."
             )
         if self._other_keys:
             keys = ", ".join(clean(key) for key in self._other_keys[:MAX_KEYS])
@@ -318,13 +318,13 @@ class _Reports:
         values = {key: entry for key, entry in values.items() if entry is not None}
         for key in (self._metric, *OPTIONAL_KEYS):
             if key in values and not _is_number(values[key]):
-                raise self._wrong(line, f"{key} is no number (found {values[key]!r})")
+                raise self._wrong(line, f"{key} is not a number (found {values[key]!r})")
         if (train_s := values.get("train_s")) is not None and not 0 <= train_s < math.inf:
             raise self._wrong(
-                line, "train_s must be 0 or more, the seconds trained since the line before"
+                line, "train_s must be 0 or more, the training seconds since the previous line"
             )
         if not 1 <= values.get("samples", 1) <= MAX_SAMPLES:
-            raise self._wrong(line, "samples must be 1 or more, those since the line before")
+            raise self._wrong(line, "samples must be 1 or more, those since the previous line")
         return values
 
     def _matched(self, line: str) -> dict[str, Any] | None:
@@ -460,7 +460,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
-        logger.warning("the command goes on %.0f s after SIGTERM and is killed", GRACE_S)
+        logger.warning("the command still runs %.0f s after SIGTERM and is killed", GRACE_S)
     _, alive = psutil.wait_procs(family, timeout=0.1)
     for child in alive:
         with contextlib.suppress(psutil.Error):

@@ -127,7 +127,7 @@ def require_gpus(
     assignment = f"framework {framework}: a worker{where} is given {gpus}, and"
     if problem:
         raise UserError(
-            f"{assignment} it is not known whether {framework} sees them: {problem}; fix that, or "
+            f"{assignment} it is unknown whether {framework} sees them: {problem}; fix that, or "
             "set gpus_per_worker: 0.",
             ErrorCode.UNSUPPORTED,
         )
@@ -227,7 +227,7 @@ def _nvml() -> tuple[Any, str]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return None, f"no NVIDIA driver answers ({error})"
+        return None, f"no NVIDIA driver responds ({error})"
     return nvml, ""
 
 
@@ -320,7 +320,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
     gpus, visible, problems = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) != visible and not gpus["nvml"]["problem"]:
         problems.append(
-            f"the driver (NVML) sees {visible} GPUs and Ray {ray_gpus:g}; start this node again "
+            f"the driver (NVML) sees {visible} GPUs and Ray {ray_gpus:g}; restart this node "
             f"with: ray start --num-gpus={visible} ..."
         )
     installed = [name for name in FRAMEWORKS if name in gpus]
@@ -332,7 +332,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
     for name in installed:
         if gpus[name]["problem"]:
             problems.append(
-                f"{name} is broken ({gpus[name]['problem'].rstrip('.')}); install it again: "
+                f"{name} is broken ({gpus[name]['problem'].rstrip('.')}); reinstall it: "
                 f"pip install --force-reinstall {name}"
             )
         elif len(gpus[name]["names"]) < needed:
@@ -340,10 +340,14 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
             built = _too_new(gpus[name]["versions"], gpus["nvml"]["versions"])
             problems.append(f"{name} sees {seen} of {needed} GPUs{built}; {LACKING[name]}.")
     if needed and gpus["nvml"]["problem"]:
-        problems.append(f"the state of GPUs is not known: {gpus['nvml']['problem']}.")
+        problems.append(f"the state of the GPUs is unknown: {gpus['nvml']['problem']}.")
     for key, minimum, advice in (
-        ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; end other programs"),
-        ("free_disk_bytes", MIN_DISK_BYTES, "is free below the temporary folder; make room"),
+        ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; stop other programs"),
+        (
+            "free_disk_bytes",
+            MIN_DISK_BYTES,
+            "of disk space is free for the temporary folder; free some",
+        ),
     ):
         if facts[key] < minimum:
             problems.append(
@@ -363,7 +367,7 @@ def notes_of(facts: Facts) -> list[str]:
     return [
         *notes,
         f"host {facts['host']}: CUDA_VISIBLE_DEVICES={facts['visible']} hides {hidden} of "
-        f"{number} GPUs; unset it before Ray is started, if they are to be used.",
+        f"{number} GPUs; unset it before starting Ray to use them.",
     ]
 
 
@@ -384,8 +388,8 @@ def used_gpus(driver: GpusSeen) -> str | None:
     if not used:
         return None
     return (
-        f"other processes use {', '.join(used)}: what runs take there is theirs too, and no run is "
-        "marked for it; CUDA_VISIBLE_DEVICES leaves a GPU out."
+        f"other processes use {', '.join(used)}, which slows runs there down without a mark in "
+        "their records; exclude a GPU with CUDA_VISIBLE_DEVICES."
     )
 
 
@@ -426,7 +430,9 @@ def _too_new(framework: dict[str, str], driver: dict[str, str]) -> str:
         return ""
     if int(framework["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
         return ""
-    return f" (it is built for CUDA {framework['cuda']}, the driver runs {driver['cuda']} at most)"
+    return (
+        f" (it is built for CUDA {framework['cuda']}, the driver supports up to {driver['cuda']})"
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -154,5 +154,5 @@ def _softmax_warning(judge: Any, outputs: Array) -> list[str]:
         return []
     return [
         f"Workload {workload.name}: its model's outputs look like probabilities (each row sums to "
-        "1); leave out the softmax at its end: twice it learns slowly."
+        "1); remove the softmax at its end: raybench's loss applies it, and twice slows learning."
     ]

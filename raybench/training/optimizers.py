@@ -120,7 +120,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         options["weight_decay"] = decay
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
     with user_code_errors(
-        f"{what}: cannot be made with {shown or 'its defaults'}", code=ErrorCode.INVALID_VALUE
+        f"{what}: cannot be created with {shown or 'its defaults'}", code=ErrorCode.INVALID_VALUE
     ):
         return optimizer_class(*first, **{rate: given["learning_rate"]}, **options)
 

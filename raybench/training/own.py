@@ -211,7 +211,7 @@ class Run:
         number = self._value(value, metric)
         if samples < 1:
             raise _misuse(
-                f"samples={samples}; name the training samples of all workers since "
+                f"samples={samples}; pass the number of training samples of all workers since "
                 "the last report, 1 or more."
             )
         self._adapter.synchronize()
@@ -240,13 +240,13 @@ class Run:
     ) -> Evaluation:
         """Return the next evaluation, computed from numbers that are the same on all ranks."""
         if not values:
-            raise _misuse(f"no worker has named the {self._metric.name}.")
+            raise _misuse(f"no worker has reported the {self._metric.name}.")
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
         last, train_s = self._last, ledger["train"]
         interval = train_s - (last.train_s if last else 0.0)
         if interval <= 0:
             raise _misuse(
-                "nothing was on the clock since the last report; train in `with run.training():`."
+                "no training time since the last report; train inside `with run.training():`."
             )
         index = last.index + 1 if last else 0
         failed = not math.isfinite(value)
@@ -366,7 +366,9 @@ class Run:
         given = named.get(metric_name, value)
         number = None if given is None else _number(metric_name, given)
         if number is None and self.num_workers == 1:
-            raise _misuse(f"name it, as run.report({metric_name}=..., samples=...).")
+            raise _misuse(
+                f"the metric is missing; call run.report({metric_name}=..., samples=...)."
+            )
         if number is None or not self._metric.is_share:
             return number
         if number < -ROUNDING or number > 1 + ROUNDING:
@@ -398,8 +400,8 @@ class Run:
             why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_REASON)
             raise UserError(
                 f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
-                f"which take part in another exchange or are lost; give all ranks as many batches "
-                f"and the same calls ({why}).",
+                f"which take part in another collective or are lost; give all ranks equally many "
+                f"batches and the same calls ({why}).",
                 ErrorCode.USER_CODE,
                 details=traceback.format_exc(),
             ) from error
@@ -502,7 +504,7 @@ class OwnTrainer:
                 if self.run._last is None:
                     metric = self._spec.objective.judged_by.name
                     raise UserError(
-                        f"{self._name} ended{self._whose} and has not reported its {metric}.",
+                        f"{self._name} ended{self._whose} without reporting its {metric}.",
                         ErrorCode.USER_CODE,
                     )
                 reported = replace(self.run._last, stop="epochs")
@@ -522,8 +524,8 @@ class OwnTrainer:
         self._thread.join(GRACE_S)
         if self._thread.is_alive():
             raise UserError(
-                f"{self._name} has gone on for {GRACE_S:.0f} s after run.report had said stop; "
-                "return where it is True.",
+                f"{self._name} still runs {GRACE_S:.0f} s after run.report returned True; return "
+                "from the function then.",
                 ErrorCode.USER_CODE,
             )
         while not self.run._reports.empty():

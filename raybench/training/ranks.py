@@ -90,15 +90,16 @@ def parting(positions: Collection[Position]) -> str | None:
                 is_awaited |= other.is_training and other.num_calls >= position.num_calls
                 if is_awaited or position.lacks(other):
                     return (
-                        f"{position.words} and {other.words}; let all ranks end together, as where "
-                        "run.report returns True"
+                        f"{position.words} and {other.words}; let all ranks end together, such as "
+                        "when run.report returns True"
                     )
             elif (
                 position.waits_at and other.num_calls < position.num_calls and position.lacks(other)
             ):
                 return (
-                    f"{position.words} and {other.words}, in an exchange that rank {position.rank} "
-                    "does not take part in; give all ranks as many batches and the same calls"
+                    f"{position.words} and {other.words}, in a collective that rank "
+                    f"{position.rank} does not take part in; give all ranks equally many batches "
+                    "and the same calls"
                 )
     return None
 
@@ -112,5 +113,5 @@ def mismatch(calls: Sequence[Call]) -> str | None:
     rank, other = next((rank, call) for rank, call in enumerate(calls) if call != first)
     return (
         f"rank 0 is at {first.words} and rank {rank} at {other.words}; call run.training() and "
-        "run.report on all ranks alike"
+        "run.report in the same order on all ranks"
     )

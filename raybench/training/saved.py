@@ -67,15 +67,15 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     """
     if is_own_loop(spec.workload):
         raise UserError(
-            f"{folder}: {spec.workload} builds its model itself; what it gave to run.save is in "
-            "state.pt (torch.load), state.npz or state.bin there.",
+            f"{folder}: {spec.workload} builds its model itself; the state that it passed to "
+            "run.save is in state.pt (torch.load), state.npz or state.bin there.",
             ErrorCode.UNSUPPORTED,
         )
     path = folder / MODEL_FILES[spec.framework]
     for file in (path, folder / DATA_FILE):
         if not file.is_file():
             raise UserError(
-                f"{folder}: holds no {file.name}; raybench.train saves one.", ErrorCode.NOT_FOUND
+                f"{folder}: there is no {file.name}; raybench.train saves one.", ErrorCode.NOT_FOUND
             )
     data = ModelData.read(folder / DATA_FILE)
     workload = find_workload(spec.workload, data.shape, spec.model)
@@ -93,7 +93,7 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
             raise UserError(
                 f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
                 f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
-                "checkpoint to start the run anew.",
+                "checkpoint to start the run again.",
                 ErrorCode.INVALID_WEIGHTS,
             )
 
@@ -101,9 +101,9 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
 def foreign_state_error(error: Exception) -> UserError:
     """Return the error for a state that raybench has not written, such as a pickle with code."""
     return UserError(
-        "the checkpoint's weights are not what raybench writes, tensors and numbers "
-        f"({type(error).__name__}), and nothing of them was run; remove the checkpoint to start "
-        "the run anew.",
+        "the checkpoint does not hold what raybench writes, tensors and numbers "
+        f"({type(error).__name__}), and no code in it was run; remove the checkpoint to start "
+        "the run again.",
         ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )

@@ -52,13 +52,13 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
 
 def _refuse_own_training(model: keras.Model, workload: Workload) -> None:
     """Raise UserError for a model that is compiled or overrides a training method of Keras."""
-    reasons = [f"has a {name} of its own" for name in NOT_CALLED if _is_own(model, name)]
+    reasons = [f"defines {name} itself" for name in NOT_CALLED if _is_own(model, name)]
     if reasons or model.compiled:
         problem = reasons[0] if reasons else "is compiled"
         raise UserError(
             f"Workload {workload.name}: its Keras model {problem}, which raybench's training loop "
             "does not use; return it uncompiled and write the loss of each sample as keras_loss, "
-            "or give a training loop of your own with raybench.integrations.Keras.",
+            "or write your own training loop with raybench.integrations.Keras.",
             ErrorCode.INVALID_MODEL,
         )
 

@@ -207,8 +207,8 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
     if path.suffix in TORCH:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
             raise UserError(
-                f"weights {path}: are torch's, which only the networks of both frameworks take in "
-                f"tensorflow; give a {OURS} file, or set framework: torch.",
+                f"weights {path}: weights of torch fit only networks of both frameworks in "
+                f"tensorflow; name a {OURS} file, or set framework: torch.",
                 ErrorCode.INVALID_WEIGHTS,
             )
         tensors = find_part("torch", "named").read_tensors(path)
@@ -222,7 +222,7 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
             return new_head(path)
     except (ValueError, OSError, KeyError) as error:
         raise UserError(
-            f"weights {path}: are no weights of workload {workload.name}; name the model that "
+            f"weights {path}: these do not fit workload {workload.name}; name the model that "
             "they were trained with.",
             ErrorCode.INVALID_WEIGHTS,
             details=str(error),

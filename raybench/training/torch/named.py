@@ -168,7 +168,7 @@ def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
     config = timm.models.get_pretrained_cfg(workload.model)
     if config is None:
         raise UserError(
-            f"Workload {workload.name}: timm has no weights of that tag; leave it out.",
+            f"Workload {workload.name}: timm has no weights with that tag; omit it.",
             ErrorCode.UNKNOWN_NAME,
         )
     content: dict[str, Any] = asdict(config)
@@ -240,7 +240,7 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
         kind = "language modeling" if models_language else "classification of texts"
         raise UserError(
             f"Workload {workload.name}: transformers has no {config.model_type} for {kind}; "
-            "take another model.",
+            "choose another model.",
             ErrorCode.UNSUPPORTED,
             details=str(error),
         ) from None
@@ -273,11 +273,11 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
     try:
         return AutoConfig.from_pretrained(name, local_files_only=True), True
     except (OSError, ValueError) as error:
-        hint = did_you_mean(name, CONFIG_MAPPING, "a type is such as distilbert or gpt2.")
+        hint = did_you_mean(name, CONFIG_MAPPING, "examples are distilbert and gpt2.")
         raise UserError(
-            f"Workload {workload.name}: '{name}' is no type of model that transformers "
-            f"{transformers.__version__} knows, no folder with a config.json, and not in the "
-            f"Hugging Face cache (nothing is fetched from the net); {hint}",
+            f"Workload {workload.name}: '{name}' is neither a model type of transformers "
+            f"{transformers.__version__}, nor a folder with a config.json, nor in the Hugging Face "
+            f"cache (raybench downloads nothing); {hint}",
             ErrorCode.UNKNOWN_NAME,
             details=str(error),
         ) from None
@@ -295,8 +295,8 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
         config.vocab_size = vocabulary or config.vocab_size
     elif vocabulary is not None and vocabulary > config.vocab_size:
         raise UserError(
-            f"Workload {workload.name}: its vocabulary is of {config.vocab_size} tokens, the "
-            f"dataset has {vocabulary}; set dataset.vocabulary_size: {config.vocab_size}.",
+            f"Workload {workload.name}: its vocabulary has {config.vocab_size} tokens, the "
+            f"dataset {vocabulary}; set dataset.vocabulary_size: {config.vocab_size}.",
             ErrorCode.INVALID_MODEL,
         )
     if not is_own or config.pad_token_id is None:
@@ -306,7 +306,7 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
         if is_own:
             raise UserError(
                 f"Workload {workload.name}: takes at most {longest} tokens, the dataset has "
-                f"{num_tokens} a sample; set dataset.sequence_length: {longest}.",
+                f"{num_tokens} per sample; set dataset.sequence_length: {longest}.",
                 ErrorCode.INVALID_MODEL,
             )
         config.max_position_embeddings = num_tokens
@@ -393,8 +393,8 @@ def read_tensors(path: Path) -> Tensors:
 
 def _not_weights_error(path: Path, error: Exception) -> UserError:
     return UserError(
-        f"weights {path}: is no file of weights (a state dict that torch.save wrote as .pth or "
-        f".pt, or .safetensors), and nothing of it was run ({type(error).__name__}).",
+        f"weights {path}: not a file of weights (a state dict written by torch.save as .pth or "
+        f".pt, or .safetensors), and no code in it was run ({type(error).__name__}).",
         ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )

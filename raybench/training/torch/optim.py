@@ -292,8 +292,8 @@ def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
     is_unfit = spec.optimizer in OURS or spec.precision == "fp16"
     if is_unfit and any(parameter.is_complex() for parameter in trainable(model)):
         raise UserError(
-            f"{key} {getattr(spec, key)}: takes no complex weights, which the model has; take "
-            "adam, adamw, radam or sgd in bf16 or fp32.",
+            f"{key} {getattr(spec, key)}: does not support complex weights, which the model has; "
+            "choose adam, adamw, radam or sgd in bf16 or fp32.",
             ErrorCode.CONFLICT,
         )
 
