@@ -125,22 +125,15 @@ def listen_at(address: str, size: int) -> socket.socket:
     return socket.create_server((address, 0), family=family, backlog=size)
 
 
-def connection_problem(
-    rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
-) -> str | None:
-    """Connect to all other workers; return a sentence if any cannot be reached, otherwise None.
-
-    Args:
-        rank: rank of this worker.
-        places: address and port at which each rank listens.
-        timeout_s: timeout of each connection in seconds.
-    """
+def connection_problem(rank: int, places: list[Place]) -> str | None:
+    """Connect from a rank to all others; return a sentence if any cannot be reached, otherwise
+    None. `places` has the address and port at which each rank listens."""
     place = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
             # Connect from the group's interface: others may have a route, but Gloo won't use it.
             socket.create_connection(
-                (other.address, other.port), timeout_s, source_address=(place.address, 0)
+                (other.address, other.port), REACH_TIMEOUT_S, source_address=(place.address, 0)
             ).close()
         except OSError as error:
             return (

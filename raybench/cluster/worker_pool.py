@@ -118,12 +118,7 @@ class WorkerPool:
         return self._runs[trial].checkpoint
 
     def restore(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Set the checkpoint of an interrupted command, from which the run will continue.
-
-        Args:
-            trial: name of the run.
-            checkpoint: the checkpoint.
-        """
+        """Set the checkpoint of an interrupted command, from which the run will continue."""
         file = self._states.adopt(checkpoint.weights, f"{trial}-{checkpoint.state.index}")
         self._hold(trial, replace(checkpoint, weights=file))
 

@@ -100,7 +100,6 @@ def _hide_gpus(worker_group: Any) -> None:
 
 
 def _see_no_gpu() -> None:
-    """Hide all GPUs; runs in a worker."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -117,7 +116,6 @@ def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
 
 
 def _join(**arguments: Any) -> None:
-    """Join the process group; runs in a worker."""
     find_part("torch", "world").meet_in_file(**arguments)
 
 
