@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.search.candidates import Axes, ConfigurationSpace
 from raybench.search.curve_search import CurvePolicy
-from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.search import Search
 from raybench.spec.run import RunSpec
-from raybench.spec.space import parse_space
 from raybench.stats.record import Evaluation, RunRecord
 from tests.search.made_up import (
     STUDY,
@@ -174,39 +171,6 @@ def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path)
         low, high = decays[one.spec.optimizer]
         assert low <= one.spec.weight_decay <= high
     assert {one.spec.optimizer for one in runs} == set(decays)
-
-
-def test_axes_hold_for_every_kind_of_key() -> None:
-    raw: dict[str, Any] = {
-        "optimizer": ["adam", "lars"],
-        "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
-        "batch_size_per_worker": {"low": 16, "high": 64, "log2": True},
-        "momentum": {"low": 0.0, "high": 0.9},
-        "model.width": {"low": 16, "high": 256, "log": True},
-        "model.norm": ["batch", None, 1],
-        "model.on": [True, False],
-        "model.size": [1, 2, 4],
-        "weight_decay": [
-            {"when": {"optimizer": "adam"}, "low": 1e-4, "high": 1e-2, "log": True},
-            {"when": {"optimizer": "lars"}, "low": 1e-5, "high": 1e-3, "log": True},
-        ],
-    }
-    space = parse_space(raw, {}, "test")
-    axes = Axes(space, {})
-    assert axes.num_categories == 3
-    candidates = ConfigurationSpace(space, {}, np.random.default_rng(0))
-    points = axes.points([candidates.draw() for _ in range(300)])
-    assert points.shape == (300, 9)
-    assert np.isfinite(points).all()
-    assert (points.std(axis=0) > 0.3).all()
-    assert len(np.unique(points[:, 1])) == 3
-    # The same multiple of the default rate has the same coordinate at every batch size.
-    here = {"optimizer": "adam", "learning_rate": 0.01, "batch_size_per_worker": 16}
-    there = here | {"learning_rate": 0.02, "batch_size_per_worker": 64}
-    at = axes.num_categories + axes.numbers.index("learning_rate")
-    rest = {key: value for key, value in candidates.draw().items() if key not in here}
-    assert axes.point(here | rest)[at] == pytest.approx(axes.point(there | rest)[at])
-    assert GLOBAL_BATCH not in axes.numbers
 
 
 @pytest.mark.parametrize("widen", [True, False])
