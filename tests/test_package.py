@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
-pytestmark = [pytest.mark.slow, pytest.mark.all, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.all, pytest.mark.timeout(900)]
 
 
 def done(*words: object, cwd: Path, code: int = 0) -> str:

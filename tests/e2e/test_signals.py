@@ -1,7 +1,7 @@
 """Every signal at every moment: exit code, sentence, no process left; and that the same command
 continues, in the search, the race and the confirming runs.
 
-One case runs always, `make test-all` runs signals at two moments and in a phase.
+One moment and one loop that hangs are in `make test`, the others in `make test-all`.
 """
 
 import signal

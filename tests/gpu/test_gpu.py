@@ -238,7 +238,6 @@ def test_a_run_there_is_as_fast_as_a_plain_script(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("device", [GPU])
 @IN
 def test_a_search_there_ends_with_an_answer(framework: str, device: str, tmp_path: Path) -> None:

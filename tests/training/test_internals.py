@@ -72,7 +72,6 @@ def test_tensorflow_registers_gradients_where_they_are_forgotten():
     assert registered() == before
 
 
-@pytest.mark.slow
 @pytest.mark.all
 def test_both_frameworks_share_a_process():
     """Triton and TensorFlow abort the process when they are loaded in the wrong order."""

@@ -172,7 +172,6 @@ def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(name in errors[0] for name in ("rank 0", "accuracy"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("framework", "case", "reports", "names"),

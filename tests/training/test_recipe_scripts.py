@@ -39,7 +39,6 @@ def test_every_script_has_at_most_five_changed_lines() -> None:
     assert (num_changed("text_classifier.py"), num_changed("nano_gpt.py")) == (5, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "num_workers"),

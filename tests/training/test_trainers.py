@@ -16,7 +16,7 @@ LOSS = Objective(
     kind="best_at_budget", metric="loss", direction="min", target=None, max_train_seconds=1000.0
 )
 SOON = Objective(target=0.01, max_train_seconds=1000.0)
-pytestmark = [pytest.mark.slow, pytest.mark.all]
+pytestmark = pytest.mark.all
 CASES = [
     pytest.param("text_classifier", 1000, "hugging_face", 2, id="transformers, 2 workers"),
     pytest.param("lightning_module", 1400, "lightning_fit", 1, id="lightning, 1 worker"),

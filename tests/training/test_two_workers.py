@@ -33,7 +33,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
 
 FRAMEWORKS = ("torch", "tensorflow")
-pytestmark = [pytest.mark.slow, pytest.mark.all, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.all, pytest.mark.timeout(1800)]
 MIDDLE, END = continued.MIDDLE, continued.END
 CONTINUED = [("muon", at) for at in (-1, MIDDLE, END)]
 """Runs to continue: whole (-1), and from an evaluation on. Muon has states of several kinds. All

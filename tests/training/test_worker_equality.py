@@ -80,7 +80,6 @@ def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(torch_group: Path) -> None:
     """`test_two_workers` compares TensorFlow."""
     check_two_are_one("torch", torch_group)
@@ -115,7 +114,6 @@ def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(values["exp_avg"], moments["exp_avg"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_sharded_model_trains_like_a_whole_one_on_half_of_the_memory(torch_group: Path) -> None:
     assert_same_state(
         unpacked((torch_group / "fsdp-whole").read_bytes()),
@@ -129,7 +127,6 @@ def test_a_sharded_model_trains_like_a_whole_one_on_half_of_the_memory(torch_gro
     assert (whole.get("refused"), sharded["refused"]) == (None, ErrorCode.USER_CODE)
 
 
-@pytest.mark.slow
 def test_the_state_of_a_sharded_model_continues_on_as_many_workers_and_on_one(
     torch_group: Path,
 ) -> None:
