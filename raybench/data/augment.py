@@ -96,7 +96,7 @@ def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
     """
     number, height, width, channels = images.shape
     padding = settings.padding
-    tops, lefts = (whole(draws(one), 2 * padding + 1) for one in (0, 1))
+    tops, lefts = (whole(draws(index), 2 * padding + 1) for index in (0, 1))
     padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
     padded[:, padding : padding + height, padding : padding + width] = images
     # A row of pixels is contiguous, so a crop is copied as `height` blocks of memory.
@@ -164,11 +164,11 @@ def crop_parts(
     found_rows, found_columns = np.full(number, rows), np.full(number, columns)
     top, left = (height - found_rows) // 2, (width - found_columns) // 2
     missing = np.arange(number)
-    for one in range(MAX_TRIES):
+    for attempt in range(MAX_TRIES):
         of = draws.of(missing)
-        area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
+        area = (settings.min_area + (1 - settings.min_area) * of(2 * attempt)) * height * width
         # Square root of the aspect ratio.
-        side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))
+        side = np.exp((of(2 * attempt + 1) - 0.5) * math.log(settings.max_ratio))
         across = np.maximum(1, np.rint(np.sqrt(area) * side)).astype(np.int64)
         down = np.maximum(1, np.rint(np.sqrt(area) / side)).astype(np.int64)
         fits = (across <= width) & (down <= height)
@@ -251,7 +251,7 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     size, height, width, channels = images.shape
     most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
     brightness, contrast, saturation = (
-        1 + (2 * draws(at) - 1) * one for at, one in enumerate(most)
+        1 + (2 * draws(at) - 1) * maximum for at, maximum in enumerate(most)
     )
     planes = np.empty((channels, size, height * width), np.float32)
     for channel in range(channels):
@@ -341,7 +341,11 @@ class Augmenter:
         """Create an augmenter; `read` is a thread-safe `split.read` for the other mixup samples."""
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
-        mixups = [(place, one) for place, one in placed if isinstance(one, Mixup)]
+        mixups = [
+            (place, augmentation)
+            for place, augmentation in placed
+            if isinstance(augmentation, Mixup)
+        ]
         self._mixup = mixups[0] if mixups else None
         at = mixups[0][0] if mixups else len(placed)
         self._before, self._after = placed[:at], placed[at + 1 :]
@@ -367,7 +371,9 @@ class Augmenter:
         partners = self._changed(self._before, self._read(others), others, rounds)
         if isinstance(changed, dict):
             assert isinstance(partners, dict)
-            mixed: Batch = {name: mix(one, partners[name], shares) for name, one in changed.items()}
+            mixed: Batch = {
+                name: mix(array, partners[name], shares) for name, array in changed.items()
+            }
         else:
             assert not isinstance(partners, dict)
             mixed = mix(changed, partners, shares)
@@ -403,7 +409,7 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
 
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
     """Raise UserError if `augment` has an augmentation that the inputs do not allow."""
-    if sum(isinstance(one, Mixup) for one in augmentations) > 1:
+    if sum(isinstance(augmentation, Mixup) for augmentation in augmentations) > 1:
         raise UserError(
             "augment: mixup is listed twice; keep one of them.",
             ErrorCode.CONFLICT,
@@ -412,14 +418,14 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
         if isinstance(augmentation, Mixup):
             _check_mixup(dataset)
             continue
-        images = [one for one in parts(dataset.train.inputs) if is_image(one)]
+        images = [inputs for inputs in parts(dataset.train.inputs) if is_image(inputs)]
         if not images:
             raise UserError(
                 f"augment: {augmentation.kind} needs images (N, height, width, channels) of uint8 "
                 f"or float32, but {dataset.name} has {_shown(dataset)}; remove it.",
                 ErrorCode.UNSUPPORTED,
             )
-        height, width = min((one.shape[1:3] for one in images), key=min)
+        height, width = min((array.shape[1:3] for array in images), key=min)
         if isinstance(augmentation, RandomCrop) and augmentation.padding >= min(height, width):
             raise UserError(
                 f"augment: random_crop: padding {augmentation.padding} must be below "
@@ -429,7 +435,7 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
 
 
 def _check_mixup(dataset: Dataset) -> None:
-    kinds = {np.dtype(one.dtype) for one in parts(dataset.train.inputs)}
+    kinds = {np.dtype(inputs.dtype) for inputs in parts(dataset.train.inputs)}
     is_text = dataset.task == "language_modelling"
     if is_text or not kinds <= {np.dtype(np.uint8), np.dtype(np.float32)}:
         raise UserError(

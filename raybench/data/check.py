@@ -55,9 +55,9 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
                 split.read(rows)
             except UserError as error:
                 raise UserError(f"{where}: {error}", error.code) from error
-        for of_input, one in _named(split).items():
-            if isinstance(one, np.ndarray):
-                _check_values(one, num_tokens, f"{where}{of_input}")
+        for of_input, array in _named(split).items():
+            if isinstance(array, np.ndarray):
+                _check_values(array, num_tokens, f"{where}{of_input}")
     if is_own and dataset.num_classes == 1:
         return  # a loss of the user's own may ignore the labels, as that of an autoencoder does
     labels, names = dataset.train.labels, dataset.class_names
@@ -67,15 +67,15 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
 def _named(split: Split) -> dict[str, One]:
     """Return the inputs by their names in error messages (empty for a single input)."""
     if isinstance(split.inputs, dict):
-        return {f" as input {name}": one for name, one in sorted(split.inputs.items())}
+        return {f" as input {name}": inputs for name, inputs in sorted(split.inputs.items())}
     return {"": split.inputs}
 
 
 def _check_alike(split: Split, train: Split, where: str) -> None:
-    for name, one in _named(split).items():
-        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # only named inputs may be (N,)
+    for name, inputs in _named(split).items():
+        if 0 in inputs.shape[1:] or not (inputs.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
-                f"{where}{name} has inputs of shape {one.shape}, not (N, features) or images.",
+                f"{where}{name} has inputs of shape {inputs.shape}, not (N, features) or images.",
                 ErrorCode.INVALID_DATA,
             )
     own, others = _types_of(split), _types_of(train)
@@ -90,8 +90,8 @@ def _types_of(split: Split) -> str:
     """Return the types and shapes of a sample's inputs and label as text for a message."""
     arrays = _named(split) | {" as labels": split.labels}
     return ", ".join(
-        f"{np.dtype(one.dtype)} {tuple(map(int, one.shape[1:]))}{name}"
-        for name, one in arrays.items()
+        f"{np.dtype(array.dtype)} {tuple(map(int, array.shape[1:]))}{name}"
+        for name, array in arrays.items()
     )
 
 
@@ -203,14 +203,14 @@ def dataset_warnings(dataset: Dataset) -> list[str]:
     """Return warnings about training inputs that are all equal, samples that occur in two splits,
     splits of a single class, and classes without training samples."""
     splits = dataset.splits.items()
-    keys = {name: _keys(one) for name, one in splits if len(one) and not one.is_on_demand}
+    keys = {name: _keys(split) for name, split in splits if len(split) and not split.is_on_demand}
     return [*_duplicates(keys), *_lone_classes(dataset)]
 
 
 def _keys(split: Split) -> Codes:
     """Return a hash of the inputs of each sample, of at most MAX_BYTES_HASHED bytes in all."""
     arrays = parts(split.arrays)
-    row_bytes = sum(one.nbytes for one in arrays) // len(split)
+    row_bytes = sum(array.nbytes for array in arrays) // len(split)
     found = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
     for array in arrays:
         found ^= np.array([hash(row.tobytes()) for row in array[: len(found)]], np.int64)
@@ -247,7 +247,9 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
     names = dataset.names_of_classes
-    counts = np.array([np.bincount(one, minlength=dataset.num_classes) for one in labels])
+    counts = np.array(
+        [np.bincount(split_labels, minlength=dataset.num_classes) for split_labels in labels]
+    )
     for split, own in zip(SPLITS[1:], counts[1:], strict=True):
         if own.sum() > 1 and own.max() == own.sum():
             yield (

@@ -91,7 +91,7 @@ class Split:
     @property
     def is_on_demand(self) -> bool:
         """Whether any input is read on demand (`inputs.OnDemand`) instead of being an array."""
-        return not all(isinstance(one, np.ndarray) for one in parts(self.inputs))
+        return not all(isinstance(inputs, np.ndarray) for inputs in parts(self.inputs))
 
     @property
     def arrays(self) -> Batch:
@@ -213,7 +213,7 @@ NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return all fields of a dataset except the splits, as JSON values."""
-    about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}
+    about = {entry.name: getattr(dataset, entry.name) for entry in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
             about[key] = np.asarray(about[key], np.float32).tolist()
@@ -245,7 +245,9 @@ def all_arrays(dataset: Dataset) -> dict[str, Any]:
 def named_arrays(split: Split, part: str) -> dict[str, One]:
     """Return the inputs, labels and weights of a split by file name, such as `train-labels`."""
     if isinstance(split.inputs, dict):
-        arrays = {f"{part}-input-{quote(name, safe='')}": one for name, one in split.inputs.items()}
+        arrays = {
+            f"{part}-input-{quote(name, safe='')}": array for name, array in split.inputs.items()
+        }
     else:
         arrays = {f"{part}-inputs": split.inputs}
     arrays[f"{part}-labels"] = split.labels

@@ -126,7 +126,7 @@ New = TypeVar("New")
 def each(inputs: "Old | dict[str, Old]", change: Callable[[Old], New]) -> "New | dict[str, New]":
     """Apply a function to a single input, or to each input of a dict."""
     if isinstance(inputs, dict):
-        return {name: change(one) for name, one in inputs.items()}
+        return {name: change(value) for name, value in inputs.items()}
     return change(inputs)
 
 
@@ -167,9 +167,9 @@ def check_inputs(inputs: Inputs) -> int:
             "A dict of inputs needs at least one entry, and names that are strings.",
             ErrorCode.INVALID_DATA,
         )
-    for one in named.values():
-        _check_one(one)
-    lengths = {name: int(one.shape[0]) for name, one in named.items()}
+    for array in named.values():
+        _check_one(array)
+    lengths = {name: int(array.shape[0]) for name, array in named.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
         raise UserError(

@@ -44,8 +44,8 @@ def available_bytes() -> int:
             lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
             places = (path for _, known, path in lines if controller in known.split(","))
             own = root / next(places, "/").lstrip("/")
-        folders = [one for one in (own, *own.parents) if one.is_relative_to(root)]
-        left += [_container_bytes_left(*(one / name for name in names)) for one in folders]
+        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
+        left += [_container_bytes_left(*(folder / name for name in names)) for folder in folders]
     return min(left)
 
 

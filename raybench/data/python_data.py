@@ -55,7 +55,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
                 )
             arrays |= _sample_arrays(samples, f"_{PARTS[part]}")
     elif isinstance(data, Mapping) and data:
-        arrays = {str(name): _array(one, str(name)) for name, one in data.items()}
+        arrays = {str(name): _array(values, str(name)) for name, values in data.items()}
     else:
         raise UserError(
             f"data: {type(data).__name__} is not supported; pass {SUPPORTED}.",
@@ -114,7 +114,7 @@ def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
         if not len(split):
             continue
         inputs = split.arrays if isinstance(split.arrays, dict) else {INPUTS: split.array}
-        arrays |= {f"{name}_{end}": one for name, one in inputs.items()}
+        arrays |= {f"{name}_{end}": array for name, array in inputs.items()}
         labels = split.labels
         if data.class_names and labels.ndim == 1:
             labels = np.array(data.class_names)[labels]
@@ -140,12 +140,12 @@ def _sample_arrays(samples: Any, end: str) -> dict[str, Array]:
     `end` is the suffix of the array names.
     """
     pairs = [samples[number] for number in range(len(samples))]
-    if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise UserError(
             "data: every sample must be a pair of an input and a label.", ErrorCode.INVALID_DATA
         )
-    inputs = _array([np.asarray(one) for one, _ in pairs], "inputs")
-    labels = _array([np.asarray(one) for _, one in pairs], "labels")
+    inputs = _array([np.asarray(sample) for sample, _ in pairs], "inputs")
+    labels = _array([np.asarray(label) for _, label in pairs], "labels")
     if inputs.ndim == 4 and inputs.shape[1] in (1, 3) and inputs.shape[-1] not in (1, 3):
         inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
     return {f"{INPUTS}{end}": inputs, f"{LABELS}{end}": labels}

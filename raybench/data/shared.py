@@ -73,7 +73,9 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 def _write(dataset: Dataset, folder: Path) -> None:
     """Write the arrays, or only ABOUT, with null, if the dataset cannot be shared."""
     arrays = all_arrays(dataset)
-    is_whole = all(isinstance(one, np.ndarray) and not is_mapped(one) for one in arrays.values())
-    for name, one in arrays.items() if is_whole else ():
-        np.save(folder / f"{name}.npy", np.ascontiguousarray(one))
+    is_whole = all(
+        isinstance(array, np.ndarray) and not is_mapped(array) for array in arrays.values()
+    )
+    for name, array in arrays.items() if is_whole else ():
+        np.save(folder / f"{name}.npy", np.ascontiguousarray(array))
     (folder / ABOUT).write_text(json.dumps(about_dataset(dataset) if is_whole else None))

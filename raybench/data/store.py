@@ -380,7 +380,7 @@ def _build(part: Path, source: Source, build: Build) -> None:
     """Build an entry in the folder `part`, and remove entries with old content of its files that no
     command has opened for a week."""
     shown = json.loads(json.dumps(source.shown))
-    old = [one for one in list_entries(part.parent) if one.about | shown == one.about]
+    old = [entry for entry in list_entries(part.parent) if entry.about | shown == entry.about]
     if old:
         print_note(f"{source.path}: the stored copy is outdated; the data are read again.")
     writer = Writer(part, f"dataset {source.name}")

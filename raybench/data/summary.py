@@ -107,7 +107,7 @@ def kind_of(path: Path) -> str:
         )
     if any((path / name).is_file() for name in HUGGING_FACE):
         return "huggingface"
-    names = [path.name] if path.is_file() else [one.name for one in list_files(path)]
+    names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
     if not names:
         raise UserError(
             f"{path} is an empty folder; name a folder with data.", ErrorCode.INVALID_DATA
@@ -142,14 +142,14 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
     elif dataset.task == "classification":
         names = dataset.names_of_classes
     lines = [
-        _sizes_line(content, [len(one) for one in dataset.splits.values()]),
+        _sizes_line(content, [len(split) for split in dataset.splits.values()]),
         *_label_lines(dataset.task, labels, names, content),
     ]
     if dataset.vocabulary:
         lines.append(f"Inputs: {shape} tokens, {len(dataset.vocabulary):,} different ones.")
     elif columns:
-        of_names = [one for one in columns if one["kind"] == "name"]
-        shown = ", ".join(f"{one['name']} ({len(one['known']):,})" for one in of_names)
+        of_names = [column for column in columns if column["kind"] == "name"]
+        shown = ", ".join(f"{column['name']} ({len(column['known']):,})" for column in of_names)
         lines.append(
             f"Inputs: {len(columns)} columns, {dataset.train.array.shape[1]} features: "
             f"{len(columns) - len(of_names)} of numbers"
@@ -182,11 +182,10 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
     column with a typical name, or the only possible column.
     """
     names = table.schema.names
-    labels = [
-        name
-        for one in given
-        for name in ([one] if one in names or not {*one.split(",")} <= {*names} else one.split(","))
-    ]
+    labels = []
+    for text in given:
+        parts = text.split(",")
+        labels += parts if text not in names and {*parts} <= {*names} else [text]
     pictures = [name for name in names if _is_image(table, name)]
     texts = [name for name in names if table.is_long_text(name) and name not in pictures]
     if not labels and task != "language_modelling":
@@ -250,9 +249,9 @@ def _label_lines(
     given = content.get("label")
     of = given if isinstance(given, list) else [what.removeprefix("label ")] * len(columns)
     return [
-        f"label {name}: numbers from {one.min():.5g} to {one.max():.5g}, mean {one.mean():.5g}, "
-        f"standard deviation {one.std():.5g}."
-        for name, one in zip(of, columns, strict=True)
+        f"label {name}: numbers from {values.min():.5g} to {values.max():.5g}, mean "
+        f"{values.mean():.5g}, standard deviation {values.std():.5g}."
+        for name, values in zip(of, columns, strict=True)
     ]
 
 
@@ -300,7 +299,7 @@ def _summarize_images(
         task=labels.task,
         num_train=len(members[0].rows),
         lines=[
-            _sizes_line(content, [len(one.rows) for one in members]),
+            _sizes_line(content, [len(member.rows) for member in members]),
             *_label_lines(labels.task, values, labels.class_names, content),
             f"Images of {len(found):,} sizes among {len(heads):,}; inputs of shape {shape}.",
         ],

@@ -129,8 +129,8 @@ def _average_precision(labels: Array, answers: Array) -> tuple[float, float]:
     group = np.arange(len(labels)) % GROUPS
     value = _mean_precision(labels, answers)
     rest = [
-        _mean_precision(labels[group != one], answers[group != one])
-        for one in range(min(GROUPS, len(labels)))
+        _mean_precision(labels[group != index], answers[group != index])
+        for index in range(min(GROUPS, len(labels)))
     ]
     spread = np.array(rest) - np.mean(rest)
     return value, math.sqrt((GROUPS - 1) / GROUPS * float(spread @ spread))
@@ -140,7 +140,7 @@ def _mean_precision(labels: Array, answers: Array) -> float:
     from sklearn.metrics import average_precision_score
 
     chosen = _averaged_classes(labels, answers)
-    values = [average_precision_score(labels == one, answers[:, one]) for one in chosen]
+    values = [average_precision_score(labels == number, answers[:, number]) for number in chosen]
     return float(np.mean(values)) if values else math.nan
 
 

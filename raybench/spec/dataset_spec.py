@@ -46,10 +46,10 @@ def with_absolute_paths(content: Any) -> Any:
     folders.
     """
     if isinstance(content, list):
-        return [with_absolute_paths(one) for one in content]
+        return [with_absolute_paths(item) for item in content]
     if not isinstance(content, dict):
         return content
-    whole = {key: with_absolute_paths(one) for key, one in content.items()}
+    whole = {key: with_absolute_paths(value) for key, value in content.items()}
     if isinstance(whole.get("dataset"), dict):
         whole["dataset"] = _with_absolute_path(whole["dataset"], "path")
     return _with_absolute_path(whole, "weights")
@@ -58,7 +58,7 @@ def with_absolute_paths(content: Any) -> Any:
 def _with_absolute_path(content: dict[str, Any], key: str) -> dict[str, Any]:
     value = content.get(key)
     if isinstance(value, list):
-        return content | {key: [_with_absolute_path({key: one}, key)[key] for one in value]}
+        return content | {key: [_with_absolute_path({key: item}, key)[key] for item in value]}
     if not isinstance(value, str) or not value:
         return content
     path = Path(value).expanduser()
@@ -149,7 +149,11 @@ class DatasetSpec(Document):
     @classmethod
     def _names_of_classes(cls, value: Any) -> Any:
         """Convert names of classes that YAML reads as numbers to strings."""
-        return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
+        return (
+            {str(key): weight for key, weight in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     @model_validator(mode="after")
     def _what_it_needs(self) -> "DatasetSpec":
@@ -236,7 +240,6 @@ AUGMENTATIONS: dict[str, type[Document]] = {
     "color_jitter": ColorJitter,
 }
 """Classes of the entries of `augment`, by kind."""
-KINDS: tuple[str, ...] = tuple(AUGMENTATIONS)
 
 
 def _with_kind(content: Any) -> Any:
@@ -258,7 +261,7 @@ def _with_kind(content: Any) -> Any:
         raise ValueError("write a kind, such as flip, or {random_crop: {padding: 4}} with its keys")
     kind = str(content["kind"])
     if kind not in AUGMENTATIONS:
-        raise ValueError(f"there is no augmentation {kind}; {did_you_mean(kind, KINDS)}")
+        raise ValueError(f"there is no augmentation {kind}; {did_you_mean(kind, AUGMENTATIONS)}")
     allowed = list(AUGMENTATIONS[kind].model_fields)
     for key in content:
         if key not in allowed:

@@ -98,8 +98,8 @@ def _refuse_too_much(content: Any, source: str) -> None:
     """Raise UserError for too many values or too deep nesting, such as an alias inside itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
-        inside = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [inner for one in inside if not isinstance(one, _PLAIN) for inner in one]
+        inside = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [inner for item in inside if not isinstance(item, _PLAIN) for inner in item]
         count += len(level)
         if count > MAX_NODES:
             raise UserError(
@@ -178,10 +178,6 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-SHORT_FORMS = {"dataset": "name"}
-"""Sections that may be written as a single value, and the key of that value: `dataset: mnist` means
-`dataset: {name: mnist}`."""
 
 
 class Document(BaseModel):
@@ -271,7 +267,7 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
     shown = "" if isinstance(detail["input"], dict) else f" (found {detail['input']!r:.80})"
     where = f"{source}: '{key}'" if key else source
     # raybench's validators raise PydanticCustomError with an ErrorCode as its type.
-    code = next((one for one in ErrorCode if one == detail["type"]), ErrorCode.INVALID_VALUE)
+    code = next((known for known in ErrorCode if known == detail["type"]), ErrorCode.INVALID_VALUE)
     return UserError(f"{where}: {problem_of(detail)}{shown}.", code)
 
 
@@ -298,11 +294,11 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
         UserError: A string has no `=`, no key, or a value that is not YAML.
     """
     found: dict[str, Any] = {}
-    for one in texts:
-        key, separator, text = one.partition("=")
+    for setting in texts:
+        key, separator, text = setting.partition("=")
         if not separator or not key.strip():
             raise UserError(
-                f"{option} {one}: write it as key=value, for example optimizer=lamb.",
+                f"{option} {setting}: write it as key=value, for example optimizer=lamb.",
                 ErrorCode.INVALID_OPTION,
             )
         name = key.strip()
@@ -336,8 +332,8 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
     target = result
     *parents, last = key.split(".")
     for parent in parents:
-        if isinstance(target.get(parent), str) and parent in SHORT_FORMS:
-            target[parent] = {SHORT_FORMS[parent]: target[parent]}
+        if parent == "dataset" and isinstance(target.get(parent), str):
+            target[parent] = {"name": target[parent]}  # `dataset: mnist` is short for its name
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(

@@ -155,7 +155,7 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str
     The sentence suggests the closest known name, ignoring case. If none is close, `otherwise` is
     returned or, by default, all known names are listed.
     """
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     if close:
         return f"did you mean '{by_lower[close[0]]}'?"

@@ -168,7 +168,7 @@ _SHIPPED = (
     Metric("mean_absolute_error", "min", "absolute_error", tasks=_REGRESSION),
     Metric("r2", "max", "squared_error", _explained, tasks=_REGRESSION),
 )
-METRICS = {one.name: one for one in _SHIPPED}
+METRICS = {metric.name: metric for metric in _SHIPPED}
 """Shipped metrics by name."""
 DEFAULTS: dict[Task, str] = {
     "classification": "accuracy",
@@ -217,7 +217,7 @@ def find_metric(
         )
     found = METRICS[name]
     if task not in found.tasks:
-        fitting = ", ".join(one.name for one in METRICS.values() if task in one.tasks)
+        fitting = ", ".join(metric.name for metric in METRICS.values() if task in metric.tasks)
         raise UserError(
             f"objective.metric: {name} is not for {task.replace('_', ' ')}; use one of {fitting}.",
             ErrorCode.CONFLICT,

@@ -235,7 +235,7 @@ class StopRule:
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
         timed = zip(self._seconds, self._values, strict=True)
-        within = [one for seconds, one in timed if seconds <= self._objective.max_train_seconds]
+        within = [value for seconds, value in timed if seconds <= self._objective.max_train_seconds]
         return self._metric.best(within[-1:])
 
 

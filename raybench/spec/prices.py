@@ -48,11 +48,11 @@ def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
             ErrorCode.MISSING,
         )
     found = {}
-    for name, one in content.items():
-        if not isinstance(one, dict):
+    for name, machine in content.items():
+        if not isinstance(machine, dict):
             raise UserError(
                 f"{source}: '{name}': must be a mapping with the keys workers, price, ...",
                 ErrorCode.INVALID_VALUE,
             )
-        found[str(name)] = validate(MachinePrice, one, f"{source}, {name}")
+        found[str(name)] = validate(MachinePrice, machine, f"{source}, {name}")
     return found

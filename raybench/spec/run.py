@@ -300,7 +300,7 @@ class RunSpec(Document):
     @classmethod
     def _without_null(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Drop options that are null, which means the default of the class."""
-        return {name: one for name, one in options.items() if one is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     @model_validator(mode="after")
     def _keys_go_together(self) -> "RunSpec":
@@ -358,9 +358,9 @@ class RunSpec(Document):
         found = self.document()
         found |= {key: own.get(key) for key in OPTIMIZER_DEFAULT_KEYS if found[key] is None}
         return {
-            key: one
-            for key, one in found.items()
-            if key not in OPTIMIZER_DEFAULT_KEYS or one is not None
+            key: value
+            for key, value in found.items()
+            if key not in OPTIMIZER_DEFAULT_KEYS or value is not None
         }
 
     def without_defaults(self) -> "RunSpec":
@@ -501,19 +501,21 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in content.items():  # keep the order: later keys may depend on earlier ones
         own = isinstance(value, dict) and key in OPEN
-        found |= {f"{key}.{name}": one for name, one in value.items()} if own else {key: value}
+        found |= (
+            {f"{key}.{name}": setting for name, setting in value.items()} if own else {key: value}
+        )
     return found
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN are in nested mappings, as in a run spec."""
     found: dict[str, Any] = {}
-    for key, one in values.items():
+    for key, value in values.items():
         parent, _, name = key.partition(".")
         if is_open(key):
-            found[parent] = {**found.get(parent, {}), name: one}
+            found[parent] = {**found.get(parent, {}), name: value}
         else:
-            found[key] = {**one, **found[key]} if key in found else one
+            found[key] = {**value, **found[key]} if key in found else value
     return found
 
 

@@ -254,8 +254,8 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
             key = f"base.{key}"
         if key.partition(".")[0] == "base":
             whole = value if key == "base" and isinstance(value, dict) else {}
-            for name, one in (whole or {key.removeprefix("base."): value}).items():
-                content = _without_changes(content, str(name), one)
+            for name, setting in (whole or {key.removeprefix("base."): value}).items():
+                content = _without_changes(content, str(name), setting)
         content = with_key(content, key, value, f"--set {key}")
     return content
 
@@ -281,10 +281,10 @@ def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str,
         content = content | {"axes": _without_key(axes, key)}
     if isinstance(cells, list):
         kept = [
-            one | {"changes": _without_key(one["changes"], key)}
-            if isinstance(one, dict) and isinstance(one.get("changes"), dict)
-            else one  # invalid; validation reports the problem
-            for one in cells
+            cell | {"changes": _without_key(cell["changes"], key)}
+            if isinstance(cell, dict) and isinstance(cell.get("changes"), dict)
+            else cell  # invalid; validation reports the problem
+            for cell in cells
         ]
         content = content | {"cells": kept}
     return content
@@ -299,7 +299,7 @@ def _without_key(changes: dict[str, Any], key: str) -> dict[str, Any]:
                 "study file.",
                 ErrorCode.CONFLICT,
             )
-    return {name: one for name, one in changes.items() if not f"{name}.".startswith(f"{key}.")}
+    return {name: value for name, value in changes.items() if not f"{name}.".startswith(f"{key}.")}
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:

@@ -13,7 +13,7 @@ from pydantic import ValidationError, model_validator
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
-from raybench.spec.values import identity, is_among, short
+from raybench.spec.values import identity, short
 
 NOT_SEARCHED = (
     "checkpoint_every_s",
@@ -115,7 +115,9 @@ def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
 
     In settings under OPEN, such as `model.NAME`, whose type is unknown, 1, 1.0 and true differ.
     """
-    return is_among(value, values) if is_open(key) else value in values
+    if is_open(key):
+        return identity(value) in map(identity, values)
+    return value in values
 
 
 def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any]) -> bool:
@@ -184,15 +186,15 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
     `fixed` has the fixed keys on which conditions (`when`) may depend.
     """
-    cases = [one for one in space.values() if isinstance(one, Cases)]
-    conditions = set().union(*(one.keys() for one in cases))
+    cases = [dimension for dimension in space.values() if isinstance(dimension, Cases)]
+    conditions = set().union(*(dimension.keys() for dimension in cases))
     total = 0
     for chosen in combinations(space, fixed or {}, conditions):
         # Keys in conditions have one value here; multiply the numbers of values of all other keys.
-        rest = [resolve(one, chosen) for key, one in space.items() if key not in chosen]
-        if any(isinstance(one, Range) and not one.is_integer for one in rest):
+        rest = [resolve(dimension, chosen) for key, dimension in space.items() if key not in chosen]
+        if any(isinstance(dimension, Range) and not dimension.is_integer for dimension in rest):
             return None
-        total += math.prod(len(every_value(one)) for one in rest)
+        total += math.prod(len(every_value(dimension)) for dimension in rest)
     return total
 
 
@@ -214,8 +216,8 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     None otherwise, and for lists. A lower bound of 0 (1 for integers and powers of two) does not
     count as an end.
     """
-    known = {one: getattr(spec, one) for one in SEARCHABLE}
-    known |= flat({one: getattr(spec, one) for one in OPEN})
+    known = {name: getattr(spec, name) for name in SEARCHABLE}
+    known |= flat({name: getattr(spec, name) for name in OPEN})
     found, value = resolve(dimension, known), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
         return None
@@ -306,7 +308,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
         )
     cases = []
     for item in content:
-        when, rest = item["when"], {name: one for name, one in item.items() if name != "when"}
+        when, rest = item["when"], {name: value for name, value in item.items() if name != "when"}
         if not isinstance(when, dict) or not when:
             raise UserError(
                 f"{where}: 'when' must name a key and its values, as optimizer: [adam].",
@@ -349,7 +351,7 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
             f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
     # Values that are lists themselves (`augment`) are kept in the form that a run spec has them.
-    return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
+    return Choices(tuple(found if any(isinstance(value, list) for value in found) else values))
 
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:

@@ -227,11 +227,11 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     space = parse_space(study.space, named, source)
     for number, given in enumerate(study.search.first):
         _check_first(given, f"{source}: 'search.first.{number}'")
-    for one in values_of("optimizer", space, study.fixed):
-        if is_library_class(one) and "learning_rate" not in (*space, *study.fixed):
+    for optimizer in values_of("optimizer", space, study.fixed):
+        if is_library_class(optimizer) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
-                f"{source}: 'space': {one} has no default learning rate here; name its range under "
-                "space.learning_rate, or one rate under fixed.",
+                f"{source}: 'space': {optimizer} has no default learning rate here; name its range "
+                "under space.learning_rate, or one rate under fixed.",
                 ErrorCode.MISSING,
             )
     return study, space

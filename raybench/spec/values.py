@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -31,7 +31,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
         UserError: An object, such as another tool's distribution, cannot be converted.
     """
     if isinstance(value, Mapping):
-        return {key: plain_data(one, source, f"{path}.{key}") for key, one in value.items()}
+        return {key: plain_data(item, source, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, Enum):
         return plain_data(value.value, source, path)
     if isinstance(value, BaseModel):
@@ -39,14 +39,14 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
     if hasattr(value, "tolist"):
         found = value.tolist()
         if isinstance(found, list):
-            return [plain_data(one, source, path) for one in value]
+            return [plain_data(item, source, path) for item in value]
         with contextlib.suppress(ValueError):  # float32 0.1 becomes 0.1, not 0.10000000149011612
             found = float(str(value)) if isinstance(found, float) else found
         value = found
     if isinstance(value, set | frozenset):  # sorted: the order of a set differs between processes
-        return sorted((plain_data(one, source, path) for one in value), key=identity)
+        return sorted((plain_data(item, source, path) for item in value), key=identity)
     if isinstance(value, list | tuple | range):
-        return [plain_data(one, source, path) for one in value]
+        return [plain_data(item, source, path) for item in value]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -64,12 +64,6 @@ def identity(value: Any) -> str:
     return json.dumps(to_jsonable_python(value), sort_keys=True)
 
 
-def is_among(value: Any, values: Sequence[Any]) -> bool:
-    """Return whether `value` is one of `values`, compared by `identity`."""
-    own = identity(value)
-    return any(own == identity(one) for one in values)
-
-
 def short(value: object) -> str:
     """Return a value as labels show it: in YAML syntax, numbers with three or four digits.
 
@@ -85,7 +79,7 @@ def short(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(short, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{short(one)}' for key, one in value.items())}}}"
+        return f"{{{','.join(f'{key}:{short(item)}' for key, item in value.items())}}}"
     if isinstance(value, float):
         return _shown_number(value)
     if isinstance(value, str):

@@ -20,7 +20,7 @@ from raybench.data.augment import (
 )
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.dataset_spec import (
-    KINDS,
+    AUGMENTATIONS,
     Augmentation,
     ColorJitter,
     Cutout,
@@ -117,7 +117,7 @@ def test_inputs_by_name_change_alike_and_tokens_stay():
     np.testing.assert_allclose(mixed.inputs["table"], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_every_kind_takes_an_empty_batch_and_a_dark_pixel(name):
     for shape, number in (((4, 4, 3), 0), ((1, 1, 1), 3)):
         split = Split(np.zeros((max(1, number), *shape), np.uint8), np.zeros(max(1, number), int))

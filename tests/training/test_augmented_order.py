@@ -24,9 +24,9 @@ GLOBAL = 12
 """Samples of a step: the last one of an epoch has 4, of two workers 2 each; of three workers, of
 whom two would have one alone, the step before has them too."""
 SHAPE = (6, 5, 3)
-KINDS = ("random_resized_crop", "random_crop", "flip", "color_jitter", "mixup", "cutout")
+AUGMENTATIONS = ("random_resized_crop", "random_crop", "flip", "color_jitter", "mixup", "cutout")
 AUGMENT = TypeAdapter(list[Augmentation]).validate_python(
-    [{"kind": kind, "alpha": 1.0} if kind == "mixup" else kind for kind in KINDS]
+    [{"kind": kind, "alpha": 1.0} if kind == "mixup" else kind for kind in AUGMENTATIONS]
 )
 MEANS = ShippedWorkload("means", SHAPE, 3, (GlobalAveragePool(), Dense(3)))
 """Its rate is next to 0: it learns nothing, so a loss tells samples, labels and shares."""

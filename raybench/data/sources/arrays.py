@@ -69,7 +69,7 @@ def array_table(array: Array, name: str, source: str, class_names: Sequence[str]
     array = array.astype(str if kind.kind == "S" else kind, copy=False)
     columns = {name: array}
     if array.ndim > 1:
-        columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}
+        columns = {f"{name}[:, {place}]": column for place, column in enumerate(array.T)}
     return Table(
         pa.table(columns),
         source,
@@ -185,14 +185,14 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
     """Write the samples of each split in a shuffled order; return the task and the classes."""
     found, num_classes = labels_of(raw, spec.task, where)
-    for part, one in raw.splits.items():
-        inputs = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
+    for part, raw_split in raw.splits.items():
+        inputs = each(raw_split.inputs, partial(as_inputs, place=f"{where}, {part} split"))
         labels = found.values[part]
         order = mixed_order(
             labels if found.task == "classification" else None, len(labels), seed=spec.split_seed
         )
         labels = labels.astype(np.float32 if found.task == "regression" else np.int64)
-        split = Split(each(inputs, partial(_scaled, spec=spec)), labels, one.weights)
+        split = Split(each(inputs, partial(_scaled, spec=spec)), labels, raw_split.weights)
         for name, array in named_arrays(split, part).items():
             assert isinstance(array, np.ndarray)
             writer.save(name, array[order])
@@ -252,25 +252,26 @@ def _split(
     wanted = [f"{name}{end}" for name in (*columns, label, *weight)]
     for name in wanted:
         if name not in arrays:
-            others = {one: arrays[one] for one in arrays if one not in wanted}
+            others = {other: arrays[other] for other in arrays if other not in wanted}
             raise _missing(name, others or arrays, path)
     found = {name: np.atleast_1d(arrays[name]) for name in wanted}
     inputs, labels = {name: found[f"{name}{end}"] for name in columns}, found[f"{label}{end}"]
-    for name, one in found.items():
-        if len(one) != len(labels):
+    for name, array in found.items():
+        if len(array) != len(labels):
             raise UserError(
-                f"{path}: {name} has {len(one):,} samples, but {label}{end} has {len(labels):,}.",
+                f"{path}: {name} has {len(array):,} samples, but {label}{end} has {len(labels):,}.",
                 ErrorCode.INVALID_DATA,
             )
     weights = None
     if weight:
-        name, one = wanted[-1], found[wanted[-1]]
-        if one.dtype.kind not in "fiub" or one.ndim != 1:
+        name, array = wanted[-1], found[wanted[-1]]
+        if array.dtype.kind not in "fiub" or array.ndim != 1:
             raise UserError(
-                f"{path}: weights {name} are {one.dtype} {one.shape}; save one number per sample.",
+                f"{path}: weights {name} are {array.dtype} {array.shape}; save one number per "
+                "sample.",
                 ErrorCode.INVALID_DATA,
             )
-        weights = read_weights(array_table(one, name, str(path)), name)
+        weights = read_weights(array_table(array, name, str(path)), name)
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 
@@ -324,7 +325,7 @@ def _load(
             f"dataset.set: {spec.name} {spec.set} is not supported; {did_you_mean(spec.set, sets)}",
             ErrorCode.UNKNOWN_NAME,
         )
-    looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
+    looked = [Path(folder).expanduser() for folder in ([spec.path] if spec.path else folders)]
     for folder, names in itertools.product(looked, known.places):
         if files := find_files(folder, names):
             source = Source(
@@ -379,11 +380,11 @@ def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
             content = ArraysOnly(opened, encoding="bytes").load()
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
-            parts.append([named[one] for one in wanted])
+            parts.append([named[key] for key in wanted])
     arrays = []
     for own in (parts[:-2], parts[-2:-1]):
-        images = np.concatenate([one[0] for one in own]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([np.asarray(one[1], np.int64) for one in own])
+        images = np.concatenate([batch[0] for batch in own]).reshape(-1, 3, 32, 32)
+        labels = np.concatenate([np.asarray(batch[1], np.int64) for batch in own])
         arrays += [images.transpose(0, 2, 3, 1), labels]
     return _train_and_test(arrays, class_names=tuple(map(_text_of, parts[-1][0])))
 

@@ -32,7 +32,7 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)  # if all labels are equal, a search does not start
-    scaled = [((one - offset) / scale).astype(np.float32) for one in labels]
+    scaled = [((values - offset) / scale).astype(np.float32) for values in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
 
@@ -55,7 +55,10 @@ def stored_and_cut(
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
         labels, known["label_scale"], known["label_offset"] = standardized(labels)
-        parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
+        parts = [
+            replace(part, labels=part_labels)
+            for part, part_labels in zip(parts, labels, strict=True)
+        ]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts
     return Dataset(spec.name, num_classes, train, validation, test, **known)

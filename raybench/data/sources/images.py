@@ -135,7 +135,7 @@ def _to_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
     white = form.white or WHITES[-1]
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= white:  # an error for NaN, too
-        enough = next((one for one in WHITES if most <= one), most)
+        enough = next((candidate for candidate in WHITES if most <= candidate), most)
         advice = f"set dataset.white: {enough:g}" if least >= 0 else "scale the values"
         raise ImageError(
             f"has pixel values from {least:g} to {most:g}, but 0 is black and {white:g} is white; "
@@ -159,7 +159,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
         is_greyed=spec.channels is not None,
         resize=spec.resize,
         size_of=heads[0].name,
-        white=_white_of(spec, [one.brightest for one in heads if one.brightest is not None]),
+        white=_white_of(spec, [head.brightest for head in heads if head.brightest is not None]),
     )
 
 
@@ -323,9 +323,11 @@ def files_as_inputs(
         white=white,
     )
     out = np.empty((len(samples), *form.shape), np.uint8)
-    for row, one in enumerate(samples):
+    for row, sample in enumerate(samples):
         try:
-            out[row] = decode(one if isinstance(one, bytes) else str(one), form)
+            out[row] = decode(sample if isinstance(sample, bytes) else str(sample), form)
         except ImageError as error:
-            raise error.about(f"Image {row}" if isinstance(one, bytes) else str(one)) from error
+            raise error.about(
+                f"Image {row}" if isinstance(sample, bytes) else str(sample)
+            ) from error
     return out

@@ -153,8 +153,8 @@ def _classes(
                 hint,
             )
     values = {
-        split: np.asarray(pc.index_in(one, value_set=pa.array(names))).astype(np.int64)
-        for split, one in texts.items()
+        split: np.asarray(pc.index_in(cells, value_set=pa.array(names))).astype(np.int64)
+        for split, cells in texts.items()
     }
     return values, tuple(names)
 

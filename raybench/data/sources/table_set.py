@@ -75,15 +75,15 @@ class Features:
             )
         for sentence in reasons:
             note(sentence)
-        self.columns = [one.name for one in self.encoders]
-        self.encoding = {"columns": [asdict(one) for one in self.encoders]}
+        self.columns = [encoder.name for encoder in self.encoders]
+        self.encoding = {"columns": [asdict(encoder) for encoder in self.encoders]}
         """See `Dataset.encoding`."""
-        self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
+        self.shape: tuple[int, ...] = (sum(len(encoder.features) for encoder in self.encoders),)
         """Shape of one sample."""
 
     def write(self, batch: Any) -> Array:
         """Return the inputs for a batch of rows, (rows, features) float32."""
-        return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
+        return np.hstack([encoder.encode(batch.column(encoder.name)) for encoder in self.encoders])
 
 
 def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
@@ -131,9 +131,10 @@ def table_dataset(
     known: dict[str, Any] = {}
     if labels.task == "regression":
         values, known["label_scale"], known["label_offset"] = standardized(values)
+    weights_of = {"train": weights}
     splits: dict[str, Any] = {
-        member.split: Split(arrays[member.split], one, weights if member.split == "train" else None)
-        for member, one in zip(members, values, strict=True)
+        member.split: Split(arrays[member.split], split_labels, weights_of.get(member.split))
+        for member, split_labels in zip(members, values, strict=True)
     }
     return Dataset(
         spec.name,
@@ -177,7 +178,8 @@ def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) 
     train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
     rows["train"], keys = row_order(spec, train, classes)
-    numbers = {split: Split(one, one) for split, one in rows.items()}  # row numbers as samples
+    # Row numbers take the place of samples.
+    numbers = {split: Split(order, order) for split, order in rows.items()}
     parts = cut(numbers, spec, source=train.source, keys=keys)
     return [
         Member(split, tables.get(split, train), part.array)

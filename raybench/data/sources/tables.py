@@ -299,9 +299,9 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     found = _load_huggingface(spec.path, spec.set)
     by_split = found if isinstance(found, dict) else {"train": found}
     known: dict[str | None, Any] = {}
-    for name, one in by_split.items():
-        if one.num_rows:
-            known.setdefault(files.split_of(name), one)
+    for name, dataset in by_split.items():
+        if dataset.num_rows:
+            known.setdefault(files.split_of(name), dataset)
     splits = {split: known[split] for split in SPLITS if split in known}
     if "train" not in splits:
         raise UserError(
@@ -309,10 +309,12 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
             ErrorCode.MISSING,
         )
     tables = {
-        split: _huggingface_table(one, f"{spec.path} ({split})" if len(splits) > 1 else spec.path)
-        for split, one in splits.items()
+        split: _huggingface_table(
+            dataset, f"{spec.path} ({split})" if len(splits) > 1 else spec.path
+        )
+        for split, dataset in splits.items()
     }
-    read = [Path(about["filename"]) for one in splits.values() for about in one.cache_files]
+    read = [Path(about["filename"]) for dataset in splits.values() for about in dataset.cache_files]
     return tables, read
 
 
