@@ -36,7 +36,7 @@ from raybench.results.ranking import (
     ConfigurationResult,
     configurations,
     cost_of,
-    kinds,
+    gpu_models,
     nearest,
     ranked,
     repeated,
@@ -115,15 +115,15 @@ def summary_of(results: Study) -> Summary:
         cells = scaling_cells(results)
         found = scaling_printed.scaling_answer(cells)
         if not found and (results.trials["state"] == "failed").all():
-            found = [_nothing(results)]
+            found = [_why_no_winner(results)]
         found = found or ["No result: a speed-up takes measured runs on one worker and several."]
-        mind = [
+        caveats = [
             *scaling_printed.outlier_lines(results),
             *scaling_printed.other_lines(cells),
             *scaling_printed.straggler_lines(results),
         ]
-        mind += notes
-        return Summary([(line,) for line in found], caveats=mind)
+        caveats += notes
+        return Summary([(line,) for line in found], caveats=caveats)
     if results.study["study"].get("run"):
         return Summary([(_trained(results),)], caveats=notes)
     if results.is_imported:
@@ -131,19 +131,19 @@ def summary_of(results: Study) -> Summary:
     verdict = judge(results)
     each = {kind or "hosts without a GPU": one for kind, one in judge_each(results).items()}
     answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
-    mind = []
+    caveats = []
     for kind, one in each.items():
         on = f"On {kind}: " if len(each) > 1 else ""
         answer += [(on + first, *rest) for first, *rest in _winners(results, one)]
-        mind += [on + line for line in _doubts(results, one)]
-    mind += [
+        caveats += [on + line for line in _doubts(results, one)]
+    caveats += [
         *code_line(results),
         *disturbed_line(results),
         *unranked_lines(results),
         *edge_lines(results, verdict),
     ]
     return Summary(
-        answer, confidence_of(results, verdict), [*mind, *target_warning(results), *notes]
+        answer, confidence_of(results, verdict), [*caveats, *target_warning(results), *notes]
     )
 
 
@@ -158,16 +158,16 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
     head = "Train with"
     if not fastest.new_hits:
         head = "Not confirmed yet. Best so far (selection-biased):"
-    near = _as_good((*verdict.others(), *verdict.once), like)
+    near = _others_as_good((*verdict.others(), *verdict.once), like)
     standing = f"the {what} of {tried_words(results)}{near}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
     reached = f"It {reaches(results, fastest)}."
     found: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
     if results.is_timed and not verdict.is_one:
         others = verdict.others(is_cheapest=True)
-        near = _as_good((*others, *verdict.cheapest_once), "cheap")
+        near = _others_as_good((*others, *verdict.cheapest_once), "cheap")
         near += "; it may be as fast" if cheapest.trial in verdict.others() else ""
-        near = f"{_saved(results, fastest, cheapest)}{near}"
+        near = f"{_relative_cost(results, fastest, cheapest)}{near}"
         second = f"The cheapest is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, cheapest)}."))
     return found
@@ -239,7 +239,7 @@ def tried_words(results: Study) -> str:
     return f"{counted(len(configs), 'configuration')} tried{inside}"
 
 
-def _as_good(others: Sequence[str], like: str) -> str:
+def _others_as_good(others: Sequence[str], like: str) -> str:
     return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
 
 
@@ -251,7 +251,9 @@ def _cost(results: Study, one: ConfigurationResult) -> float:
     return one.seconds * rate
 
 
-def _saved(results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult) -> str:
+def _relative_cost(
+    results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult
+) -> str:
     """Return cost and time of the cheapest relative to the fastest; "" if they hardly differ."""
     if fastest.new_runs and not (fastest.new_hits and cheapest.new_hits):
         return ""  # one of the two times is selection-biased: it comes from the search
@@ -369,7 +371,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
     """Return a paragraph on why there is no winner, and which run came nearest."""
-    why, trial, metric = _nothing(results), nearest(results), results.metric
+    why, trial, metric = _why_no_winner(results), nearest(results), results.metric
     if trial is None:
         return [(why,)]
     run = results.runs[trial]
@@ -387,7 +389,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     [] if there is a winner.
     """
     lines: list[tuple[str, ...]] = []
-    for kind in [] if judge_each(results) else kinds(results.trials):
+    for kind in [] if judge_each(results) else gpu_models(results.trials):
         verdict = best_of(results, kind)
         if verdict is None or is_better_than_baseline(results, verdict) is not False:
             continue
@@ -406,7 +408,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     return lines
 
 
-def _nothing(results: Study) -> str:
+def _why_no_winner(results: Study) -> str:
     """Return why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
     best = metric.best(trials[metric.best_column])
@@ -473,10 +475,10 @@ def html_of(results: Study) -> str:
     """Return `lines_of` as HTML, with a table of the best configurations; all text is escaped."""
     found = summary_of(results)
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in found.lines)
-    mind = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.caveats)
+    caveats = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.caveats)
     small = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
     table = f"{table_html(_best(results))}<p><small>{small}</small></p>"
-    return f'<div class="raybench-study">{head}{mind}{table}</div>'
+    return f'<div class="raybench-study">{head}{caveats}{table}</div>'
 
 
 def table_html(table: pd.DataFrame) -> str:

@@ -93,14 +93,14 @@ def document_of(command: str, ended: Ended) -> CommandResult:
     found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
     if ended.place is not None:
         results = StudyResults.load(ended.place, WINNERS)
-        found |= of_results(results)
+        found |= study_fields(results)
         found["answer"] = list(ended.answer) or found["answer"]
         found["details"] |= ended.details
     plain = _plain(found | {"command": command, "exit_code": ended.code, "results": ended.place})
     return CommandResult.model_validate(plain | {"error": error})
 
 
-def of_results(results: StudyResults) -> dict[str, Any]:
+def study_fields(results: StudyResults) -> dict[str, Any]:
     """Return the fields of the document that are derived from a study."""
     trials, words = results.trials, summary_of(results)
     found: dict[str, Any] = {
@@ -134,14 +134,14 @@ def of_results(results: StudyResults) -> dict[str, Any]:
     if results.is_imported:
         found["details"][IMPORTED] = results.study[IMPORTED]
     found["configurations"] = [
-        row for gpu, one in judge_each(results).items() for row in _named(results, one, gpu)
+        row for gpu, one in judge_each(results).items() for row in _winner_fields(results, one, gpu)
     ]
     steps = next_steps(results, judge(results))
     found["next"] = [{"what": one.what, "do": one.do} for one in steps]
     return found
 
 
-def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
+def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
     """Return the fields of `Configuration` for the winners, and for the trials tied with the
     fastest."""
     named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]

@@ -47,7 +47,7 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return _unconfirmed(results, verdict, noise)
-    found = (_stands_on(results, verdict, noise), _more(results, verdict).sentence)
+    found = (_basis(results, verdict, noise), _more_runs(results, verdict).sentence)
     return " ".join(filter(None, found))
 
 
@@ -62,7 +62,7 @@ def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     return f"{scatter}{ran}{near}."
 
 
-def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
+def _basis(results: Study, verdict: Verdict, noise: Noise) -> str:
     kind = results.runs[verdict.fastest].accelerators
     again = repeated(results).items()
     found = {name: one for name, one in again if results.runs[name].accelerators == kind}
@@ -106,7 +106,7 @@ class MoreRuns(NamedTuple):
     """What more runs would show, in a few words."""
 
 
-def _more(results: Study, verdict: Verdict) -> MoreRuns:
+def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
@@ -272,7 +272,7 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
         steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _more_confidence(results, verdict)
-    left = _go_on(results)
+    left = _remaining_trials(results)
     if left and steps and steps[-1].do == left[0].do:  # one command does both
         return [*steps[:-1], SuggestedStep(f"{left[0].what}, confirm", left[0].do)]
     return [*steps, *left]
@@ -287,13 +287,15 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
         asked = results.study["study"].get("confirm")
         is_unasked = isinstance(asked, dict) and asked.get("race") == 0
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
-        own = _own_command(results, *more, without="--no-confirm")
+        own = _continue_command(results, *more, without="--no-confirm")
         return [SuggestedStep("confirm it with new seeds", own)]
-    more_runs = _more(results, verdict)
+    more_runs = _more_runs(results, verdict)
     if more_runs.number is None:
         return []
     return [
-        SuggestedStep(more_runs.gain, _own_command(results, MORE_OPTION, str(more_runs.number)))
+        SuggestedStep(
+            more_runs.gain, _continue_command(results, MORE_OPTION, str(more_runs.number))
+        )
     ]
 
 
@@ -301,7 +303,7 @@ NOTHING_LEFT = "nothing new is left to try in the space."
 """End of the note that a search ran out of configurations before it had run all its trials."""
 
 
-def _go_on(results: Study) -> list[SuggestedStep]:
+def _remaining_trials(results: Study) -> list[SuggestedStep]:
     """Return the step that runs the remaining trials; [] if there are none."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
@@ -309,10 +311,12 @@ def _go_on(results: Study) -> list[SuggestedStep]:
     done = int((results.trials["role"] == "trial").sum())
     if asked is None or done >= asked or not len(ranked(results.trials)):
         return []
-    return [SuggestedStep(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
+    return [
+        SuggestedStep(f"run the {counted(asked - done, 'trial')} left", _continue_command(results))
+    ]
 
 
-def _own_command(results: Study, *more: str, without: str = "") -> str:
+def _continue_command(results: Study, *more: str, without: str = "") -> str:
     """Return the command that continues the study in its current folder, with the options `more`
     added and the option `without` dropped."""
     sessions = [results.study, *(results.study.get("continued") or [])]

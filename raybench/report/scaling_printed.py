@@ -179,10 +179,10 @@ def scaling_answer(cells: pd.DataFrame) -> list[str]:
     known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
     known = known.sort_values("speedup", ascending=False, kind="stable")
     best = known.drop_duplicates("scaling").to_dict("records")
-    return [_brings(row) for name in SCALINGS for row in best if row["scaling"] == name]
+    return [_speedup_sentence(row) for name in SCALINGS for row in best if row["scaling"] == name]
 
 
-def _brings(row: dict[Any, Any]) -> str:
+def _speedup_sentence(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
     low, high = row["speedup_low"], row["speedup_high"]
     doubt = ", so it may be no gain" if low <= 1 <= high else ""

@@ -68,7 +68,7 @@ def plan_part(plan: TargetPlan) -> PagePart:
     tables = []
     if len(plan.answers):
         rows = plan.answers.replace(math.inf, math.nan)
-        for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _sure):
+        for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _percentage):
             own = [column for column in columns if column in rows]
             rows[own] = rows[own].map(form, na_action="ignore")
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows, PLAN)))
@@ -100,7 +100,7 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     if row["offer"] != row["gpu_type"]:
         machine = f"{row['machines']:g} {machine}"
     kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
-    more = [f"{_sure(chance)} sure to keep the {what}" for what, chance in kept]
+    more = [f"{_percentage(chance)} sure to keep the {what}" for what, chance in kept]
     return (
         f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on "
         f"{machine}, global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
@@ -116,11 +116,11 @@ def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
 
-def _sure(chance: float) -> str:
+def _percentage(chance: float) -> str:
     return "under 1%" if chance < 0.01 else "over 99%" if chance > 0.99 else f"{chance:.0%}"
 
 
-def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def _concatenated(tables: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
 
 
@@ -162,12 +162,12 @@ class PlanReport:
     def table(self) -> pd.DataFrame:
         """All options, one per row; for the columns, see `scaling.plan.plan` and
         `with_measured`."""
-        return _together([one.table for one in self.plans])
+        return _concatenated([one.table for one in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
         """The recommended options; for the columns, see `scaling.plan.answers`."""
-        return _together([one.answers for one in self.plans])
+        return _concatenated([one.answers for one in self.plans])
 
     @cached_property
     def words(self) -> Sentences:

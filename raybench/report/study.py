@@ -17,7 +17,7 @@ from raybench.report.console import Sentences
 from raybench.report.pairs import comparison_of
 from raybench.report.words import settings_of
 from raybench.results import analyses, ranking
-from raybench.results.place import is_url, local_path, unlike
+from raybench.results.place import is_url, local_path, unique_names
 from raybench.results.store import RECORDS_FILE, WINNERS
 from raybench.results.study import Study
 from raybench.results.verdict import TIED, judge, judge_each, winners
@@ -307,7 +307,7 @@ class Studies(Sequence[StudyResults]):
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
-        self.names = unlike([(one.name, one.place) for one in studies])
+        self.names = unique_names([(one.name, one.place) for one in studies])
         """Unique names of the studies."""
 
     @overload

@@ -217,7 +217,7 @@ def shown(place: str, folder: Path) -> str:
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
 
 
-def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def unique_names(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return a unique name for each (name, place): the place if several have that name, followed by
     a number if it is the same study."""
     names = [name for name, _ in studies]

@@ -270,7 +270,7 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
     Runs with a reason in the column `unranked` are left out (`results.trials`). Runs on all GPU
-    models are included; see `kinds`.
+    models are included; see `gpu_models`.
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
@@ -295,16 +295,16 @@ def nearest(results: Study, phase: str = "search") -> str | None:
     return None
 
 
-def kinds(trials: pd.DataFrame) -> list[str]:
+def gpu_models(trials: pd.DataFrame) -> list[str]:
     """Return the GPU models of the search runs ("" without GPUs), starting with the model of the
     best run.
 
     Only runs on the same GPU model are compared with each other.
     """
-    return list(dict.fromkeys(kind_of(ranked(trials))))
+    return list(dict.fromkeys(gpu_model_of(ranked(trials))))
 
 
-def kind_of(trials: pd.DataFrame) -> pd.Series:
+def gpu_model_of(trials: pd.DataFrame) -> pd.Series:
     """Return the GPU model of each row of `trials`; "" without GPUs."""
     return trials["accelerators"].fillna("")
 

@@ -11,8 +11,8 @@ from raybench.results.ranking import (
     configurations,
     confirmed,
     cost_of,
-    kind_of,
-    kinds,
+    gpu_model_of,
+    gpu_models,
     repeat,
     repeated,
 )
@@ -90,7 +90,7 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
     found: dict[str, Verdict] = {}
     if results.is_imported:  # single runs, measured by an unknown clock
         return found
-    for kind in kinds(results.trials):
+    for kind in gpu_models(results.trials):
         verdict = best_of(results, kind)
         if verdict is None:
             continue
@@ -161,7 +161,7 @@ def new_value(results: Study, trial: str, part: str) -> float | None:
 
 
 def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
-    of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
+    of_kind = set(results.trials["trial"][gpu_model_of(results.trials) == kind])
     found = [one for one in repeated(results).values() if one.trial in of_kind and one.hits]
     # A configuration is refuted if only its search run reached the target.
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
@@ -185,7 +185,7 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
 def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     """Return the winners by single search runs, for when no repeated configuration has won."""
     runs = ranked_runs(results.trials)
-    runs = runs[kind_of(runs) == kind]
+    runs = runs[gpu_model_of(runs) == kind]
     if results.is_timed:
         # Repeated configurations are left out: their new runs missed the target.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
@@ -214,7 +214,7 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
     configuration = configuration_of(results.trials)
     taken = {configuration[trial] for trial in (*groups, *again)}
     searched: dict[str, list[str]] = {}
-    for trial in runs["trial"][kind_of(runs) == kind]:
+    for trial in runs["trial"][gpu_model_of(runs) == kind]:
         is_other = configuration[trial] not in taken
         if is_other and results.runs[trial].counts_for("comparison"):
             searched.setdefault(configuration[trial], []).append(trial)

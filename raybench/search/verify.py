@@ -7,7 +7,7 @@ before the confirmation.
 
 from dataclasses import dataclass
 
-from raybench.results.ranking import kind_of, kinds, ranked
+from raybench.results.ranking import gpu_model_of, gpu_models, ranked
 from raybench.results.study import Study, load
 from raybench.runs.lifecycle import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
@@ -59,7 +59,9 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     runs = ranked(results.trials)
     named = [results.specs[trial] for trial in runs["trial"]]  # the spec names its GPU model
     searched = [spec for spec in named if spec.accelerator_type is not None]
-    runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times hold for one GPU model
+    runs = runs[
+        gpu_model_of(runs).isin(gpu_models(results.trials)[:1])
+    ]  # step times hold for one GPU model
     searched += [results.specs[trial] for trial in runs["trial"]]
     found = []
     for trial in runs["trial"]:

@@ -3,7 +3,7 @@
 import pytest
 from test_tables import shown
 
-from raybench.results.ranking import kinds, ranked
+from raybench.results.ranking import gpu_models, ranked
 from raybench.results.records import read_records
 from raybench.results.trials import NOT_EXCHANGED
 from raybench.results.verdict import judge, judge_each, reached_target
@@ -65,7 +65,7 @@ def test_each_model_of_gpu_has_its_winner(tmp_path):
         on(run_line("0001-confirm2", 1.0, role="confirm", **gpu), 1, gpus=["H100"]),
     ]
     results = results_folder(tmp_path, lines)
-    assert kinds(results.trials) == ["H100", "A100"]
+    assert gpu_models(results.trials) == ["H100", "A100"]
     each = judge_each(results)
     assert {kind: one.fastest for kind, one in each.items()} == {"H100": "0000", "A100": "0001"}
     assert (each["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])

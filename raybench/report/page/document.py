@@ -26,7 +26,7 @@ from raybench.report.page.tables import (
     PageComparison,
     TrialTable,
     compared,
-    own,
+    escaped,
     table_of,
     trial_link,
     trials_of,
@@ -34,7 +34,7 @@ from raybench.report.page.tables import (
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
-from raybench.results.place import shown, unlike
+from raybench.results.place import shown, unique_names
 from raybench.results.records import uncollected
 from raybench.results.store import STUDY_FILE, StudyFiles, write_out
 from raybench.results.study import Study
@@ -83,7 +83,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
 
     def linked(text: str) -> Markup:
         """Return a sentence in which names of trials are links."""
-        return Markup(NAMED_TRIALS.sub(links, own(text)))
+        return Markup(NAMED_TRIALS.sub(links, escaped(text)))
 
     def links(found: re.Match[str]) -> str:
         names = found[2].split(", ")
@@ -266,7 +266,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda one: clean(one) if type(one) is str else one,
     )
-    made.filters |= {"own": own, "digest": digest}
+    made.filters |= {"escaped": escaped, "digest": digest}
     how = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     made.policies["json.dumps_kwargs"] = how
     for name, file in (("script", "page.js"), ("style", "page.css")):
@@ -286,7 +286,7 @@ def page_text(
         on_fault: called for a figure that cannot be drawn; the page names it and continues.
     """
     with uncollected():
-        names = unlike([(one.name, one.place) for one in studies])
+        names = unique_names([(one.name, one.place) for one in studies])
         shown = [
             study_part(one, f"s{number}", name, extras, on_fault)
             for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
@@ -333,6 +333,6 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
     """Write a page of parts that belong to no single study. Raises UserError if that fails."""
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
-    shown = StudyPart("s1", "Plan", PageAnswer(title, own(title), (), (), (), ()), parts)
+    shown = StudyPart("s1", "Plan", PageAnswer(title, escaped(title), (), (), (), ()), parts)
     write_out(file, _rendered([shown], "Plan"))
     return file

@@ -25,7 +25,7 @@ SIGNIFICANT_DIGITS = 4
 """Significant digits of a number."""
 
 
-def own(content: object) -> Markup:
+def escaped(content: object) -> Markup:
     """Return text escaped for HTML; Markup is returned unchanged.
 
     Text that is not ASCII is put in `<bdi>`, so that right-to-left text does not affect the rest.
@@ -40,7 +40,7 @@ def trial_link(results: Study, trial: str, study: str) -> Markup:
     """Return a link to a trial; `study` is the prefix of the HTML ids of the trial's study."""
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
-    return link.format(study, place, study, clean(trial), own(trial))
+    return link.format(study, place, study, clean(trial), escaped(trial))
 
 
 @dataclass(frozen=True)
