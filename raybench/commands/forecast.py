@@ -15,7 +15,7 @@ from raybench.models.base import LayerWorkload, OwnLoop, Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters
 from raybench.models.user_code import user_code_errors
-from raybench.report.figures.forecast import forecast_figure
+from raybench.report.figures.predictions import forecast_figure
 from raybench.report.words import duration
 from raybench.results.store import write_out
 from raybench.results.study import Study, load

@@ -49,11 +49,6 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
-BATCH_STATISTICS = (
-    "The model has batch normalization over each worker's own samples, so what it learns depends "
-    "on the batch per worker too, and predictions (~) for other splits are rough. "
-    "--set search.factorise=false --fresh samples workers like the rest."
-)
 MISSING, MARK = "-", "*"
 """Text of a missing or infinite value, and suffix of an interpolated value."""
 LONGEST_CELL = 400

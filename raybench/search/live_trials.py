@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from raybench.report.tables import BATCH_STATISTICS
 from raybench.runs.lifecycle import RunLifecycle, RunRecorder
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.search import Search
@@ -20,6 +19,11 @@ from raybench.stats.record import RunOutcome, StopReason
 LOST = "the trial's own process was lost"
 HOPELESS = 3
 """The search ends if its first HOPELESS trials fail with the same message before training."""
+BATCH_STATISTICS = (
+    "The model has batch normalization over each worker's own samples, so what it learns depends "
+    "on the batch per worker too, and predictions (~) for other worker counts are rough. "
+    "--set search.factorise=false --fresh samples the worker count like all other keys."
+)
 
 
 @dataclass

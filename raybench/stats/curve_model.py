@@ -8,7 +8,7 @@ neighboring configurations share information.
 
 Depends on NumPy and SciPy only, not on Optuna or Ray. The model proposes and stops the trials of a
 study (`search/curve_search.py`) or of any Optuna study (`search/sampling/curve_sampler.py`), and
-`report/figures/surface.py` draws it.
+`report/figures/predictions.py` draws it.
 """
 
 import math

@@ -13,7 +13,7 @@ import pytest
 
 from raybench.commands import cli
 from raybench.commands.forecast import large_run, read_runs, runs_of_study
-from raybench.report.figures.forecast import forecast_figure
+from raybench.report.figures.predictions import forecast_figure
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study import load
 from raybench.runs.options import ForecastOptions

@@ -1,6 +1,6 @@
 """The figures in the order of the page."""
 
-from raybench.report.figures import curves, outcomes, surface, timeline
+from raybench.report.figures import curves, outcomes, predictions, timeline
 from raybench.report.figures.parts import FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES
 from raybench.results.analyses import importance_of
@@ -55,9 +55,9 @@ FIGURES: dict[str, FigureKind] = {
         "Expected seconds to the target",
         "What the model of all learning curves predicts for the best optimizer; a mark is a trial. "
         "Far from all trials, the prediction is a guess.",
-        surface.surface_figure,
-        surface.surface_table,
-        lambda results: surface.surface_of(results) is not None,
+        predictions.surface_figure,
+        predictions.surface_table,
+        lambda results: predictions.surface_of(results) is not None,
     ),
     "timeline": FigureKind(
         "The search over wall-clock time",

@@ -18,7 +18,7 @@ from raybench.report.export import to_csv
 from raybench.report.figures import outcomes, parts
 from raybench.report.figures.curves import MOST_ROWS, race_figure, race_rows
 from raybench.report.figures.kinds import FIGURES
-from raybench.report.figures.surface import surface_of
+from raybench.report.figures.predictions import surface_of
 from raybench.report.figures.svg import svg
 from raybench.report.figures.timeline import phases, spans
 from raybench.report.page.tables import trials_of

@@ -1,12 +1,15 @@
-"""Figure of the expected seconds to the target over learning rate and global batch size.
+"""Figures of predictions.
 
-The learning-curve model (`stats.curve_model`) predicts them after all trials.
+- The surface: expected seconds to the target over learning rate and global batch size, as the
+  learning-curve model (`stats.curve_model`) predicts them after all trials.
+- The forecast: optima of small runs, the fitted scaling laws, and the large run.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
@@ -14,6 +17,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from raybench.report.figures import parts
 from raybench.results.ranking import ranked
 from raybench.results.study import Study, once
+from raybench.scaling.forecast import Forecast, LargeRunModel
+from raybench.scaling.loss_law import FLOPS_PER_SAMPLE
+from raybench.scaling.measurements import Predicted
 from raybench.spec.text import counted
 from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
@@ -178,3 +184,51 @@ def surface_table(results: Study) -> pd.DataFrame:
         "seconds": "expected seconds to the target",
     }
     return parts.in_words(table, words)
+
+
+PANELS = ("learning rate", "global batch [samples]", "loss")
+
+
+def forecast_figure(
+    model: LargeRunModel, found: Forecast, parameters: float, samples: float
+) -> Figure:
+    """Draw the best learning rate, the best batch size and the loss over compute.
+
+    Points are the optima of the small sizes (parameters, samples). The line is the prediction along
+    a straight path (in log space) from the smallest size to the large run. The bar is the 90 %
+    interval of the large run.
+
+    Args:
+        model: Model of the small runs.
+        found: Prediction of this model for the large run.
+        parameters: Parameters of the large model.
+        samples: Training samples of the large run.
+    """
+    figure = Figure(figsize=(9.0, 3.2), layout="constrained")
+    axes = figure.subplots(1, 3)
+    levels = model.optimum.levels
+    sizes = [*levels]
+    measured = [(*model.optimum.position(size), levels[size]) for size in sizes]
+    ends = np.log([sizes[0], (parameters, samples)])
+    path = np.exp(ends[0] + np.linspace(0.0, 1.0, 50)[:, None] * (ends[1] - ends[0]))
+    lines = [
+        [one.value for one in (*model.optimum.optimum(*size), model.loss.predict(*size))]
+        for size in path
+    ]
+    large = (*model.optimum.optimum(parameters, samples), found.loss)
+    for panel, (axis, name) in enumerate(zip(axes, PANELS, strict=True)):
+        axis.plot(_compute(path), [one[panel] for one in lines], color=parts.INK, linewidth=1.2)
+        axis.plot(_compute(np.array(sizes)), [one[panel] for one in measured], "o", gid="small")
+        _bar(axis, FLOPS_PER_SAMPLE * parameters * samples, large[panel])
+        axis.set(xscale="log", yscale="log", xlabel="compute [FLOP]", ylabel=name)
+    return figure
+
+
+def _compute(sizes: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
+    """Return the compute [FLOP] of each row (parameters, samples) of an array of shape [n, 2]."""
+    return [FLOPS_PER_SAMPLE * float(one[0] * one[1]) for one in sizes]
+
+
+def _bar(axis: Axes, compute: float, one: Predicted) -> None:
+    around = [[one.value - one.low], [one.high - one.value]]
+    axis.errorbar([compute], [one.value], around, fmt="D", capsize=4, color="#D55E00", gid="large")
