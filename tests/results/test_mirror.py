@@ -162,24 +162,6 @@ def test_what_stays_on_this_machine_and_what_goes(folder):
     assert sorted(bucket.objects) == ["errors/0001.txt", STUDY_FILE]
 
 
-def test_checkpoints_come_and_go_as_they_do_here(folder):
-    bucket = FakeBucket()
-    one = Mirror(folder, bucket)
-    checkpoint(folder, "0000/000001", "a")
-    (folder / "checkpoints/0000/.000002.7.partial").mkdir()
-    (folder / "checkpoints/0000/.000002.7.partial/weights.pt").write_text("half")
-    one.run()
-    assert whole(bucket) == {"0000/000001": "a"}
-    checkpoint(folder, "0000/000002", "b")
-    checkpoint(folder, "0001/000001", "c")
-    shutil.rmtree(folder / "checkpoints/0000/000001")
-    one.run()
-    assert whole(bucket) == {"0000/000002": "b", "0001/000001": "c"}
-    shutil.rmtree(folder / "checkpoints")
-    one.run()
-    assert bucket.list_keys() == [STUDY_FILE]
-
-
 def test_after_a_crash_checkpoints_become_as_they_are_here(tmp_path):
     """New, replaced and deleted at once; each of them may be the last thing that is done."""
     for number in range(6):

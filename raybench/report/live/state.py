@@ -66,13 +66,10 @@ class LiveRun:
     label: str = ""
     metric: Metric = ACCURACY
     num_workers: int = 1
+    evaluation: Evaluation | None = None
+    """The latest evaluation; other threads read it while `curve` changes."""
     curve: list[Evaluation] = field(default_factory=list)
     """Evaluations of the run's current attempt."""
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The latest evaluation."""
-        return self.curve[-1] if self.curve else None
 
     @property
     def values(self) -> list[float]:
@@ -153,6 +150,7 @@ class LiveState:
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Add an evaluation to its run."""
         if name in self.runs:
+            self.runs[name].evaluation = evaluation
             add_point(self.runs[name].curve, evaluation)
 
     def finished(self, record: RunRecord, at: float) -> Cause | None:

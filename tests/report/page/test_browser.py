@@ -20,7 +20,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on the path: apt-get install chromium (.ci/run does)"
 )
-STUDY = Path(__file__).parents[2] / "fixtures" / "digits_study"
 COLORS = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
@@ -171,15 +170,6 @@ def test_nothing_keeps_anyone_from_reading_it_and_the_answer_comes_first(opened)
     assert "PyTorch" in first[1]
     assert "[level=1]" in first[1]
     assert axe_faults(tab) == []
-
-
-@pytest.mark.all
-def test_nor_from_reading_a_real_study(opened, tmp_path):
-    path = write_page(load(STUDY), tmp_path)
-    for theme in COLORS:
-        tab = opened(path, viewport={"width": 360, "height": 740}, color_scheme=theme)
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-        assert axe_faults(tab) == []
 
 
 def test_it_fits_the_width_in_either_theme_and_prints_light_without_controls(opened):
