@@ -1,5 +1,5 @@
-"""A study below a URL, on a local S3 server: written, continued, read; killed drivers, lost servers,
-refused credentials and bad URLs."""
+"""A study below a URL, on a local S3 server: written, continued and read; killed drivers, lost
+servers, refused credentials and bad URLs."""
 
 import os
 from contextlib import contextmanager
