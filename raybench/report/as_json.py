@@ -45,19 +45,23 @@ class Configuration(_Part):
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
     )
-    gpu: str | None = Field(description="model of GPU that it is of, where runs were on several")
+    gpu: str | None = Field(description="GPU model; null unless the runs were on several")
     trial: str
-    configuration: str = Field(description="in one line")
-    spec: dict[str, Any] = Field(description="the run spec, as best.yaml has it")
-    is_confirmed: bool = Field(description="whether new seeds stand behind it")
-    runs: int = Field(description="runs with new seeds")
-    hits: int = Field(description="those of them that reached the target")
-    seconds: float | None = Field(description="of training to the target; none without a target")
-    low_s: float | None = Field(description="90 % interval of seconds")
+    configuration: str = Field(description="the configuration in one line")
+    spec: dict[str, Any] = Field(description="the run spec, as in best.yaml")
+    is_confirmed: bool = Field(description="whether it was trained again with new seeds")
+    runs: int = Field(description="number of runs with new seeds")
+    hits: int = Field(description="number of these runs that reached the target")
+    seconds: float | None = Field(
+        description="training seconds to the target; null without a target"
+    )
+    low_s: float | None = Field(description="90 % interval of `seconds`")
     high_s: float | None
     worker_seconds: float | None
-    value: float | None = Field(description="median of the metric over the new runs, or of its one")
-    value_low: float | None = Field(description="90 % interval of it")
+    value: float | None = Field(
+        description="median of the metric over the new runs, or the value of its single run"
+    )
+    value_low: float | None = Field(description="90 % interval of `value`")
     value_high: float | None
     test_value: float | None = Field(description="mean of the metric on the test split")
 
@@ -75,9 +79,11 @@ class CommandResult(_Part):
     format: Literal[1] = 1
     command: str = Field(description="tune, train, scale, ...")
     exit_code: int
-    answer: list[str] = Field(default=[], description="sentences, the most important first")
-    configurations: list[Configuration] = Field(default=[], description="of a search")
-    details: dict[str, Any] = Field(default={}, description="what this command alone says")
+    answer: list[str] = Field(
+        default=[], description="conclusions as sentences, the most important first"
+    )
+    configurations: list[Configuration] = Field(default=[], description="winners of a search")
+    details: dict[str, Any] = Field(default={}, description="further results, by command")
     next: list[NextStep] = []
     notes: list[str] = Field(default=[], description="what limits the answer")
     results: str | None = Field(default=None, description="results folder or URL")
