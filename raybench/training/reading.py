@@ -14,7 +14,6 @@ from raybench.data.dataset import Array, Dataset, Split
 from raybench.data.inputs import Batch, Rows, each, read_one
 from raybench.spec.dataset_spec import Mixup
 from raybench.spec.run import RunSpec
-from raybench.training.base import Step
 
 if TYPE_CHECKING:
     from raybench.data.augment import Augmenter
@@ -250,9 +249,3 @@ def _one_at_a_time(read: Read) -> Read:
 def mixes(spec: RunSpec) -> bool:
     """Return whether training samples are mixed with each other (mixup)."""
     return any(isinstance(augmentation, Mixup) for augmentation in spec.augment)
-
-
-def rounds_of(step: Step) -> "np.ndarray | list[None]":
-    """Return the augmentation rounds (`Step.rounds`) of each pass of a step; a list of None without
-    augmentation."""
-    return [None] * len(step.indices) if step.rounds is None else step.rounds

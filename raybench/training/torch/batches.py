@@ -21,7 +21,6 @@ from raybench.training.reading import (
     BaseOnDemandBatches,
     Reader,
     batches_by_split,
-    rounds_of,
 )
 
 
@@ -76,10 +75,6 @@ class InputClock:
         self._seconds += sum(seconds_between(*pair) for pair in self._pairs)
         self._pairs.clear()
         return self._seconds
-
-
-Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Rows of a pass, their weights, and with augmentation their rounds (see `Step`)."""
 
 
 class Batch(NamedTuple):
@@ -139,13 +134,9 @@ class OnDemandBatches(BaseOnDemandBatches):
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps; count the time spent waiting for data."""
-        passes = (
-            request
-            for step in steps
-            for request in zip(step.indices, step.weights, rounds_of(step), strict=True)
-        )
+        passes = [(step, index) for step in steps for index in range(len(step.indices))]
         read = self._prefetch.each(self._read_pass, passes)
-        for _ in range(sum(len(step.indices) for step in steps)):
+        for _ in passes:
             with self._clock.waiting():
                 batch = _moved(next(read), self._on_device)
             yield batch
@@ -164,11 +155,13 @@ class OnDemandBatches(BaseOnDemandBatches):
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def _read_pass(self, request: Asked) -> Batch:
+    def _read_pass(self, step_and_index: tuple[Step, int]) -> Batch:
         """Read the samples of a pass as CPU tensors, in pinned memory if the device is a GPU."""
-        rows, weights, rounds = request
-        samples = self._reader.read(rows, rounds)
-        return _moved(Batch(samples.inputs, samples.labels, weights, samples.mixed), self._sent)
+        step, index = step_and_index
+        rounds = None if step.rounds is None else step.rounds[index]
+        samples = self._reader.read(step.indices[index], rounds)
+        batch = Batch(samples.inputs, samples.labels, step.weights[index], samples.mixed)
+        return _moved(batch, self._sent)
 
 
 def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:

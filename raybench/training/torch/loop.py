@@ -100,18 +100,6 @@ class StepRecorder:
         )
 
 
-Pass = Callable[..., Tensor]
-"""A function like `Trainer._losses_of`."""
-
-
-def compiled(one_pass: Pass, mode: str) -> Pass:
-    """Return `one_pass`, compiled at its first call unless the mode is `none`.
-
-    Later runs with the same shapes on this host reuse the files that inductor caches.
-    """
-    return one_pass if mode == "none" else torch.compile(one_pass, dynamic=False, mode=mode)
-
-
 class Trainer(BaseTrainer):
     """A torch model in training on one worker, or on the replicas of one process."""
 
@@ -147,7 +135,9 @@ class Trainer(BaseTrainer):
         is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
-        self._compiled = compiled(self._losses_of, spec.compile)
+        self._compiled: Callable[..., Tensor] = self._losses_of
+        if spec.compile != "none":  # compiled at the first call, with files that inductor caches
+            self._compiled = torch.compile(self._losses_of, dynamic=False, mode=spec.compile)
         self._recorder = None
         if spec.record_steps:
             self._recorder = StepRecorder(self._device, self._exchange.squares)

@@ -163,25 +163,17 @@ WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class GradientNorms:
-    """Squared norms of the gradients that a worker sends and receives in a step, summed over
-    buckets."""
+    """Squared norms of the buckets of gradients that a worker sends and receives in a step."""
 
     def __init__(self) -> None:
-        self._part: list[Tensor] = []
-        self._whole: list[Tensor] = []
-
-    def add_sent(self, part: Tensor) -> None:
-        """Add a bucket of real numbers before its exchange."""
-        self._part.append(part.dot(part))
-
-    def add_received(self, whole: Tensor) -> None:
-        """Add a bucket after its exchange; may be called from the thread of the exchange."""
-        self._whole.append(whole.dot(whole))
+        self.sent: list[Tensor] = []
+        self.received: list[Tensor] = []
+        """Filled in the thread of the exchange."""
 
     def pop(self) -> tuple[Tensor, Tensor]:
-        """Return both norms of the finished step and start the next one."""
-        sums = torch.stack(self._part).sum(), torch.stack(self._whole).sum()
-        self._part, self._whole = [], []
+        """Return both sums over the buckets of the finished step, and start the next step."""
+        sums = torch.stack(self.sent).sum(), torch.stack(self.received).sum()
+        self.sent, self.received = [], []
         return sums
 
 
@@ -292,7 +284,7 @@ class Exchange:
             real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
             part = real.flatten()
             if squares:
-                squares.add_sent(part)
+                squares.sent.append(part.dot(part))
             sent = part if wire is None else part.to(wire)
             work = dist.all_reduce(sent, async_op=True)
             assert work is not None
@@ -302,7 +294,7 @@ class Exchange:
                 if wire:
                     part.copy_(received)
                 if squares:
-                    squares.add_received(part)
+                    squares.received.append(part.dot(part))
                 return buffer
 
             return work.get_future().then(receive)
