@@ -102,37 +102,47 @@ class Proposer:
         """
         if (first := self._next_first()) is not None:
             return first
-        num_draws = NUM_SAMPLED + NUM_RANDOM
         is_last_round = self._is_exhausted()
         if is_last_round and not self._enqueue_other_placement():
             return None
-        for attempt in itertools.count(1):
-            is_listed = attempt > num_draws and self._size is not None
-            if not (self._enqueue_listed() if is_listed else self._enqueue(attempt)):
+        attempt = 0
+        while True:
+            attempt += 1
+            if not self._enqueue(attempt):
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_interrupted = TRIAL in trial.user_attrs  # new even if it repeats a configuration
-            is_new = is_interrupted or key_of(trial.params) not in self._known
-            is_new = is_new and bool(options)
-            may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
-            if is_new or is_last_round or (options and may_repeat):
-                break
-            trial.set_user_attr(NOT_RUN, DUPLICATE if options else INFEASIBLE)
-            if options:
-                self._journal.tell(trial, state=TrialState.FAIL)
-            else:  # report a failure to the sampler
-                self._feedback.tell_would_fail(trial)
-                self._count_skipped(values)
-            self._add_draw(trial.params, is_known=not options)
+            if options and (is_last_round or self._is_new(trial) or self._may_repeat(attempt)):
+                return self._start(trial, options)
+            self._reject(trial, values, is_feasible=bool(options))
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
-        # An interrupted trial keeps its name.
+
+    def _start(self, trial: optuna.Trial, options: list[RunSpec]) -> Proposal:
+        """Return the proposal of a trial. An interrupted trial keeps its name and its seed."""
         name = trial.user_attrs.get(TRIAL) or self._free_name()
         spec = self._choose(trial, name, options)
         if SEED in trial.user_attrs:
             spec = spec.model_copy(update={"seed": trial.user_attrs[SEED]})
         return self._accept(trial, name, spec)
+
+    def _is_new(self, trial: optuna.Trial) -> bool:
+        """Return whether a trial was interrupted, or its configuration has not run yet."""
+        return TRIAL in trial.user_attrs or key_of(trial.params) not in self._known
+
+    def _may_repeat(self, attempt: int) -> bool:
+        """Return whether a duplicate is accepted: in an infinite space, after many draws."""
+        return attempt >= NUM_SAMPLED + NUM_RANDOM and not self._is_grid and self._size is None
+
+    def _reject(self, trial: optuna.Trial, values: dict[str, Any], *, is_feasible: bool) -> None:
+        """Report a duplicate or an infeasible draw to Optuna."""
+        trial.set_user_attr(NOT_RUN, DUPLICATE if is_feasible else INFEASIBLE)
+        if is_feasible:
+            self._journal.tell(trial, state=TrialState.FAIL)
+        else:  # report a failure to the sampler
+            self._feedback.tell_would_fail(trial)
+            self._count_skipped(values)
+        self._add_draw(trial.params, is_known=not is_feasible)
 
     def _next_first(self) -> Proposal | None:
         """Return the next configuration of `search.first`; None if all have run, or if interrupted
@@ -270,6 +280,8 @@ class Proposer:
     def _enqueue(self, attempt: int) -> bool:
         """Enqueue the next configuration unless the sampler chooses it; return whether there is a
         next one."""
+        if attempt > NUM_SAMPLED + NUM_RANDOM and self._size is not None:
+            return self._enqueue_listed()
         if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
