@@ -41,8 +41,8 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
     None if the workload defines the metric itself, or if the labels of a classification are not
     class numbers.
     """
-    found = _split_baseline(metric, dataset, dataset.validation)
-    return None if found is None else found.value
+    baseline = _split_baseline(metric, dataset, dataset.validation)
+    return None if baseline is None else baseline.value
 
 
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
@@ -53,10 +53,10 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
-    found = _split_baseline(metric, dataset, dataset.validation)
-    if found is not None and found.value == baseline_value:
+    baseline = _split_baseline(metric, dataset, dataset.validation)
+    if baseline is not None and baseline.value == baseline_value:
         test = _split_baseline(metric, dataset, dataset.test) if len(dataset.test) else None
-        return {"validation": found, "test": test}
+        return {"validation": baseline, "test": test}
 
     def given(rows: int) -> Baseline | None:
         if baseline_value is None or not rows:

@@ -211,10 +211,10 @@ def _keys(split: Split) -> Codes:
     """Return a hash of the inputs of each sample, of at most MAX_BYTES_HASHED bytes in all."""
     arrays = parts(split.arrays)
     row_bytes = sum(array.nbytes for array in arrays) // len(split)
-    found = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
+    keys = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
     for array in arrays:
-        found ^= np.array([hash(row.tobytes()) for row in array[: len(found)]], np.int64)
-    return found
+        keys ^= np.array([hash(row.tobytes()) for row in array[: len(keys)]], np.int64)
+    return keys
 
 
 def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:

@@ -188,12 +188,12 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
 
     If a name ends in `*`, the file may also have the suffix `.gz`.
     """
-    found = []
+    files_found = []
     for name in names:
         ends = ("", ".gz") if name.endswith("*") else ("",)
         files = (folder / f"{name.rstrip('*')}{end}" for end in ends)
-        found += [file for file in files if file.is_file()][:1]
-    return found if len(found) == len(names) else None
+        files_found += [file for file in files if file.is_file()][:1]
+    return files_found if len(files_found) == len(names) else None
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:

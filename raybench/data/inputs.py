@@ -78,26 +78,26 @@ def read_one(inputs: One, rows: Rows) -> Array:
         UserError: `OnDemand` inputs return an array that does not match their `shape` and `dtype`,
             or that holds NaN or infinite values.
     """
-    found = inputs[rows]
+    samples = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):
-        return found
+        return samples
     name, wanted = type(inputs).__name__, (np.dtype(inputs.dtype), (len(rows), *inputs.shape[1:]))
-    is_array = isinstance(found, np.ndarray)
-    actual = (found.dtype, found.shape) if is_array else (type(found).__name__,)
+    is_array = isinstance(samples, np.ndarray)
+    actual = (samples.dtype, samples.shape) if is_array else (type(samples).__name__,)
     if actual != wanted:
         raise UserError(
             f"{name}[rows] returned {' '.join(map(str, actual))} for {len(rows)} rows; its shape "
             f"and dtype promise a numpy array of {wanted[0]} {wanted[1]}.",
             ErrorCode.USER_CODE,
         )
-    finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+    finite = np.isfinite(samples).reshape(len(samples), -1).all(axis=1)
     if not finite.all():
         raise UserError(
             f"{name}[rows] returned NaN or infinite inputs, first in sample "
             f"{rows[int(np.argmin(finite))]}; remove or replace them.",
             ErrorCode.INVALID_DATA,
         )
-    return np.require(found, requirements=["C", "W"])
+    return np.require(samples, requirements=["C", "W"])
 
 
 def _check_one(inputs: One) -> None:

@@ -67,15 +67,15 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 
 def _array(values: Any, name: str) -> Array:
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except ValueError:  # samples of several lengths
-        found = np.empty(0, object)
-    if found.dtype.kind == "O":
+        array = np.empty(0, object)
+    if array.dtype.kind == "O":
         raise UserError(
             f"data: the samples of {name} differ in type or shape.",
             ErrorCode.INVALID_DATA,
         )
-    return found
+    return array
 
 
 def _table(frame: Any) -> Callable[[Any], None]:

@@ -143,14 +143,14 @@ class Entry:
 
 def list_entries(store: Path) -> list[Entry]:
     """Return all complete entries, most recently used first."""
-    found = []
+    entries = []
     for file in store.glob(f"*/{ABOUT}"):
         if file.parent.suffix == PART:
             continue
         with contextlib.suppress(FileNotFoundError):  # another process removes it
             about = json.loads(file.read_text())
-            found.append(Entry(folder=file.parent, about=about, last_used=file.stat().st_mtime))
-    return sorted(found, key=lambda entry: entry.last_used, reverse=True)
+            entries.append(Entry(folder=file.parent, about=about, last_used=file.stat().st_mtime))
+    return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
 
 
 def remove_entry(folder: Path) -> None:
@@ -216,8 +216,8 @@ class Source:
 
 def file_at(path: Path, *, name: str | None = None) -> File:
     """Return the current size and time of a file, named `name` (by default, its own name)."""
-    found = path.stat()
-    return File(path.name if name is None else name, found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return File(path.name if name is None else name, status.st_size, status.st_mtime_ns)
 
 
 def list_files(folder: Path) -> list[File]:
@@ -226,7 +226,7 @@ def list_files(folder: Path) -> list[File]:
     Raises:
         UserError: A symbolic link is broken, or points to one of the folders that contain it.
     """
-    found, root = [], folder.resolve()
+    files, root = [], folder.resolve()
     for place, folders, names in os.walk(root, followlinks=True):
         here = Path(place)
         if here.resolve() in here.parents:
@@ -244,8 +244,8 @@ def list_files(folder: Path) -> list[File]:
                     f"{file} is a broken link or not a regular file; repair or remove it.",
                     ErrorCode.NOT_FOUND,
                 )
-            found.append(file_at(file, name=file.relative_to(root).as_posix()))
-    return sorted(found, key=lambda one: one.name)
+            files.append(file_at(file, name=file.relative_to(root).as_posix()))
+    return sorted(files, key=lambda one: one.name)
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)

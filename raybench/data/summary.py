@@ -198,14 +198,14 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
                 ErrorCode.MISSING,
             )
     require_columns(table, labels, "label")
-    found: dict[str, Any] = {"label": _one_or_all(labels)} if labels else {}
+    keys: dict[str, Any] = {"label": _one_or_all(labels)} if labels else {}
     texts = [name for name in texts if name not in labels]
     typical = [name for name in texts if name.lower() in TYPICAL_TEXTS]
     if pictures and pictures[0] not in labels:
-        found["image"] = pictures[0]
+        keys["image"] = pictures[0]
     elif typical or (texts and not {*names} - {*labels, *texts}):
-        found["text"] = (typical or texts)[0]
-    return found
+        keys["text"] = (typical or texts)[0]
+    return keys
 
 
 def _is_image(table: Table, name: str) -> bool:
@@ -287,8 +287,8 @@ def _summarize_images(
         except images.ImageError as error:
             raise error.about(picture.name) from error
     members = choose_split_rows(spec, tables, labels)
-    found = {(head.width, head.height) for head in heads}
-    if len(found) > 1:
+    sizes = {(head.width, head.height) for head in heads}
+    if len(sizes) > 1:
         middle = np.median([min(head.width, head.height) for head in heads])
         content["image_size"] = int(np.clip(middle // 32 * 32, 32, 224))
     shape = images.form_of(DatasetSpec.model_validate(content | columns), heads).shape
@@ -301,7 +301,7 @@ def _summarize_images(
         lines=[
             _sizes_line(content, [len(member.rows) for member in members]),
             *_label_lines(labels.task, values, labels.class_names, content),
-            f"Images of {len(found):,} sizes among {len(heads):,}; inputs of shape {shape}.",
+            f"Images of {len(sizes):,} sizes among {len(heads):,}; inputs of shape {shape}.",
         ],
         input_shape=shape,
     )

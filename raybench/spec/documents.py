@@ -224,22 +224,24 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
     """
     parent, _, name = key.partition(".")
     try:
-        found = getattr(model.model_validate({parent: {name: value} if name else value}), parent)
+        validated = getattr(
+            model.model_validate({parent: {name: value} if name else value}), parent
+        )
     except ValidationError as error:
         for detail in error.errors():
             if detail["loc"][:1] == (parent,):
                 raise _refusal(detail, model, source) from None
         return value
-    return found.get(name) if name else found
+    return validated.get(name) if name else validated
 
 
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return plain data as a flat mapping with dotted keys."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
-        found |= flat_keys(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
+        flat |= flat_keys(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def problem_of(detail: ErrorDetails) -> str:
@@ -293,7 +295,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
     Raises:
         UserError: A string has no `=`, no key, or a value that is not YAML.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for setting in texts:
         key, separator, text = setting.partition("=")
         if not separator or not key.strip():
@@ -302,9 +304,9 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
                 ErrorCode.INVALID_OPTION,
             )
         name = key.strip()
-        found.pop(name, None)
-        found[name] = parse_yaml(text, f"{option} {key}")
-    return found
+        settings.pop(name, None)
+        settings[name] = parse_yaml(text, f"{option} {key}")
+    return settings
 
 
 def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def with_own_data(content: Any) -> Any:
 
 def keys_of(workload: str) -> list[str]:
     """Return the keys whose values a command inserts."""
-    return [*PLACE.findall(workload), *(found[3] for found in OPTION.finditer(workload))]
+    return [*PLACE.findall(workload), *(match[3] for match in OPTION.finditer(workload))]
 
 
 def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
@@ -136,7 +136,7 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
                 ErrorCode.COMMAND,
             )
         else:
-            placed.append(PLACE.sub(lambda found: _text(_value(values, found[1])), word))
+            placed.append(PLACE.sub(lambda match: _text(_value(values, match[1])), word))
     return placed
 
 

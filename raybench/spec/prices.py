@@ -47,12 +47,12 @@ def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
             f"{source}: lists no machines; add one, such as p4d: {{workers: 8, price: 33}}.",
             ErrorCode.MISSING,
         )
-    found = {}
+    machines = {}
     for name, machine in content.items():
         if not isinstance(machine, dict):
             raise UserError(
                 f"{source}: '{name}': must be a mapping with the keys workers, price, ...",
                 ErrorCode.INVALID_VALUE,
             )
-        found[str(name)] = validate(MachinePrice, machine, f"{source}, {name}")
-    return found
+        machines[str(name)] = validate(MachinePrice, machine, f"{source}, {name}")
+    return machines

@@ -355,11 +355,11 @@ class RunSpec(Document):
         in: momentum, beta2 and epsilon, without those that the optimizer does not read.
         `without_defaults` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
-        found = self.document()
-        found |= {key: own.get(key) for key in OPTIMIZER_DEFAULT_KEYS if found[key] is None}
+        document = self.document()
+        document |= {key: own.get(key) for key in OPTIMIZER_DEFAULT_KEYS if document[key] is None}
         return {
             key: value
-            for key, value in found.items()
+            for key, value in document.items()
             if key not in OPTIMIZER_DEFAULT_KEYS or value is not None
         }
 
@@ -498,25 +498,25 @@ def has_value(spec: RunSpec, key: str) -> bool:
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in content.items():  # keep the order: later keys may depend on earlier ones
         own = isinstance(value, dict) and key in OPEN
-        found |= (
+        result |= (
             {f"{key}.{name}": setting for name, setting in value.items()} if own else {key: value}
         )
-    return found
+    return result
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN are in nested mappings, as in a run spec."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in values.items():
         parent, _, name = key.partition(".")
         if is_open(key):
-            found[parent] = {**found.get(parent, {}), name: value}
+            result[parent] = {**result.get(parent, {}), name: value}
         else:
-            found[key] = {**value, **found[key]} if key in found else value
-    return found
+            result[key] = {**value, **result[key]} if key in result else value
+    return result
 
 
 def is_case(content: object) -> bool:

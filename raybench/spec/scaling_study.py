@@ -169,14 +169,14 @@ def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCel
     pairs = list(_grid(study, source)) if study.cells is None else []
     for cell in [*(study.cells or []), *study.more]:
         pairs.append((cell.scaling, _spec(study, cell.changes, source)))
-    found: dict[str, tuple[RunSpec, list[Scaling]]] = {}
+    by_document: dict[str, tuple[RunSpec, list[Scaling]]] = {}
     for scaling, spec in pairs:
-        _, scalings = found.setdefault(spec.model_dump_json(), (spec, []))
+        _, scalings = by_document.setdefault(spec.model_dump_json(), (spec, []))
         if scaling not in scalings:
             scalings.append(scaling)
     return [
         StudyCell(f"{number:04}", spec, tuple(scalings))
-        for number, (spec, scalings) in enumerate(found.values())
+        for number, (spec, scalings) in enumerate(by_document.values())
     ]
 
 

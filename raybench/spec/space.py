@@ -218,16 +218,16 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     """
     known = {name: getattr(spec, name) for name in SEARCHABLE}
     known |= flat({name: getattr(spec, name) for name in OPEN})
-    found, value = resolve(dimension, known), value_of(spec, key)
-    if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
+    simple, value = resolve(dimension, known), value_of(spec, key)
+    if not isinstance(simple, Range | Powers) or simple.high <= simple.low or value is None:
         return None
-    is_log = isinstance(found, Powers) or found.log
-    low, high, at = (math.log(end) if is_log else end for end in (found.low, found.high, value))
+    is_log = isinstance(simple, Powers) or simple.log
+    low, high, at = (math.log(end) if is_log else end for end in (simple.low, simple.high, value))
     place = (at - low) / (high - low)
     if place >= 1 - NEAR:
         return "upper"
-    least = 1 if isinstance(found, Powers) or found.is_integer else 0
-    return "lower" if place <= NEAR and found.low > least else None
+    least = 1 if isinstance(simple, Powers) or simple.is_integer else 0
+    return "lower" if place <= NEAR and simple.low > least else None
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
@@ -345,13 +345,15 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
         raise UserError(
             f"{where}: the list is empty; name at least one value.", ErrorCode.INVALID_VALUE
         )
-    found = [validate_key(RunSpec, key, value, source) for value in values]
-    if len({*map(identity, found)}) < len(found):
+    validated = [validate_key(RunSpec, key, value, source) for value in values]
+    if len({*map(identity, validated)}) < len(validated):
         raise UserError(
             f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
     # Values that are lists themselves (`augment`) are kept in the form that a run spec has them.
-    return Choices(tuple(found if any(isinstance(value, list) for value in found) else values))
+    return Choices(
+        tuple(validated if any(isinstance(value, list) for value in validated) else values)
+    )
 
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:

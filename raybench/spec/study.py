@@ -261,8 +261,8 @@ def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
     framework = framework_of(str(workload))
     if framework is not None and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": framework} | fixed}
-    found: dict[str, Any] = with_own_data(content)
-    return found
+    result: dict[str, Any] = with_own_data(content)
+    return result
 
 
 def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 8640
 
 def seconds_of(text: str) -> float | None:
     """Convert `90`, `90s`, `30min`, `2h`, `1d` or `8w` to seconds; return None for other text."""
-    found = DURATION.fullmatch(text)
-    return float(found[1]) * UNITS[found[2]] or None if found else None
+    match = DURATION.fullmatch(text)
+    return float(match[1]) * UNITS[match[2]] or None if match else None
 
 
 def clean(text: str) -> str:
@@ -74,9 +74,9 @@ def split_command(given: str) -> list[str]:
 
 def program() -> str:
     """Return the program of this process: its name if it is on the PATH, else its path."""
-    found = sys.argv[0]
-    is_found = _is_script(found) and shutil.which(SCRIPT) == found
-    return SCRIPT if is_found else found
+    path = sys.argv[0]
+    is_found = _is_script(path) and shutil.which(SCRIPT) == path
+    return SCRIPT if is_found else path
 
 
 def _is_script(word: str) -> bool:
@@ -139,9 +139,9 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     hidden, follows_flag = [], False
     for argument in arguments:
         shown = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
-        found = KEY.search(shown)
+        match = KEY.search(shown)
         # Hide the rest of the argument: a secret may hold any character.
-        hidden.append(shown if found is None else shown[: found.end()] + HIDDEN)
+        hidden.append(shown if match is None else shown[: match.end()] + HIDDEN)
         is_flag = argument.startswith("-") and "=" not in argument
         follows_flag = is_flag and KEY.search(f"{argument}=x") is not None
     return hidden
@@ -165,12 +165,12 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
     These are the values of variables with a secret name, the single lines of these values, the
     passwords in all URLs, and the URL-encoded forms of all of these.
     """
-    found: set[str] = set()
+    values: set[str] = set()
     for name, value in environment.items():
         if VARIABLE.search(name):
-            found.update((value, *value.splitlines()))
-        found.update(PASSWORD.findall(value))
-    long = {value for value in found if len(value.strip()) >= SHORTEST}
+            values.update((value, *value.splitlines()))
+        values.update(PASSWORD.findall(value))
+    long = {value for value in values if len(value.strip()) >= SHORTEST}
     long |= {quote(value, safe="") for value in long} | {quote_plus(value) for value in long}
     return sorted(long, key=len, reverse=True)
 

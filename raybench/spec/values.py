@@ -37,12 +37,12 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     if hasattr(value, "tolist"):
-        found = value.tolist()
-        if isinstance(found, list):
+        plain = value.tolist()
+        if isinstance(plain, list):
             return [plain_data(item, source, path) for item in value]
         with contextlib.suppress(ValueError):  # float32 0.1 becomes 0.1, not 0.10000000149011612
-            found = float(str(value)) if isinstance(found, float) else found
-        value = found
+            plain = float(str(value)) if isinstance(plain, float) else plain
+        value = plain
     if isinstance(value, set | frozenset):  # sorted: the order of a set differs between processes
         return sorted((plain_data(item, source, path) for item in value), key=identity)
     if isinstance(value, list | tuple | range):

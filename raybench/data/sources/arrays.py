@@ -184,19 +184,25 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
     """Write the samples of each split in a shuffled order; return the task and the classes."""
-    found, num_classes = labels_of(raw, spec.task, where)
+    all_labels, num_classes = labels_of(raw, spec.task, where)
     for part, raw_split in raw.splits.items():
         inputs = each(raw_split.inputs, partial(as_inputs, place=f"{where}, {part} split"))
-        labels = found.values[part]
+        labels = all_labels.values[part]
         order = mixed_order(
-            labels if found.task == "classification" else None, len(labels), seed=spec.split_seed
+            labels if all_labels.task == "classification" else None,
+            len(labels),
+            seed=spec.split_seed,
         )
-        labels = labels.astype(np.float32 if found.task == "regression" else np.int64)
+        labels = labels.astype(np.float32 if all_labels.task == "regression" else np.int64)
         split = Split(each(inputs, partial(_scaled, spec=spec)), labels, raw_split.weights)
         for name, array in named_arrays(split, part).items():
             assert isinstance(array, np.ndarray)
             writer.save(name, array[order])
-    return {"task": found.task, "num_classes": num_classes, "class_names": list(found.class_names)}
+    return {
+        "task": all_labels.task,
+        "num_classes": num_classes,
+        "class_names": list(all_labels.class_names),
+    }
 
 
 def load_npz(spec: DatasetSpec) -> Dataset:
@@ -254,9 +260,9 @@ def _split(
         if name not in arrays:
             others = {other: arrays[other] for other in arrays if other not in wanted}
             raise _missing(name, others or arrays, path)
-    found = {name: np.atleast_1d(arrays[name]) for name in wanted}
-    inputs, labels = {name: found[f"{name}{end}"] for name in columns}, found[f"{label}{end}"]
-    for name, array in found.items():
+    by_name = {name: np.atleast_1d(arrays[name]) for name in wanted}
+    inputs, labels = {name: by_name[f"{name}{end}"] for name in columns}, by_name[f"{label}{end}"]
+    for name, array in by_name.items():
         if len(array) != len(labels):
             raise UserError(
                 f"{path}: {name} has {len(array):,} samples, but {label}{end} has {len(labels):,}.",
@@ -264,7 +270,7 @@ def _split(
             )
     weights = None
     if weight:
-        name, array = wanted[-1], found[wanted[-1]]
+        name, array = wanted[-1], by_name[wanted[-1]]
         if array.dtype.kind not in "fiub" or array.ndim != 1:
             raise UserError(
                 f"{path}: weights {name} are {array.dtype} {array.shape}; save one number per "

@@ -43,14 +43,14 @@ def stored_and_cut(
 
     If the dataset is not stored yet, `build` writes its samples in a shuffled order.
     """
-    found, path = stored(source, build), str(source.path)
+    entry, path = stored(source, build), str(source.path)
     splits = {
-        split: split_of_arrays(found.arrays, split)
+        split: split_of_arrays(entry.arrays, split)
         for split in SPLITS
-        if f"{split}-labels" in found.arrays
+        if f"{split}-labels" in entry.arrays
     }
-    keys = found.arrays.get(KEYS)
-    parts, known = cut(splits, spec, source=path, keys=keys), dict(found.about)
+    keys = entry.arrays.get(KEYS)
+    parts, known = cut(splits, spec, source=path, keys=keys), dict(entry.about)
     known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
@@ -123,22 +123,22 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
             f"the column, but {source} has {len(ends) + 1}.",
             ErrorCode.TOO_FEW,
         )
-    found, begin = dict.fromkeys(sizes, 0), 0
+    rounded, begin = dict.fromkeys(sizes, 0), 0
     for left, part in zip(range(len(wanted) - 1, -1, -1), wanted, strict=True):
         free = ends[ends > begin]
         free = free[: len(free) - left]  # leave one end for each of the splits that follow
         end = int(free[np.abs(free - (begin + sizes[part])).argmin()])
-        found[part], begin = end - begin, end
-    return found
+        rounded[part], begin = end - begin, end
+    return rounded
 
 
 def cut(
-    found: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
+    given: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
     """Return the splits train, validation and test; cut missing splits from the start of train.
 
     Args:
-        found: The splits that the data already have, always including `train`.
+        given: The splits that the data already have, always including `train`.
         spec: Sizes of the splits, as numbers or fractions of the training samples.
         source: Name of the data in messages.
         keys: (N,) keys of the training samples, equal for neighbors that must be in the same split.
@@ -149,16 +149,16 @@ def cut(
     """
     given_sizes = {"validation": spec.validation_size, "test": spec.test_size}
     for part, size in given_sizes.items():
-        if size is not None and part in found:
+        if size is not None and part in given:
             raise UserError(
                 f"dataset.{part}_size {size}: {source} already has this split; remove the key.",
                 ErrorCode.CONFLICT,
             )
-    train, total = found["train"], len(found["train"])
+    train, total = given["train"], len(given["train"])
     typical = max(1, round(TYPICAL_SHARE * total))
     sizes = dict.fromkeys(given_sizes, 0)
     for part, size in given_sizes.items():  # by default, test gets the same size as validation
-        if part not in found:
+        if part not in given:
             sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
     held_out = sum(sizes.values())
     if held_out >= total:
@@ -175,4 +175,4 @@ def cut(
         "validation": train.take(slice(sizes["test"], held_out)),
         "test": train.take(slice(sizes["test"])),
     }
-    return list((parts | dict(found) | {"train": parts["train"]}).values())
+    return list((parts | dict(given) | {"train": parts["train"]}).values())

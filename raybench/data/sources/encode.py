@@ -206,7 +206,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         ) from error
     # Names are stripped, as in training.
     table = table.rename_columns([name.strip() for name in table.column_names])
-    found = []
+    features = []
     for document in columns:
         encoder = ENCODERS[document["kind"]](**document)
         number = table.column_names.count(encoder.name)
@@ -219,10 +219,10 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         try:
             if isinstance(encoder, NumberEncoder) and is_text_type(values.type):
                 values = as_texts(values).cast(pa.float64())
-            found.append(encoder.encode(values))
+            features.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(
                 f"Column '{encoder.name}' of the rows does not hold numbers ({error}); correct it.",
                 ErrorCode.INVALID_DATA,
             ) from error
-    return np.hstack(found)
+    return np.hstack(features)

@@ -240,13 +240,13 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     Raises:
         UserError: Some files belong to a split, but other files do not.
     """
-    found: dict[str | None, list[Path]] = {}
+    grouped: dict[str | None, list[Path]] = {}
     for file in files:
-        found.setdefault(split_of(file.relative_to(folder).parts[0]), []).append(file)
-    by_split = {split: found[split] for split in SPLIT_NAMES if split in found}
-    if by_split and None in found:
+        grouped.setdefault(split_of(file.relative_to(folder).parts[0]), []).append(file)
+    by_split = {split: grouped[split] for split in SPLIT_NAMES if split in grouped}
+    if by_split and None in grouped:
         raise UserError(
-            f"dataset.path: {found[None][0]} belongs to no split, but "
+            f"dataset.path: {grouped[None][0]} belongs to no split, but "
             f"{next(iter(by_split.values()))[0].name} does; move it elsewhere, or write the path "
             "of one file.",
             ErrorCode.CONFLICT,
@@ -343,20 +343,20 @@ def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], 
         for training, all files belong to `train`; next to other folders, a folder such as "test" is
         a class ("test" and "no_test").
     """
-    found: dict[str | None, list[str]] = {}
+    grouped: dict[str | None, list[str]] = {}
     for name in names:
         top = name.partition("/")[0].lower() if "/" in name else ""
         split = next((split for split, names in SPLIT_NAMES.items() if top in names), None)
-        found.setdefault(split, []).append(name)
-    if "train" not in found:
-        if None in found:
+        grouped.setdefault(split, []).append(name)
+    if "train" not in grouped:
+        if None in grouped:
             return {"train": list(names)}, 0
         raise UserError(
-            f"{place} has {', '.join(map(str, found))}, but no train; add it.", ErrorCode.MISSING
+            f"{place} has {', '.join(map(str, grouped))}, but no train; add it.", ErrorCode.MISSING
         )
-    if None in found:
+    if None in grouped:
         raise UserError(
-            f"{place}/{found[None][0]} is outside the folders of the splits; move it.",
+            f"{place}/{grouped[None][0]} is outside the folders of the splits; move it.",
             ErrorCode.CONFLICT,
         )
-    return {split: found[split] for split in SPLIT_NAMES if split in found}, 1
+    return {split: grouped[split] for split in SPLIT_NAMES if split in grouped}, 1

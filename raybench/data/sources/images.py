@@ -141,9 +141,9 @@ def _to_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
             f"has pixel values from {least:g} to {most:g}, but 0 is black and {white:g} is white; "
             f"{advice}"
         )
-    found = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
-    found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
-    return found
+    converted = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
+    converted.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
+    return converted
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:

@@ -91,8 +91,8 @@ def read_labels(
         return Labels("classification", *_classes(tables, columns[0]))
     values = {}
     for split, table in tables.items():
-        found = [as_numbers(table.column(column)) for column in columns]
-        values[split] = found[0] if len(columns) == 1 else np.stack(found, axis=1)
+        numbers = [as_numbers(table.column(column)) for column in columns]
+        values[split] = numbers[0] if len(columns) == 1 else np.stack(numbers, axis=1)
     return Labels("regression", values)
 
 

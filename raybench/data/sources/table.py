@@ -142,12 +142,12 @@ class Table:
         given = [self._given[name] for name in columns]
         try:
             if isinstance(self._data, pa.Table):
-                found = self._data.select(given).to_batches(max_chunksize=BATCH_ROWS)
+                batches = self._data.select(given).to_batches(max_chunksize=BATCH_ROWS)
             else:
-                found = self._data.to_batches(
+                batches = self._data.to_batches(
                     columns=given, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
                 )
-            for batch in found:
+            for batch in batches:
                 yield pa.record_batch(batch.columns, names=list(columns))
         except (pa.ArrowInvalid, OSError) as error:
             raise UserError(

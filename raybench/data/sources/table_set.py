@@ -167,8 +167,10 @@ def prepare(
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], note)
     texts.require_text(members[0].table, spec.text)
-    found = (text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch))
-    return labels, members, texts.Tokens(spec, tables["train"].source, found, note)
+    training_texts = (
+        text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch)
+    )
+    return labels, members, texts.Tokens(spec, tables["train"].source, training_texts, note)
 
 
 def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:

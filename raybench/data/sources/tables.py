@@ -61,31 +61,31 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
     """Load a dataset of Hugging Face's library `datasets` from a folder or the library's cache."""
     tables, read = open_huggingface(spec)
     spec, tables = with_default_columns(spec, tables)
-    found = [file_at(path, name=str(path.absolute())) for path in read]
-    return _load(spec, found, lambda: tables)
+    listed = [file_at(path, name=str(path.absolute())) for path in read]
+    return _load(spec, listed, lambda: tables)
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
     """Load a folder with one folder of images per class, or with such folders for each split."""
     path = _path(spec)
-    found, num_others = files.list_images(path)
+    listed, num_others = files.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
             _notes(spec)(f"{num_others:,} files without the suffix of an image are left out.")
         named = spec.model_copy(update={"image": files.FILE_NAME, "label": files.LABEL})
-        return _store_images(named, files.open_image_folder(path, found), writer)
+        return _store_images(named, files.open_image_folder(path, listed), writer)
 
-    return stored_and_cut(_source(spec, found, IMAGE_OPTIONS), build, spec)
+    return stored_and_cut(_source(spec, listed, IMAGE_OPTIONS), build, spec)
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
     """Load texts to classify (`path/CLASS/*.txt`), or running text from a file or folder."""
-    path, found = _path(spec), _files(spec)
+    path, listed = _path(spec), _files(spec)
     if not is_of_classes(spec):
-        return _load_language(spec, found, lambda: texts.running_texts(path))
+        return _load_language(spec, listed, lambda: texts.running_texts(path))
     spec = spec.model_copy(update={"text": files.TEXT, "label": files.LABEL})
-    return _load(spec, found, lambda: files.open_text_folder(path, texts.read_text))
+    return _load(spec, listed, lambda: files.open_text_folder(path, texts.read_text))
 
 
 def is_of_classes(spec: DatasetSpec) -> bool:
@@ -106,12 +106,12 @@ def is_of_classes(spec: DatasetSpec) -> bool:
     return spec.task == "classification"
 
 
-def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tables]) -> Dataset:
+def _load(spec: DatasetSpec, listed: Sequence[File], open_them: Callable[[], Tables]) -> Dataset:
     if spec.task == "language_modelling":
-        return _load_language(spec, found, lambda: _column_texts(spec, open_them()))
+        return _load_language(spec, listed, lambda: _column_texts(spec, open_them()))
     if spec.image is not None:
         tables = open_them()
-        source = _source(spec, [*found, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
+        source = _source(spec, [*listed, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
@@ -120,13 +120,13 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _notes(spec), writer, advance)
 
-    return stored_dataset(_source(spec, found), build)
+    return stored_dataset(_source(spec, listed), build)
 
 
 def _load_language(
-    spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
+    spec: DatasetSpec, listed: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
-    return stored_dataset(_source(spec, found), lambda _: texts.language_dataset(spec, read()))
+    return stored_dataset(_source(spec, listed), lambda _: texts.language_dataset(spec, read()))
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
@@ -166,10 +166,10 @@ def _files(spec: DatasetSpec) -> list[File]:
     return [file_at(path)] if path.is_file() else list_files(path)
 
 
-def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None = None) -> Source:
+def _source(spec: DatasetSpec, listed: Sequence[File], keys: Sequence[str] | None = None) -> Source:
     options = spec.model_dump(mode="json", include=set(keys) if keys else None)
     options = {key: value for key, value in options.items() if key not in NOT_OPTIONS}
-    return Source(name=spec.name, path=_path(spec), files=found, options=options)
+    return Source(name=spec.name, path=_path(spec), files=listed, options=options)
 
 
 def is_picture_type(kind: Any) -> bool:
@@ -233,15 +233,15 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 def _image_files(column: str, tables: Tables) -> list[File]:
     """Return the existing files that a column of paths names; if one changes, all are decoded
     again."""
-    found = {}
+    by_path = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):
             continue
         for cell in table.column(column).to_pylist():
             path = Path(table.folder, cell or "").absolute()
             if path.is_file():
-                found[str(path)] = file_at(path, name=str(path))
-    return [found[name] for name in sorted(found)]
+                by_path[str(path)] = file_at(path, name=str(path))
+    return [by_path[name] for name in sorted(by_path)]
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
@@ -296,8 +296,8 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
         UserError: There is no such dataset, or it has no training split.
     """
     assert spec.path is not None
-    found = _load_huggingface(spec.path, spec.set)
-    by_split = found if isinstance(found, dict) else {"train": found}
+    loaded = _load_huggingface(spec.path, spec.set)
+    by_split = loaded if isinstance(loaded, dict) else {"train": loaded}
     known: dict[str | None, Any] = {}
     for name, dataset in by_split.items():
         if dataset.num_rows:
@@ -356,13 +356,13 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
     chosen: dict[str, Any] = {}
     if spec.label is None and spec.task != "language_modelling":
         known = [name for name in ("label", "labels") if name in train.schema.names]
-        found = known or list(train.class_names)
-        if len(found) != 1:
+        candidates = known or list(train.class_names)
+        if len(candidates) != 1:
             raise UserError(
                 f"dataset.label: name the column with the labels: {', '.join(train.schema.names)}.",
                 ErrorCode.MISSING,
             )
-        chosen["label"] = found[0]
+        chosen["label"] = candidates[0]
     if spec.image is None and spec.text is None and spec.columns is None:
         labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
         used = {chosen.get("label"), *labels}

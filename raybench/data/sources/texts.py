@@ -272,10 +272,10 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, Pieces]:
             f"{spec.sequence_length}; choose a shorter one.",
             ErrorCode.TOO_FEW,
         )
-    found = {"test": rest[:0]} | pieces
+    splits = {"test": rest[:0]} | pieces
     for split, size in missing.items():
         # One more token is needed, as the label of the last one.
         keep = len(rest) - (size * spec.sequence_length + 1)
-        found[split], rest = rest[keep:], rest[:keep]
-    found["train"] = rest
-    return found
+        splits[split], rest = rest[keep:], rest[:keep]
+    splits["train"] = rest
+    return splits
