@@ -15,7 +15,7 @@ import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.sink import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, shown
+from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, shown
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""

@@ -18,7 +18,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams, text
 
-from raybench.loggers.sink import Figures, LoggedRun, Sink, params_of
+from raybench.loggers.follow import Figures, LoggedRun, Sink, params_of
 from raybench.spec.documents import to_yaml
 
 FOLDER = "tensorboard"

@@ -14,7 +14,7 @@ from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import CUT_OFF, Figures, LoggedRun, Sink, params_of
+from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, params_of
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")

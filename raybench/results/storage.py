@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from raybench.results.bucket import Bucket, BucketError, check_url
-from raybench.results.lock import StudyLock
-from raybench.results.place import is_url, local_path
+from raybench.results.place import StudyLock, is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.stats.checkpoint import STATE_FILE

@@ -13,8 +13,7 @@ from typing import Any, Self, TypeVar
 
 import pandas as pd
 
-from raybench.results.lock import owner_in
-from raybench.results.place import is_url, local_path
+from raybench.results.place import is_url, local_path, owner_in
 from raybench.results.records import read_records, read_study, uncollected
 from raybench.results.storage import fetch
 from raybench.results.store import IMPORTED, SCALING, STUDY_FILE

@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
-from raybench.loggers.follow import new_lines
-from raybench.loggers.sink import curve_values, params_of, shown
+from raybench.loggers.follow import curve_values, new_lines, params_of, shown
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.store import RECORDS_FILE

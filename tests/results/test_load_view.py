@@ -9,7 +9,7 @@ import pytest
 
 import raybench
 from raybench.report.study import arguments_of, load
-from raybench.results.lock import OWNER_FILE
+from raybench.results.place import OWNER_FILE
 from raybench.results.store import RECORDS_FILE
 from raybench.runs.train import read_spec
 from raybench.spec.documents import to_yaml

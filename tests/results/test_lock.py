@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from raybench.results import lock
-from raybench.results.lock import LOCK_FILE, OWNER_FILE, PATIENCE_S, StudyLock
+from raybench.results import place
+from raybench.results.place import LOCK_FILE, OWNER_FILE, PATIENCE_S, StudyLock
 from raybench.spec.errors import ErrorCode, UserError
 from tests.factories import start_python
 from tests.refusals import refused
@@ -19,7 +19,7 @@ from tests.refusals import refused
 HOLD = """
 import time
 from pathlib import Path
-from raybench.results.lock import StudyLock
+from raybench.results.place import StudyLock
 with StudyLock(Path({folder!r})):
     print("held", flush=True)
     time.sleep(60)
@@ -122,7 +122,7 @@ def test_what_another_host_left_names_it_and_the_file_to_delete(tmp_path, monkey
 def test_a_folder_made_anew_by_another_is_left_alone(tmp_path, monkeypatch):
     with StudyLock(tmp_path / "study"):
         shutil.rmtree(tmp_path / "study")
-        monkeypatch.setattr(lock, "command", lambda: "another")
+        monkeypatch.setattr(place, "command", lambda: "another")
         other = StudyLock(tmp_path / "study").__enter__()
     with refused(ErrorCode.STUDY_IN_USE, "another"):
         StudyLock(tmp_path / "study").__enter__()

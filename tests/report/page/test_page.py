@@ -18,7 +18,7 @@ from raybench.report.page import document, tables, try_page
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence
 from raybench.report.study import load
-from raybench.results.lock import OWNER_FILE
+from raybench.results.place import OWNER_FILE
 from raybench.spec.objective import Objective
 from raybench.stats.clock import OTHER, PHASES
 from tests.made_results import curve, results_folder, run_line
