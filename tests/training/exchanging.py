@@ -1,4 +1,4 @@
-"""One worker of a group, as a script, whose gradients are exchanged in every way there is.
+"""Script of one of two workers that exchange gradients in every supported way.
 
 Trains the runs of `SPECS`, takes the single steps of `STEPS`, does what `continued`, `headed` and
 `one_worker` are given in their names, and saves what came out of each: the start of a group is what
@@ -57,7 +57,7 @@ def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
 
 
 def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
-    """This worker's step over the first samples, two passes where it has as many."""
+    """Return this worker's step over the first samples."""
     share = np.arange(num_samples)[shard(num_samples, rank=rank, num_workers=num_workers)]
     indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
     if not len(share):

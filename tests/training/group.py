@@ -15,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
+from filelock import FileLock
+
 from raybench.training.base import DistributedContext, find_backend
 
 LIMIT_S = 850.0
@@ -50,6 +53,18 @@ def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
         if process.returncode:
             failures.append(f"returncode {process.returncode}: {log.read_text()[-3000:]}")
     assert not failures, "\n\n".join(failures)
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that `make` has filled, once for all processes that run the tests."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / "made").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
 
 
 def ran(*words: str, cwd: Path | None = None, **environment: str) -> str:

@@ -37,7 +37,7 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
 
 
 def zeros(size: int, *, repeat: int = 1) -> Dataset:
-    """Samples of which their number matters alone."""
+    """Return a dataset of zeros, for tests in which only the number of samples matters."""
     split = Split(np.zeros((size, 2), np.float32), np.zeros(size, np.int64))
     return Dataset("made up", 2, train=split, validation=split, test=split, repeat=repeat)
 
@@ -67,7 +67,7 @@ class NoTraining:
 
 
 class Place:
-    """A worker among others that are not there; nothing may be exchanged."""
+    """A worker of a group without the other workers; exchanging values fails."""
 
     def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, "cpu"
@@ -77,7 +77,7 @@ class Place:
 
 
 class ThreadWorld(Place):
-    """One of some ranks of this process, each a thread."""
+    """A rank of a group whose ranks are threads of this process."""
 
     gpus: tuple[int, ...] = ()
 
@@ -109,7 +109,7 @@ def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
 
 
 class Clock:
-    """Advances by what a test says."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -119,7 +119,7 @@ class Clock:
 
 
 def alone(framework: str) -> DistributedContext:
-    """The place of a worker without others."""
+    """Return the context of a single worker."""
     return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
 
 

@@ -1,5 +1,7 @@
-"""One worker of a group, as a script: trains a few steps of each spec without Ray and saves what
-came out; one group of processes serves many specs, since starting it is what takes long."""
+"""Script of one worker of a group: takes a few steps of each spec and saves the results.
+
+One group serves many specs, because starting the processes takes longest.
+"""
 
 from pathlib import Path
 from typing import Any

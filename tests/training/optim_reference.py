@@ -15,7 +15,7 @@ Arrays = list[np.ndarray]
 NUM_STEPS = 40
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 EPSILON = {"lamb": 1e-6}
-"""The others have 1e-8."""
+"""Epsilon of optimizers for which it is not 1e-8."""
 RATES = {
     "adam": 1e-2,
     "radam": 1e-2,
@@ -27,7 +27,7 @@ RATES = {
 NAMES = list(RATES)
 """All but adamw, which is adam under another name."""
 IN_GROUPS = ["lamb", "muon"]
-"""Those that several workers are tried with: norms, shapes."""
+"""Optimizers that are tested on two workers, because they use norms and shapes of whole weights."""
 SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
 CHANGED = [
     *((name, {key: SETTINGS[key] for key in SETTINGS if key in DEFAULTS[name]}) for name in NAMES),
@@ -70,7 +70,7 @@ def after_all_steps(name: str, *, scale: float = 1.0, **settings: Any) -> Arrays
 
 @dataclass
 class Reference:
-    """One optimizer in float64; `step` returns the new weights."""
+    """An optimizer in float64; `step` returns the new weights."""
 
     name: str
     weights: Arrays

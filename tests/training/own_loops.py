@@ -29,7 +29,7 @@ def spec_of(**changes: Any) -> RunSpec:
 
 
 class Worker:
-    """One worker's side of a run: what `cluster.worker` does with it."""
+    """The worker's side of a run, as in `cluster.worker`."""
 
     def __init__(
         self, loop: Loop, *, clock: Clock | None = None, world: Any = None, **changes: Any

@@ -29,7 +29,8 @@ AUGMENT = TypeAdapter(list[Augmentation]).validate_python(
     [{"kind": kind, "alpha": 1.0} if kind == "mixup" else kind for kind in AUGMENTATIONS]
 )
 MEANS = ShippedWorkload("means", SHAPE, 3, (GlobalAveragePool(), Dense(3)))
-"""Its rate is next to 0: it learns nothing, so a loss tells samples, labels and shares."""
+"""A linear model of the mean pixel. With a rate near 0 it learns nothing, so its loss depends only
+on samples, labels and mixing shares."""
 
 
 def data_of() -> Dataset:
@@ -115,4 +116,4 @@ def test_equal_samples_in_equal_order(framework: str) -> None:
     assert len(found) == EPOCHS * REPEAT * ROWS
     keys = {sample[:2] for sample in found}
     assert keys == {(row, one) for row in range(ROWS) for one in range(EPOCHS * REPEAT)}
-    assert len({sample[2] for sample in found}) > 0.95 * len(found), "of each round another image"
+    assert len({sample[2] for sample in found}) > 0.95 * len(found), "each round has another image"

@@ -180,7 +180,7 @@ def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) 
 def test_it_is_killed_with_its_children_where_the_run_stops(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Includes children with their own process group, and that ignore SIGTERM."""
+    """Children may have their own process group, and may ignore SIGTERM."""
     monkeypatch.setattr(command, "GRACE_S", 0.3)
     path = script(
         "import signal\n"

@@ -74,7 +74,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "radam", "sgd"])
 def test_complex_weights_are_trained_as_pairs_of_real_numbers(optimizer: str) -> None:
-    """With clipped gradients and averaged weights."""
+    """Gradients are clipped and weights averaged."""
     spec = spec_of(optimizer, clip_norm=0.05, ema_decay=0.9)
     for own, pairs in zip(trained(True, spec), trained(False, spec), strict=True):
         np.testing.assert_allclose(own, pairs, atol=1e-6)

@@ -98,7 +98,7 @@ OBJECTIVES = [
     ("objective", "slow_after"), [(one, 99) for one in OBJECTIVES] + [(OBJECTIVES[2], 4)]
 )
 def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_after: int) -> None:
-    """Includes a machine that slows down, so that the last interval ends after the budget."""
+    """The machine may slow down, so that the last interval ends after the budget."""
     spec = spec_of(objective)
     accuracies = [0.2, 0.95, 0.3, 0.91, 0.92, 0.93, 0.94, 0.5, 0.6, 0.7, 0.1]
     curve, rates, weights = follow(spec, accuracies, [], slow_after)

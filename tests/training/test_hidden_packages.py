@@ -38,7 +38,7 @@ def test_the_package_itself_hides_nothing() -> None:
 
 
 def test_it_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a command, and for a loop from the folder that the loop lies in."""
+    """A command is checked in the current folder, a loop also in the folder of its file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     for folder in (tmp_path, tmp_path / "sub"):

@@ -149,7 +149,7 @@ KEPT: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("make", [flip, *KEPT])
 def test_workers_draw_numbers_of_their_own(make: Callable[[], Any]) -> None:
-    """And each the same ones again, once its state is back."""
+    """A worker draws the same numbers again once its state is restored."""
     import keras
     import tensorflow as tf
 

@@ -163,7 +163,7 @@ RMSE, LOSS = METRICS["rmse"], METRICS["loss"]
 
 
 class Regressed(Own):
-    """One number too many: ten in place of two."""
+    """A model with ten outputs for two numbers."""
 
     task = "regression"
 

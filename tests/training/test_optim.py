@@ -103,7 +103,7 @@ def assert_follows(mine, framework, name, *, tolerance=TOLERANCE, scale=1.0, **s
     ],
 )
 def test_follows_the_paper(framework, name, weight_decay, scale):
-    """Includes gradients as small as epsilon, whose place in the formula then decides the step."""
+    """With gradients as small as epsilon, the place of epsilon in the formula decides the step."""
     mine = new(framework, name, weight_decay=weight_decay)
     run(mine, name, scale=scale)
     assert_follows(mine, framework, name, weight_decay=weight_decay, scale=scale)

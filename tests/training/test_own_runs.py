@@ -1,7 +1,6 @@
 """User training loops: clock, reports, stop, checkpoints and errors, on one worker and on two,
 without Ray and mostly without a framework."""
 
-import argparse
 import math
 import os
 import random
@@ -38,11 +37,9 @@ from tests.refusals import refused
 @pytest.mark.parametrize(
     ("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3.75), (2, 2, 2), (9, 4, 0)]
 )
-def test_seconds_that_somebody_else_has_measured_count(
-    told_s: float, train_s: float, setup_s: float
-) -> None:
-    """Training while the driver was busy is taken from other phases, at most their length; what a
-    command does before its first line is setup."""
+def test_overridden_training_seconds_count(told_s: float, train_s: float, setup_s: float) -> None:
+    """Missing seconds are taken from other phases, at most their length; time before the first
+    report is setup."""
     clock = Clock()
 
     def loop(run: Run) -> None:
@@ -361,19 +358,8 @@ def test_a_signal_handler_of_a_loop_is_left_out_and_said(caplog: pytest.LogCaptu
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
 
 
-def test_a_loop_that_parses_a_command_line_finds_that_of_its_file() -> None:
-    def loop(run: Run) -> None:
-        rate = argparse.ArgumentParser()
-        rate.add_argument("--lr", default=0.5, type=float)
-        reporting(rate.parse_args().lr)(run)
-
-    before = list(sys.argv)
-    assert Worker(loop).to_the_end()[0].value == 0.5
-    assert sys.argv == before
-
-
 def test_one_worker_finds_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a script that is started by itself; Ray sets the variables for one worker too."""
+    """Ray sets the variables for a single worker too, and a script started directly has none."""
     pytest.importorskip("torch")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")

@@ -49,7 +49,7 @@ def test_what_is_not_used_any_more_is_not_made() -> None:
 
 
 def test_one_that_is_forgotten_keeps_no_thread() -> None:
-    """For a failed run, whose worker serves others."""
+    """The worker of a failed run serves other runs."""
     prefetch = Prefetch(2)
     (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
     assert name in [one.name for one in threading.enumerate()]

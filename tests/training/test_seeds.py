@@ -18,7 +18,7 @@ DATA = Dataset("rows", 2, *[Split(ROWS, (ROWS[:, 0] > 0).astype(np.int64))] * 3)
 
 
 class Drawn(Workload):
-    """Its weights are drawn by numpy and Python; in torch a pass draws from them too."""
+    """A model whose weights are drawn by numpy and Python; in torch, its forward pass draws too."""
 
     name, input_shape, num_classes = "drawn", (4,), 2
 

@@ -128,7 +128,7 @@ def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
 
 
 def test_a_loop_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a fake JAX: dispatched work is done when the arrays are ready."""
+    """The JAX is fake; its dispatched work is done when the arrays are ready."""
     waited: list[Any] = []
 
     class Array:

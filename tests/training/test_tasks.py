@@ -118,7 +118,7 @@ def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.M
 
 
 def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> None:
-    """Its label does not matter, whichever sample it is mixed with."""
+    """The label of such a sample does not matter, whichever sample it is mixed with."""
     spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1, epochs=1.0)
     labels, weights = PICTURES.train.labels, np.arange(24, dtype=np.float32) % 2
     curves = []

@@ -8,8 +8,6 @@ One group of each framework serves all tests here: its start is what takes long.
 import importlib.util
 import json
 import math
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +18,7 @@ import headed
 import numpy as np
 import pytest
 from exchanging import RATE, STEPS, part_of_batch, spec_of
-from filelock import FileLock
-from group import ran, run_two
+from group import once, ran, run_two
 from local import alone, new_trainer, small_spec
 from one_worker import weights_of
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
@@ -91,18 +88,6 @@ class Group:
     def weights(self, name: str, rank: int = 0) -> list[np.ndarray]:
         saved = np.load(self.folder / f"{name}-{rank}.npz")
         return [saved[f"w{index}"] for index in range(len(saved.files))]
-
-
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that `make` has filled, in one of the processes that run these tests."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    with FileLock(folder.with_suffix(".lock")):
-        if not (folder / "made").exists():
-            folder.mkdir()
-            make(folder)
-            (folder / "made").touch()
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +186,7 @@ def test_every_evaluation_has_the_bytes_and_times_of_its_steps(group: Group) -> 
 
 
 def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
-    """Each worker's part of the gradient, from a step of length 1 of one process's SGD."""
+    """Return each worker's part of the gradient, from a step of SGD with rate 1 in one process."""
     spec = spec_of(framework, num_workers=1, optimizer="sgd", momentum=0.0)
     trainer, _, _ = new_trainer(spec)
     initial, parts = trainer.save(), []
@@ -306,8 +291,8 @@ def check_copies(copies: list[np.ndarray]) -> None:
 
 
 def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
-    """Each worker has those of its own samples, and both the mean once the model is evaluated;
-    of what else forward changes, rank 0's."""
+    """Check that each worker trains with the statistics of its own samples, and that evaluation
+    averages them and copies other buffers from rank 0."""
     for name in ("norm.running_mean", "norm.running_var"):
         own = [rank[f"own.{name}"] for rank in ranks]
         assert (abs(own[0] - own[1]) > 1e-4).any()

@@ -98,7 +98,7 @@ def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.Monkey
 @needs_tensorflow
 @pytest.mark.parametrize("precision", ["tf32", "fp32"])
 def test_tensorflow_uses_tf32_only_where_it_is_asked_for(precision: str) -> None:
-    """By default it has TF32 everywhere. For torch, see `test_torch_loop`."""
+    """TensorFlow's default is TF32 everywhere. `test_torch_loop` tests torch."""
     import tensorflow as tf
 
     new_trainer(small_spec("tensorflow", precision=precision))[0].close()

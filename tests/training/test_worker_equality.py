@@ -2,12 +2,13 @@
 (`Run.prepare(model, strategy="fsdp")`)."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from group import run_two
+from group import once, run_two
 from local import alone, small_spec
 from one_worker import outcome
 
@@ -75,9 +76,8 @@ def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
 def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder in which two workers of torch have saved what they have trained."""
     pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("torch_group")
-    run_two("one_worker.py", "torch", specs_of_two("torch"), folder)
-    return folder
+    run = partial(run_two, "one_worker.py", "torch", specs_of_two("torch"))
+    return once(tmp_path_factory, "torch_group", run)
 
 
 def test_two_workers_equal_one_with_twice_the_batch(torch_group: Path) -> None:

@@ -1,5 +1,5 @@
-"""One worker of two, as a script: runs training functions with the trainers of libraries and saves
-what came out."""
+"""Script of one of two workers: runs training functions with the trainers of libraries and saves
+their curves."""
 
 import json
 import os
