@@ -1,14 +1,33 @@
-"""Check whether the user's code has changed since the earlier runs of a study."""
+"""Digests of the user's code that a study runs, and whether it has changed since earlier runs.
 
+The code is the file of a training loop or of a model's class, or the scripts of a command, plus all
+files that these import from their own folders, even inside functions. Installed packages are not
+included.
+"""
+
+import ast
+import hashlib
+import json
+import logging
+import os.path
+import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from raybench.models.code import digests_of, version_of
+from raybench.models.named import is_named
+from raybench.models.user_code import loop_file
 from raybench.results.records import read_records
 from raybench.results.store import CODE, RECORDS_FILE, STUDY_FILE
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.own_loop import is_command, is_own_loop, text_of_command
 from raybench.spec.text import clean, command_line
 
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 16 << 20
+"""Maximum size of a code file named in a command; larger files count as data."""
+DIGITS = 12
 Versions = dict[str, dict[str, str]]
 """Digests of the user's files by file name, for each version of the code; the current version is
 last."""
@@ -55,3 +74,114 @@ def _changed(before: dict[str, str], now: dict[str, str], runs: list[str], place
         f"--keep-code-change to continue this one; {command_line('report', place)} shows it as it "
         "is."
     )
+
+
+def digests_of(workload: str) -> dict[str, str]:
+    """Return the digest of each of the user's files that a workload runs.
+
+    Args:
+        workload: The key `workload` of a run spec; files are relative to the current folder.
+
+    Returns:
+        Digests by path, relative to the current folder where possible; empty if the workload has no
+        files of the user's, such as a model of a library.
+    """
+    files = list[Path]()
+    left = list(_first_files(workload))
+    while left:
+        file = left.pop().resolve()
+        if file not in files:
+            files.append(file)
+            left += _imported(file) if file.suffix == ".py" else []
+    return {_name(file): _digest(file.read_bytes()) for file in sorted(files)}
+
+
+def version_of(digests: Mapping[str, str]) -> str | None:
+    """Combine the digests of all files into one; None if there are no files."""
+    return _digest(json.dumps(dict(digests), sort_keys=True).encode()) if digests else None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def _name(file: Path) -> str:
+    folder = Path.cwd().resolve()
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+
+
+def _first_files(workload: str) -> Iterator[Path]:
+    """Yield the files that a workload names directly, without their imports."""
+    if is_command(workload):
+        yield from _files_of_command(text_of_command(workload))
+    elif is_own_loop(workload):
+        if (file := loop_file(workload)) is not None:
+            yield file
+    elif ":" in workload and not is_named(workload):
+        yield from _module_files(workload.partition(":")[0], Path.cwd())
+
+
+CODE_SUFFIXES = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
+"""Suffixes of files of code or settings, to exclude logs and models that a command writes."""
+
+
+def _files_of_command(command: str) -> Iterator[Path]:
+    """Yield the code files among the words of a command, and the file of the module after `-m`.
+
+    In `--config=small.yaml`, the file is `small.yaml`. The first word (the program) is included if
+    it is a relative path to a file.
+    """
+    words = shlex.split(command)
+    for number, word in enumerate(words):
+        if number and words[number - 1] == "-m":
+            yield from _module_files(word, Path.cwd())
+        for text in dict.fromkeys((word, word.rpartition("=")[2])):
+            file = Path(text)
+            is_own = number > 0 or not file.is_absolute()
+            is_code = number == 0 or file.suffix.lower() in CODE_SUFFIXES
+            # os.path: pathlib raises an error for a word that is too long for a path.
+            is_file = text and is_own and is_code and os.path.isfile(text)  # noqa: PTH113
+            if is_file and file.stat().st_size <= MAX_BYTES:
+                yield file
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Yield the files that a Python file imports from its own or its package's parent folder."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        logger.info("%s is not Python, so changes of what it imports are not seen: %s", file, error)
+        return
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files(alias.name, file.parent, root)
+        elif isinstance(node, ast.ImportFrom):
+            module, folders = node.module or "", (file.parent, root)
+            if node.level > len(file.parents):
+                continue  # an import from above the root folder, which fails in Python too
+            if node.level:
+                folders = (file.parents[node.level - 1],) * 2
+            for alias in node.names:
+                yield from _module_files(
+                    f"{module}.{alias.name}".lstrip("."), *dict.fromkeys(folders)
+                )
+
+
+def _module_files(name: str, *folders: Path) -> Iterator[Path]:
+    """Yield the files in these folders of a module and of the packages that contain it.
+
+    For `module.name`, if `name` is a function or class, only the file of the module is found.
+    """
+    for folder in folders:
+        place = folder
+        for part in name.split("."):
+            file, package = place / f"{part}.py", place / part / "__init__.py"
+            if package.is_file():
+                yield package
+            elif file.is_file():
+                yield file
+            place = place / part

@@ -233,7 +233,7 @@ class RunRecord:
     restart_reason: str | None = None
     """Why workers were last lost, in one line."""
     code: str | None = None
-    """Version of the user's code that ran (`models.code`); None if unknown."""
+    """Version of the user's code that ran (`runs.code_change`); None if unknown."""
 
     @property
     def disturbed_s(self) -> float:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from raybench.models.code import digests_of, version_of
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store
 from raybench.results.trials import trial_table
-from raybench.runs.code_change import Versions, code_versions
+from raybench.runs.code_change import Versions, code_versions, digests_of, version_of
 from raybench.spec.errors import ErrorCode
 from tests.factories import record
 from tests.refusals import refused
