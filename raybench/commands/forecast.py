@@ -35,7 +35,7 @@ from raybench.training.base import find_part
 
 OTHER_NAMES = {"tokens": "samples", "lr": "learning_rate"}
 """Other names of columns of a table."""
-STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
+CANDIDATE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors by which the candidates for the next small runs differ from the expected best learning
 rate and batch size."""
 LARGEST_SHARE = 0.1
@@ -584,8 +584,8 @@ def choose_runs(
         SmallRun(*size, max(1.0, round(float(f"{batch * b:.3g}"))), float(f"{rate * r:.3g}"), 1.0)
         for size in sorted(sizes)
         for rate, batch in [model.position(size)]
-        for r in STEPS
-        for b in STEPS
+        for r in CANDIDATE_FACTORS
+        for b in CANDIDATE_FACTORS
     ]
     costs = [one.compute / large.compute for one in candidates]
     if budget.unit == "s":

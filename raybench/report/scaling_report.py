@@ -30,7 +30,7 @@ from raybench.results.place import shown
 from raybench.results.store import StudyFiles, write_out
 from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
-from raybench.scaling.averaged import STEPS
+from raybench.scaling.averaged import NUM_STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.measurements import read_measurements
@@ -448,6 +448,6 @@ def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
     return [
         names
         | vars(one.cell)
-        | {"steps": STEPS, "worker_seconds": one.worker_seconds, "spread_after": one.spread}
+        | {"steps": NUM_STEPS, "worker_seconds": one.worker_seconds, "spread_after": one.spread}
         for one in cells
     ]

@@ -269,7 +269,7 @@ class ThroughputModel:
 
 NUM_PROPOSED = 2
 """Number of cells that are proposed for measurement."""
-STEPS = 100
+NUM_STEPS = 100
 """Steps of the short run that measures a cell and determines its cost."""
 MOST_BATCHES = 12
 """Number of measured batch sizes to try, nearest to the requested batch size."""
@@ -283,7 +283,7 @@ class NextCell:
 
     cell: Cell
     worker_seconds: float
-    """Worker-seconds of STEPS steps."""
+    """Worker-seconds of NUM_STEPS steps."""
     spread: float
     """Relative half-width of the requested cell's 90 % interval once this cell and those proposed
     before it are measured."""
@@ -318,7 +318,7 @@ def next_cells(
     noise = law.levels.cell**2 + law.observed.noise
     half, first = math.log(predicted[0].high_s / predicted[0].low_s) / 2, known[0, 0] + noise
     costs = {
-        i: STEPS * predicted[i].step_s * predicted[i].cell.num_workers
+        i: NUM_STEPS * predicted[i].step_s * predicted[i].cell.num_workers
         for i in range(1, len(predicted))
     }
     found: list[NextCell] = []

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.scaling.averaged import (
-    STEPS,
+    NUM_STEPS,
     NextCell,
     StepPrediction,
     ThroughputModel,
@@ -260,13 +260,14 @@ def fits(
 
 def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
     (now,) = model.predict([asked])
-    each = [
-        f"{place_of(one.cell)} (to ±{one.spread:.0%}; {STEPS} steps are {one.worker_seconds:,.3g} "
-        "worker-seconds)"
+    proposed = [
+        f"{place_of(one.cell)} (to ±{one.spread:.0%}; {NUM_STEPS} steps are "
+        f"{one.worker_seconds:,.3g} worker-seconds)"
         for one in cells
     ]
     return (
-        f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next {', then '.join(each)}."
+        f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next "
+        f"{', then '.join(proposed)}."
     )
 
 

@@ -140,10 +140,10 @@ def all_variants(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
     return specs
 
 
-NEAR = (1.25, 1.1)
+NEXT_ROUND = (1.25, 1.1)
 """Maximum step time, relative to the fastest variant, of a variant in the next round: after the
 first round, and after later rounds."""
-CLEARLY = 1.5
+CLEARLY_SLOWER = 1.5
 """The original drops out without a test if, after two or more rounds, each of its step times
 exceeds the slowest round of the fastest variant by this factor."""
 ERRORS = 0.05 / len(AXES)
@@ -169,15 +169,15 @@ class AxisProbes:
 
     def next_round(self) -> list[str]:
         """Return the variants for the next round: all that may be the fastest, and the original
-        unless it is CLEARLY slower."""
+        unless it is CLEARLY_SLOWER."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
             return last
         middles = {variant: float(np.median(self.step_s[variant])) for variant in last}
         best = min(middles, key=lambda variant: middles[variant])
-        near = NEAR[min(rounds, len(NEAR)) - 1] * middles[best]
-        is_slow = min(self.step_s[self.original]) > CLEARLY * max(self.step_s[best])
+        near = NEXT_ROUND[min(rounds, len(NEXT_ROUND)) - 1] * middles[best]
+        is_slow = min(self.step_s[self.original]) > CLEARLY_SLOWER * max(self.step_s[best])
         always = () if rounds > 1 and is_slow else (self.original,)
         return [variant for variant in last if middles[variant] <= near or variant in always]
 

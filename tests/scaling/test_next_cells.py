@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raybench.commands import cli
-from raybench.scaling.averaged import STEPS, ThroughputModel, least_sure, next_cells
+from raybench.scaling.averaged import NUM_STEPS, ThroughputModel, least_sure, next_cells
 from raybench.scaling.measurements import Cell, Observed
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
@@ -64,7 +64,7 @@ def test_fit_prints_them_and_json_has_them(tmp_path: Path, capsys) -> None:
     first, second = found["details"]["measure_next"]
     assert first["for"]["num_workers"] == 32
     assert first["num_nodes"] > 1
-    assert first["steps"] == STEPS
+    assert first["steps"] == NUM_STEPS
     assert second["spread_after"] <= first["spread_after"]
     names = "32 workers on 8", f"{first['num_workers']} workers on {first['num_nodes']}"
     assert any(all(name in line for name in names) for line in found["answer"])
