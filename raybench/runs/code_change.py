@@ -38,13 +38,13 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
     """Return all versions of the user's code in a study, including the current version.
 
     Args:
-        workloads: names of the study's workloads.
-        place: folder or URL of the study as given by the user, for messages.
-        folder: folder of the study on this machine.
-        is_kept: whether the study may continue with changed code (`--keep-code-change`).
+        workloads: Names of the study's workloads.
+        place: Folder or URL of the study as given by the user, for messages.
+        folder: Folder of the study on this machine.
+        is_kept: Whether the study may continue with changed code (`--keep-code-change`).
 
     Raises:
-        UserError: earlier runs had different code, and `is_kept` is False.
+        UserError: Earlier runs had different code, and `is_kept` is False.
     """
     digests = dict[str, str]()
     for workload in sorted(workloads):

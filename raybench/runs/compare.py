@@ -181,10 +181,10 @@ def read_side(
     """Return the run spec of a side.
 
     Args:
-        side: a run spec, the folder of a study, a search space with a single configuration, or a
+        side: A run spec, the folder of a study, a search space with a single configuration, or a
             user's own training loop (`FILE.py:FUNCTION` or a command).
-        source: name of the side in messages.
-        settings: changes to the run spec, as in `--set`.
+        source: Name of the side in messages.
+        settings: Changes to the run spec, as in `--set`.
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
@@ -217,7 +217,7 @@ def at_revision(side: str) -> str:
     COPY is a copy of that revision's files, in a cache folder. Other sides are returned unchanged.
 
     Raises:
-        UserError: git fails, for example because there is no such revision.
+        UserError: Git fails, for example because there is no such revision.
     """
     revision, _, rest = side.rpartition(".py:")[0].partition(":")
     if is_command(side) or not rest:
@@ -370,11 +370,11 @@ def errors_left(file: Path, digest: str) -> float:
     ALPHA. A resumed comparison keeps its rate. Safe for comparisons in parallel.
 
     Args:
-        file: the session file.
-        digest: hash of the comparison.
+        file: The session file.
+        digest: Hash of the comparison.
 
     Raises:
-        UserError: the file is not a session file, or cannot be written.
+        UserError: The file is not a session file, or cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -96,16 +96,16 @@ def check_task(
     """Load workload and data on the driver, so that mistakes are reported before Ray starts.
 
     Args:
-        spec: the run.
-        frameworks: all frameworks in which the workload is trained.
-        is_target_ours: whether the target is raybench's default, an accuracy, which is dropped for
+        spec: The run.
+        frameworks: All frameworks in which the workload is trained.
+        is_target_ours: Whether the target is raybench's default, an accuracy, which is dropped for
             a run with another metric.
 
     Returns:
         The objective with its metric, direction and baseline value set, and the dataset.
 
     Raises:
-        UserError: a framework, the workload, the data or the metric is wrong or missing.
+        UserError: A framework, the workload, the data or the metric is wrong or missing.
     """
     refuse_hiding_files(Path.cwd())
     there = [one for one in frameworks if is_installed(one)]
@@ -233,7 +233,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
     """Load and check the data for all combinations of searched data settings (`space.data.*`).
 
     Raises:
-        UserError: the validation rows differ, so that times to a target would not be comparable.
+        UserError: The validation rows differ, so that times to a target would not be comparable.
     """
     keys = [key for key in space if is_open(key, "data")]
     for values in combinations(space, study.fixed, keys):
@@ -354,11 +354,11 @@ def with_gpus(
     """Give each worker a GPU by default, if this machine has enough.
 
     Args:
-        content: content of the space file.
-        study: the study.
-        space: the study's search space. Nothing is changed if the space or `study.fixed` sets the
+        content: Content of the space file.
+        study: The study.
+        space: The study's search space. Nothing is changed if the space or `study.fixed` sets the
             GPUs per worker.
-        capacity: resources of this machine.
+        capacity: Resources of this machine.
         all_workers: True if the GPUs must suffice for the largest worker count, False for the
             smallest.
 
@@ -420,13 +420,13 @@ def check_cluster(
 
     Args:
         session: Ray connection.
-        console: console for the warning that GPUs are not used.
-        spec: the run, or the base of all runs.
-        are_gpus_named: whether the user has set the GPUs per worker.
-        asking: command-line option that gives each worker a GPU.
+        console: Console for the warning that GPUs are not used.
+        spec: The run, or the base of all runs.
+        are_gpus_named: Whether the user has set the GPUs per worker.
+        asking: Command-line option that gives each worker a GPU.
 
     Raises:
-        UserError: a host lacks a file.
+        UserError: A host lacks a file.
     """
     if session.is_local:
         return
@@ -468,16 +468,16 @@ def check_room(
     """Check that the worker groups of a study fit on the empty cluster.
 
     Args:
-        study: the study.
-        space: the study's search space.
-        capacity: resources of the cluster.
-        firsts: configurations that the user wants to run first.
+        study: The study.
+        space: The study's search space.
+        capacity: Resources of the cluster.
+        firsts: Configurations that the user wants to run first.
 
     Returns:
         A list with one sentence on the groups that do not fit and are left out; empty if all fit.
 
     Raises:
-        UserError: no group fits, or one of `firsts` does not fit.
+        UserError: No group fits, or one of `firsts` does not fit.
     """
     for spec in firsts:
         capacity.refuse_infeasible(spec.placement.group)

@@ -51,10 +51,10 @@ class SavedRuns:
         """Make the pool keep its run states in the study's folder from now on.
 
         Args:
-            pool: handle of the `WorkerPool`.
-            store: the study's folder.
-            say: prints a sentence.
-            on_fault: called immediately with every error of the background thread.
+            pool: Handle of the `WorkerPool`.
+            store: The study's folder.
+            say: Prints a sentence.
+            on_fault: Called immediately with every error of the background thread.
         """
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None

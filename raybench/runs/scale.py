@@ -343,14 +343,14 @@ def with_room(
     worker count divides the global batch sizes of strong scaling.
 
     Args:
-        study: the study.
-        capacity: resources of the cluster.
-        source: name of the study in messages.
-        left_out: called with a sentence on dropped worker counts, which do not fit. If None, all
+        study: The study.
+        capacity: Resources of the cluster.
+        source: Name of the study in messages.
+        left_out: Called with a sentence on dropped worker counts, which do not fit. If None, all
             worker counts must fit.
 
     Raises:
-        UserError: a cell does not fit.
+        UserError: A cell does not fit.
     """
     if study.num_workers is None and study.cells is None:
         counts = [1]
@@ -384,13 +384,13 @@ def _continued(
     """Return the study with the worker counts and additional cells that an earlier command chose.
 
     Args:
-        study: the study.
-        place: results folder or URL of the study, for messages.
+        study: The study.
+        place: Results folder or URL of the study, for messages.
         file: `study.yaml` of the earlier command; None if there was none.
-        is_named: whether the study is a published one, of which only cells that fit are run.
+        is_named: Whether the study is a published one, of which only cells that fit are run.
 
     Raises:
-        UserError: the file belongs to another study; the message lists the differences.
+        UserError: The file belongs to another study; the message lists the differences.
     """
     if file is None:
         return study
@@ -495,10 +495,10 @@ class Until:
         """Choose the next cell.
 
         Args:
-            study: the study so far.
-            fitted: fitted models of the study's series (cells that differ only in worker count and
+            study: The study so far.
+            fitted: Fitted models of the study's series (cells that differ only in worker count and
                 batch size), each with the cells to predict.
-            over: reason why the study is over; None if it is not.
+            over: Reason why the study is over; None if it is not.
 
         Returns:
             The study with one more cell, or None to stop; and a sentence on why.

@@ -134,7 +134,7 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
     """Return the spec with its GPUs on this machine filled in, and sentences on the GPUs.
 
     Raises:
-        UserError: the workers do not fit on this machine, or a framework does not see the GPUs.
+        UserError: The workers do not fit on this machine, or a framework does not see the GPUs.
     """
     capacity = local_capacity()
     spec, words = spec_on_gpus(spec, capacity)

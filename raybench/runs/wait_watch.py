@@ -198,9 +198,9 @@ class WaitWatch:
 
         Args:
             session: Ray connection with the worker pool.
-            deadline: end of the study or of its current phase.
-            screen: shows what runs wait for.
-            wait_s: total seconds that a run may wait for missing machines before the study is
+            deadline: End of the study or of its current phase.
+            screen: Shows what runs wait for.
+            wait_s: Total seconds that a run may wait for missing machines before the study is
                 ended; None for no limit.
         """
         self._session, self._deadline, self._screen = session, deadline, screen
