@@ -36,8 +36,14 @@ Result = TypeVar("Result")
 class SavedRuns:
     """Context manager: copies checkpoints and output from the pool to a study's folder.
 
-    Files are written in a background thread. On exit, it waits until all are written and raises the
-    first error.
+    From its creation on, the pool keeps its run states in that folder. Files are written in a
+    background thread. On exit, it waits until all are written and raises the first error.
+
+    Args:
+        pool: Handle of the `WorkerPool`.
+        store: The study's folder.
+        say: Prints a sentence.
+        on_fault: Called immediately with every error of the background thread.
     """
 
     def __init__(
@@ -48,14 +54,6 @@ class SavedRuns:
         say: Callable[[str], None],
         on_fault: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Make the pool keep its run states in the study's folder from now on.
-
-        Args:
-            pool: Handle of the `WorkerPool`.
-            store: The study's folder.
-            say: Prints a sentence.
-            on_fault: Called immediately with every error of the background thread.
-        """
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session

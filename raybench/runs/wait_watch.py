@@ -180,7 +180,19 @@ RunScreen = RunLines | ProgressDisplay
 
 
 class WaitWatch:
-    """Context manager with a thread that shows what runs wait for, and ends overdue runs."""
+    """Context manager with a thread that shows what runs wait for, and ends overdue runs.
+
+    Once `deadline` is over, requests for workers are canceled, and runs that train have GRACE_S
+    seconds to reach their next evaluation. After that, or once the time budget is used up, their
+    workers are ended.
+
+    Args:
+        session: Ray connection with the worker pool.
+        deadline: End of the study or of its current phase.
+        screen: Shows what runs wait for.
+        wait_s: Total seconds that a run may wait for missing machines before the study is ended;
+            None for no limit.
+    """
 
     def __init__(
         self,
@@ -190,19 +202,6 @@ class WaitWatch:
         *,
         wait_s: float | None = None,
     ) -> None:
-        """Create a context manager that monitors the runs of a session.
-
-        Once `deadline` is over, requests for workers are canceled, and runs that train have GRACE_S
-        seconds to reach their next evaluation. After that, or once the time budget is used up,
-        their workers are ended.
-
-        Args:
-            session: Ray connection with the worker pool.
-            deadline: End of the study or of its current phase.
-            screen: Shows what runs wait for.
-            wait_s: Total seconds that a run may wait for missing machines before the study is
-                ended; None for no limit.
-        """
         self._session, self._deadline, self._screen = session, deadline, screen
         self._wait_s = wait_s
         self._over_since: float | None = None
