@@ -1,4 +1,4 @@
-"""The ways to run a spec that leave its curve alone, and which of them probes take."""
+"""The variants to run a spec that leave its curve alone, and which of them probes take."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ LEEWAY = {
 }
 
 
-def ways(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | str:
+def variants(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | str:
     return variants_of(axis, spec, Leeway(**(LEEWAY | changes)))
 
 
@@ -45,11 +45,11 @@ def ways(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | str:
         ("framework", {"compile": "default"}, ["torch", "tensorflow"]),
     ],
 )
-def test_ways_begin_with_the_specs_own(
+def test_variants_begin_with_the_specs_own(
     axis: str, changes: dict[str, Any], expected: list[str]
 ) -> None:
     spec = RunSpec(**changes)
-    found = ways(axis, spec)
+    found = variants(axis, spec)
     assert list(found) == expected
     assert isinstance(found, dict)
     assert {one.global_batch_size for one in found.values()} == {spec.global_batch_size}
@@ -71,20 +71,25 @@ def test_ways_begin_with_the_specs_own(
 def test_what_would_change_the_curve_is_not_measured(
     axis: str, changes: dict[str, Any], leeway: dict[str, Any], reason: str
 ) -> None:
-    assert reason in str(ways(axis, RunSpec(**changes), **leeway))
+    assert reason in str(variants(axis, RunSpec(**changes), **leeway))
 
 
 def test_cuda_graphs_are_tried_on_gpus_and_not_with_several_passes() -> None:
     on_gpu = RunSpec(gpus_per_worker=1)
-    assert list(ways("compile", on_gpu)) == ["none", "default", "reduce-overhead", "max-autotune"]
+    assert list(variants("compile", on_gpu)) == [
+        "none",
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+    ]
     passes = on_gpu.model_copy(update={"accumulate": 2})
-    assert list(ways("compile", passes)) == ["none", "default"]
+    assert list(variants("compile", passes)) == ["none", "default"]
 
 
-def test_a_grid_has_every_way_with_every_other() -> None:
+def test_a_grid_has_every_variant_with_every_other() -> None:
     spec = RunSpec(cpus_per_worker=2, batch_size_per_worker=66)
     found = all_variants(spec, Leeway(**LEEWAY))
-    # 1x66 in one pass or two, 2x33 in one; torch has two ways to compile, TensorFlow one.
+    # 1x66 in one pass or two, 2x33 in one; torch has two variants to compile, TensorFlow one.
     assert len(found) == 3 * 3 * (3 + 2)
     assert found[0] == spec
     assert len({one.model_dump_json() for one in found}) == len(found)
@@ -97,7 +102,7 @@ def found_of(
 
 
 @pytest.mark.parametrize(
-    ("times", "next_round", "taken"),
+    ("times", "next_round", "chosen"),
     [
         ({"a": [], "b": []}, ["a", "b"], None),
         ({"a": [1.0], "b": [1.2], "c": [1.5]}, ["a", "b"], "a"),
@@ -109,31 +114,31 @@ def found_of(
         # Nearer ones only where every round says so, by Student's interval.
         ({"a": [1.05, 1.06, 1.05, 1.06], "b": [1.0, 1.0, 1.0, 1.01]}, ["a", "b"], "b"),
         ({"a": [1.2, 0.9, 1.1, 0.9], "b": [1.0, 1.0, 1.0, 1.0]}, ["a", "b"], "a"),
-        # What was in the last round alone can be taken.
+        # What was in the last round alone can be chosen.
         ({"a": [2.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0], "c": [0.9]}, ["b"], "b"),
     ],
 )
 def test_noise_does_not_fool_it(
-    times: dict[str, list[float]], next_round: list[str], taken: str | None
+    times: dict[str, list[float]], next_round: list[str], chosen: str | None
 ) -> None:
     found = found_of(times)
     assert found.next_round() == next_round
-    if taken is not None:
-        assert found.chosen == taken
+    if chosen is not None:
+        assert found.chosen == chosen
 
 
-@pytest.mark.parametrize(("ways", "noise"), [(2, 0.03), (9, 0.08)])
-def test_of_equal_ways_another_is_taken_in_5_of_100_at_most_over_all_axes(
-    ways: int, noise: float
+@pytest.mark.parametrize(("variants", "noise"), [(2, 0.03), (9, 0.08)])
+def test_of_equal_variants_another_is_chosen_in_5_of_100_at_most_over_all_axes(
+    variants: int, noise: float
 ) -> None:
-    rng, taken = np.random.default_rng(0), 0
+    rng, chosen = np.random.default_rng(0), 0
     for _ in range(150):
-        found = found_of({str(way): [] for way in range(ways)})
+        found = found_of({str(variant): [] for variant in range(variants)})
         for _ in range(4):
-            for way in found.next_round():
-                found.step_s[way].append(float(np.exp(noise * rng.standard_normal())))
-        taken += found.chosen != "0"
-    assert taken <= 4, f"{150 * 0.05 / len(AXES)} of 150 are expected at most, on one axis"
+            for variant in found.next_round():
+                found.step_s[variant].append(float(np.exp(noise * rng.standard_normal())))
+        chosen += found.chosen != "0"
+    assert chosen <= 4, f"{150 * 0.05 / len(AXES)} of 150 are expected at most, on one axis"
 
 
 def test_the_sentence_says_what_each_axis_gave_and_when_compiling_pays() -> None:
