@@ -196,6 +196,16 @@ def noise_lines(results: Study) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """Prices and limits of a plan."""
+
+    prices: Mapping[str, MachinePrice] | float | None = None
+    """Machines by name, or the price of a worker-hour; None: each worker costs 1 per second."""
+    budget: float | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
 class TargetPlan:
     """A plan for one series."""
 
@@ -208,17 +218,7 @@ class TargetPlan:
     there is no plan."""
     answers: pd.DataFrame
     """Result of `scaling.plan.answers`; empty if there is no plan."""
-    terms: "Terms"
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Prices and limits of a plan."""
-
-    prices: Mapping[str, MachinePrice] | float | None = None
-    """Machines by name, or the price of a worker-hour; None: each worker costs 1 per second."""
-    budget: float | None = None
-    deadline_s: float | None = None
+    terms: Terms
 
 
 def target_plans(
