@@ -33,7 +33,7 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})
 
 
-def test_nothing_is_set_aside_while_nothing_can_be_confirmed() -> None:
+def test_nothing_is_reserved_while_nothing_can_be_confirmed() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", None))
     budget.add(reached("0001", 3.0, failure="nan"))
@@ -74,7 +74,9 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
         ({"learning_rate": 1.2e-3, "weight_decay": 0.1}, ["0001", "0000"]),
     ],
 )
-def test_of_configurations_alike_the_best_races(changes: dict[str, Any], racing: list[str]) -> None:
+def test_of_similar_configurations_only_the_best_races(
+    changes: dict[str, Any], racing: list[str]
+) -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     first = reached("0000", 4.0)
     budget.add(first)
@@ -95,7 +97,7 @@ def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
     assert by_bill == ["0000", "0001"]
 
 
-def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> None:
+def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
@@ -120,7 +122,7 @@ def test_little_time_is_shared_by_the_race_and_the_runs_alone(left_s: float, pla
     assert with_four().plan([], left_s) == plan
 
 
-def test_what_was_confirmed_already_costs_nothing() -> None:
+def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     budget = with_four()
     whole = budget.confirming_s()
     race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
@@ -137,7 +139,7 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
     assert budget.runs_alone([], [], 100.0) == (0, 0)
 
 
-def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
+def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
     """A repeat of a run that was stopped early costs as much as a whole run."""
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
@@ -152,7 +154,7 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     assert [cost.trial for cost in budget.winners()] == ["0001"]
 
 
-def test_a_run_takes_until_it_has_seen_the_target_not_until_it_crossed_it() -> None:
+def test_the_cost_of_a_run_includes_the_time_to_its_next_evaluation() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0], baseline_value=0.1)
     spec = RunSpec(num_workers=2, objective=Objective(target=0.8))
     curve = [evaluation(4.0, value=0.7), evaluation(8.0, index=1, value=0.9)]

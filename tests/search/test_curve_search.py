@@ -72,7 +72,7 @@ def distance(one: RunRecord) -> float:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_it_finds_the_best_and_stops_what_is_slow(tmp_path: Path, *, apart: bool) -> None:
+def test_the_search_finds_the_best_and_stops_slow_trials(tmp_path: Path, *, apart: bool) -> None:
     runs, _ = search_on(make_search(tmp_path, MODEL, apart=apart))
     assert len(runs) == 40
     assert min(map(distance, runs)) < 0.1
@@ -94,7 +94,7 @@ def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bo
     assert len(search_on(again)[0]) == 20
 
 
-def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> None:
+def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path: Path) -> None:
     search = make_search(tmp_path, MODEL, apart=True, slots=3)
     search_on(search, most=12)
     assert search.placer is not None
@@ -108,7 +108,7 @@ def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> N
     assert search.curves.left_s(name, spec) != before
 
 
-def test_a_trial_is_waited_for_before_any_has_shown_a_value(tmp_path: Path) -> None:
+def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path: Path) -> None:
     """Its speed is known although the value of its first evaluation was NaN."""
     search = make_search(tmp_path, MODEL, apart=True, slots=1)
     name, spec = ask(search)
@@ -174,7 +174,7 @@ def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path)
 
 
 @pytest.mark.parametrize("widen", [True, False])
-def test_rates_beyond_their_range_are_tried_where_more_is_expected_there(
+def test_learning_rates_beyond_their_range_are_tried_if_promising(
     tmp_path: Path, *, widen: bool
 ) -> None:
     narrow = {"low": 1e-4, "high": BEST / 3, "log": True}

@@ -140,7 +140,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({}, {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}}, "seconds"),
     ],
 )
-def test_what_cannot_be_taken_apart_says_why(
+def test_spaces_that_cannot_be_factorized_name_the_reason(
     changes: dict[str, Any], fixed: dict[str, Any], reason: str
 ) -> None:
     found = take_apart(changes, **fixed)

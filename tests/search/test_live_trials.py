@@ -60,7 +60,7 @@ def test_every_order_of_hooks_writes_the_same_and_reports_once(
     assert stage.screen.getvalue().count("search 1/3") == 1
 
 
-def test_what_is_older_than_what_is_known_changes_nothing(stage: Stage) -> None:
+def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     name = stage.start()
     failed = replace(SECOND, is_over=True, failure="error", message="it broke")
     for now in (SECOND, FIRST, failed, SECOND, RunOutcome()):
@@ -122,7 +122,7 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
     assert (stage.search.reported, stage.released) == ([(name, FIRST)], [name])
 
 
-def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(stage: Stage) -> None:
+def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
     """The later evaluations count: a lost attempt is in no time to target."""
     name = stage.start()
     for now in (FIRST, SECOND):
@@ -142,7 +142,7 @@ def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(st
     assert stage.screen.getvalue().count(said) == 1
 
 
-def test_a_trial_of_an_earlier_session_goes_on_from_its_checkpoint(stage: Stage) -> None:
+def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
     """Its recorded curve is complete, although the earlier driver recorded none of it."""
     first, second = FIRST.evaluation, SECOND.evaluation
     assert first is not None
@@ -188,7 +188,7 @@ def test_a_search_ends_where_no_trial_can_train(
     assert stage.deadline.over == is_hopeless
 
 
-def test_a_search_goes_on_while_a_trial_from_before_the_failures_trains(
+def test_a_search_continues_while_an_older_trial_may_still_train(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_trials, "HOPELESS", 2)
@@ -222,7 +222,7 @@ def test_a_search_ends_with_the_first_command_that_prints_no_metric(stage: Stage
 
 @pytest.mark.parametrize("room", [0, 1])
 @pytest.mark.parametrize("last", [REACHED, SECOND])
-def test_a_full_disk_ends_the_study_and_what_is_not_recorded_runs_again(
+def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
     last: RunOutcome, room: int, stage: Stage, tmp_path: Path
 ) -> None:
     stage.store.room = room

@@ -76,7 +76,7 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
     assert chosen[-1] == Placement("torch", 4, 16)
 
 
-def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
+def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
     placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
     chosen = []
     for number in range(4):
@@ -86,7 +86,7 @@ def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
     assert chosen == [1, 2, 1, 1]
 
 
-def test_trials_side_by_side_do_not_measure_the_same() -> None:
+def test_concurrent_trials_probe_different_placements() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
     assert [one.framework for one in chosen[:2]] == ["tensorflow", "torch"]
@@ -94,7 +94,7 @@ def test_trials_side_by_side_do_not_measure_the_same() -> None:
     assert {one.num_workers for one in chosen} == {1}
 
 
-def test_what_failed_is_measured_again() -> None:
+def test_a_failed_probe_is_repeated() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     first = placer.choose("a", "adam", options(64, placer))
     assert placer.choose("b", "adam", options(64, placer)).group != first.group
@@ -109,7 +109,9 @@ def test_what_failed_is_measured_again() -> None:
     ("slower", "taken"),
     [(1.0, Placement("torch", 4, 16)), (1.3, Placement("torch", 2, 32))],
 )
-def test_the_fastest_split_is_taken_while_it_is_efficient(slower: float, taken: Placement) -> None:
+def test_the_fastest_placement_is_taken_while_it_is_efficient(
+    slower: float, taken: Placement
+) -> None:
     placer = measured(slower=slower)
     assert placer.choose("a", "adam", options(64, placer)) == taken
 
@@ -208,7 +210,7 @@ def test_compilation_is_taken_where_a_trial_repays_it(compile_s: float, is_taken
     assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
 
 
-def test_what_is_compiled_waits_until_the_study_may_repay_it() -> None:
+def test_compilation_waits_until_the_study_can_repay_it() -> None:
     """A tenth of the training time is spent on compiling. The first compilation is assumed to take
     20 s, the second as long as the first. Where nothing else can run, none waits."""
     passes = replace(COMPILED, batch_size_per_worker=32, accumulate=2)
@@ -222,7 +224,7 @@ def test_what_is_compiled_waits_until_the_study_may_repay_it() -> None:
 
 
 @pytest.mark.parametrize("times", [2.0, 1.05])
-def test_what_two_axes_gave_apart_rules_out_both(times: float) -> None:
+def test_two_slow_settings_rule_out_their_combination(times: float) -> None:
     """A step takes `times` as long compiled, and as long again in two passes."""
     plain = Placement("torch", 1, 64)
     passes = replace(plain, batch_size_per_worker=32, accumulate=2)
@@ -239,7 +241,7 @@ def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s: float, work
     assert placer.choose("next", "adam", options(256, placer)).num_workers == workers
 
 
-def test_what_was_not_measured_is_measured_where_nothing_waits() -> None:
+def test_probes_do_not_wait_for_workers() -> None:
     placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
     measure(placer, "first", Placement("torch", 1, 64))
     placer.wait_s = lambda count: 0.0 if count < 2 else 5.0

@@ -53,7 +53,7 @@ def test_rounds_are_shared_and_halve_the_candidates() -> None:
     assert race.order() == ["b", "a", "c", "d"]
 
 
-def test_whom_chance_cannot_have_kept_back_is_dropped_and_one_left_ends_it() -> None:
+def test_slow_candidates_are_dropped_and_one_left_ends_the_race() -> None:
     race = Race(candidates(1.0, 1.01, 5.0, 6.0), ((4, 1), (4, 5)), axis="seconds")
     done = drive(race, {"a": 1.0, "b": 1.02, "c": 5.5, "d": 6.0})
     assert set(race.dropped) == {"c", "d"}
@@ -63,7 +63,7 @@ def test_whom_chance_cannot_have_kept_back_is_dropped_and_one_left_ends_it() -> 
     assert alone.leader() == "a"
 
 
-def test_a_missing_own_run_is_a_cold_start_and_not_a_miss() -> None:
+def test_a_missing_run_of_the_search_is_not_a_miss() -> None:
     race = Race(candidates(None, 1.0), ((2, 1), (2, 2)), axis="seconds")
     drive(race, {"a": 0.7, "b": 1.0}, spread=0.001)
     assert race.leader() == "a"

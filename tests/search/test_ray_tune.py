@@ -63,7 +63,7 @@ class Tune:
         return decision
 
 
-def test_ray_tune_does_not_save_its_trials_again_and_again() -> None:
+def test_ray_tune_does_not_save_its_trials_periodically() -> None:
     told = {"storage": None, "checkpoint_period": ENVIRONMENT["TUNE_GLOBAL_CHECKPOINT_S"]}
     saving = _ExperimentCheckpointManager(**told)
     saving._storage, saving._last_save_time = (
@@ -94,7 +94,7 @@ def test_a_trial_goes_from_its_proposal_to_its_record(stage: Stage) -> None:
         (None, "error", "(traceback: errors/0000.txt)"),
     ],
 )
-def test_a_trial_that_raises_is_no_lost_process(
+def test_an_exception_is_distinguished_from_a_lost_process(
     lost: Any, failure: str, message: str, stage: Stage
 ) -> None:
     controller = Tune(stage)
@@ -109,7 +109,7 @@ def test_a_trial_that_raises_is_no_lost_process(
     assert stage.released == [trial.config["trial"]]
 
 
-def test_a_result_without_an_outcome_takes_nothing_away(stage: Stage) -> None:
+def test_a_result_without_an_outcome_changes_nothing(stage: Stage) -> None:
     """Tune makes such results up."""
     controller = Tune(stage)
     trial = controller.start()
@@ -212,7 +212,7 @@ def test_a_host_that_joins_gets_trials(
     assert 1 + sum(suggested) == number
 
 
-def test_the_number_is_that_of_the_smallest_groups_unless_the_user_names_one() -> None:
+def test_concurrency_follows_the_smallest_groups_unless_the_user_sets_it() -> None:
     content = {
         "objective": {"target": 0.9},
         "space": {"num_workers": [1, 2]},

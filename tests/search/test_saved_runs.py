@@ -103,7 +103,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     assert not (one.store.folder / states.FOLDER).exists()
 
 
-def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
+def test_another_driver_resumes_from_a_checkpoint(bench: Bench) -> None:
     bench.write("0001", 3)
     bench.pool.pool._runs.clear()
     with bench.saved() as saved:
@@ -116,7 +116,7 @@ def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
     assert bench.said == []
 
 
-def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
+def test_printed_output_is_written_during_and_after_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = bench.pool.pool._runs["0001"]
@@ -148,7 +148,9 @@ def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
         (record("0001", failure="worker_lost"), True),
     ],
 )
-def test_only_what_was_cut_off_is_kept(ended: Any, is_kept: bool, bench: Bench) -> None:
+def test_only_checkpoints_of_unfinished_runs_are_kept(
+    ended: Any, is_kept: bool, bench: Bench
+) -> None:
     bench.write("0001", 2)
     with bench.saved() as saved:
         saved.over(ended)
@@ -157,7 +159,7 @@ def test_only_what_was_cut_off_is_kept(ended: Any, is_kept: bool, bench: Bench) 
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench) -> None:
+def test_unusable_checkpoints_are_moved_aside_and_reported(is_damaged: bool, bench: Bench) -> None:
     other = SPEC.model_copy(update={"learning_rate": 0.5})
     bench.write("0001", 2, SPEC if is_damaged else other)
     folder = bench.store.folder / "checkpoints" / "0001"
@@ -192,7 +194,7 @@ def test_a_full_disk_ends_the_study_and_is_raised(
     assert [getattr(fault, "errno", None) for fault in bench.faults] == [errno.ENOSPC]
 
 
-def test_one_that_a_newer_one_replaces_meanwhile_is_no_fault(
+def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, newer = states.place, [2]
@@ -211,7 +213,7 @@ def test_one_that_a_newer_one_replaces_meanwhile_is_no_fault(
     assert is_one_of(latest_checkpoint(bench.store.folder / "checkpoints" / "0001", SPEC), 2)
 
 
-def test_a_folder_that_was_deleted_is_not_made_anew(bench: Bench) -> None:
+def test_a_deleted_folder_is_not_created_again(bench: Bench) -> None:
     shutil.rmtree(bench.store.folder)
     with pytest.raises(StudyError):
         bench.write("0001", 2)

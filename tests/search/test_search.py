@@ -30,7 +30,9 @@ PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
     "sampler",
     ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
 )
-def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_path: Path) -> None:
+def test_every_sampler_improves_and_resumes_with_new_configurations(
+    sampler: str, tmp_path: Path
+) -> None:
     if sampler == "gp":
         pytest.importorskip("torch")
 
@@ -76,7 +78,7 @@ def test_the_users_own_configuration_runs_to_its_end(
     assert one.on_result(own, outcome(5.0, value=0.5)).stop == (None if first else "scheduler")
 
 
-def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_path: Path) -> None:
+def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
     one = make_search(tmp_path, content, apart=True)
     name, _ = ask(one)
@@ -93,7 +95,7 @@ def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_pa
         ({"early_stopping": False}, {None}),
     ],
 )
-def test_who_stops_trials_is_said_by_the_study(
+def test_stop_reasons_by_study_settings(
     search: dict[str, Any], reasons: set[StopReason | None], tmp_path: Path
 ) -> None:
     content = GRID if "sampler" in search else STUDY
@@ -107,7 +109,7 @@ def test_who_stops_trials_is_said_by_the_study(
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
-def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) -> None:
+def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_path: Path) -> None:
     """Also in earlier sessions, whose placement checks count for nothing."""
     content = STUDY | {"search": {"trials": 4}}
     one = make_search(tmp_path, content)
@@ -122,7 +124,7 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
     assert one.on_result(name, outcome(1.0)).stop == "cap"
 
 
-def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
+def test_skipped_proposals_are_reported(tmp_path: Path) -> None:
     one = make_search(tmp_path, RATES)
     assert one.left_out() is None
 
@@ -135,7 +137,7 @@ def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
-def test_what_runs_out_of_memory_trains_in_more_passes(
+def test_configurations_out_of_memory_run_on_other_placements(
     tmp_path: Path, *, is_new_session: bool
 ) -> None:
     """No configuration is lost by it, nor reported as the worst."""

@@ -70,7 +70,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
 
 
-def test_it_is_shown_and_nobody_is_sent_away() -> None:
+def test_waiting_runs_are_shown_and_keep_waiting() -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
     stage.run()
     what = {"behind": (BEHIND.what, 9.0), "short": (SHORT.what, 12.0)}
@@ -79,7 +79,7 @@ def test_it_is_shown_and_nobody_is_sent_away() -> None:
 
 
 @pytest.mark.parametrize(("wait_s", "ends"), [(10.0, True), (11.5, False)])
-def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) -> None:
+def test_missing_machines_end_the_study_after_a_time_limit(wait_s: float, ends: bool) -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
     with stage.watch(wait_s):
         assert stage.looked.wait(120)
@@ -94,7 +94,7 @@ def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) ->
 
 
 @pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
-def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Request]) -> None:
+def test_nothing_waits_once_the_study_is_over(waiting: dict[str, Request]) -> None:
     stage = Stage(**waiting)
     stage.interrupt.is_set = True
     with stage.watch(0.0):
@@ -103,7 +103,7 @@ def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Request]) 
     assert stage.deadline.fault is None
 
 
-def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
+def test_running_trials_are_ended_once_the_whole_budget_is_spent() -> None:
     stage = Stage()
     stage.deadline = Deadline(100.0, began=time.perf_counter() - 100)
     stage.is_starting, stage.silent = False, {"0001": 1.5}
@@ -113,7 +113,7 @@ def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
     assert not stage.said, "it trained, and was not silent for long"
 
 
-def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_said(
+def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.5)
@@ -128,7 +128,7 @@ def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_said(
     assert "42 s" in sentence
 
 
-def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:
+def test_errors_of_the_watch_are_raised_in_the_thread_of_the_study() -> None:
     stage = Stage()
     stage.pool_says = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):

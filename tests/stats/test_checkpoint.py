@@ -49,7 +49,7 @@ def is_one_of(found: Checkpoint | None, points: int, spec: RunSpec = SPEC) -> bo
     return (found.state, found.weights.read_bytes()) == (state(points, spec), weights)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_checkpoints_are_read_as_written(tmp_path: Path) -> None:
     folder = tmp_path / "study" / "trial 1"
     assert latest_checkpoint(folder, SPEC) is None
     path = write(folder, 2)
@@ -61,7 +61,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert is_one_of(read_checkpoint(path, tensorflow), 1, tensorflow)
 
 
-def test_a_metric_that_is_not_finite_is_kept(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_finite_is_saved(tmp_path: Path) -> None:
     curve = [at(0, value=math.inf, best_value=math.inf), at(1, value=math.nan)]
     write_checkpoint(tmp_path, RunState.after(SPEC, curve), Path.touch)
     found = latest_checkpoint(tmp_path, SPEC)
@@ -81,7 +81,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000010"]
 
 
-def test_a_writer_that_is_killed_leaves_the_one_before(
+def test_a_killed_writer_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, 1)
@@ -130,7 +130,7 @@ def edit(path: Path, change: Callable[[list[Any]], list[Any]]) -> None:
         ),
     ],
 )
-def test_a_damaged_one_is_refused_and_the_one_before_serves(
+def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(
     tmp_path: Path, name: str, harm, names: list[str]
 ) -> None:
     write(tmp_path, 2)
@@ -148,7 +148,7 @@ def test_a_damaged_one_is_refused_and_the_one_before_serves(
         latest_checkpoint(tmp_path, SPEC)
 
 
-def test_one_of_another_run_is_refused_unless_only_the_saving_differs(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 2)
     other = SPEC.model_copy(update={"seed": 1, "objective": Objective(target=0.5)})
     shown = "objective.target 0.95 there, 0.5 here, seed 0 there, 1 here"
@@ -168,7 +168,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         latest_checkpoint(tmp_path, SPEC)
 
 
-def test_what_was_recorded_of_steps_is_kept(tmp_path: Path) -> None:
+def test_step_records_are_saved_in_checkpoints(tmp_path: Path) -> None:
     measured = at(
         0,
         steps=StepTimes.of([0.1, 0.2, 0.7]),

@@ -31,7 +31,7 @@ def test_every_second_is_in_exactly_one_phase(clock):
     assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
 
 
-def test_the_ledger_goes_on_from_earlier_seconds(clock):
+def test_the_ledger_continues_from_earlier_seconds(clock):
     ledger = Ledger("setup", clock=clock, earlier={"setup": 1.0, "train": 5.0, "input": 0.5})
     zeros = dict.fromkeys(
         ("compile", "eval", "checkpoint", "report", "train_cpu", "disturbed"), 0.0
@@ -61,11 +61,11 @@ def test_merge_takes_the_slowest_rank_phase_by_phase():
         (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
     ],
 )
-def test_what_others_took_of_four_seconds(use, seconds):
+def test_seconds_taken_by_other_processes(use, seconds):
     assert use.disturbed_s(4.0) == pytest.approx(seconds)
 
 
-def test_the_processor_is_read_at_the_edges_of_training_alone(clock):
+def test_cpu_usage_is_read_only_when_training_begins_and_ends(clock):
     uses = [CpuUse(10.0, 1.0, 20.0), CpuUse(12.0, 3.0, 24.0), CpuUse(50.0), CpuUse(51.0)]
     ledger = Ledger(
         "setup", clock=clock, cpu=lambda: uses.pop(0), earlier={"train": 9.0, "train_cpu": 7.0}
@@ -92,7 +92,7 @@ def test_the_processor_is_read_at_the_edges_of_training_alone(clock):
         ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
     ],
 )
-def test_the_processor_is_read_wherever_this_runs(files, taken, tmp_path, monkeypatch):
+def test_cpu_usage_is_read_on_every_kind_of_host(files, taken, tmp_path, monkeypatch):
     usual = {
         "proc/self/schedstat": "0 0 0",
         "proc/self/task/1/schedstat": "0 3000000000 0",

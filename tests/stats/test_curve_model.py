@@ -23,7 +23,7 @@ def run_to(
         model.observe(run, tau * share, share, tau if step == 10 else None)
 
 
-def test_a_curve_is_carried_on_as_those_that_came_to_the_target_went() -> None:
+def test_a_curve_is_extrapolated_by_curves_that_reached_the_target() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "whole", ONE, 100.0)
     run_to(model, "half", ONE, 300.0, until=0.5)
@@ -35,7 +35,7 @@ def test_a_curve_is_carried_on_as_those_that_came_to_the_target_went() -> None:
     assert deviation > exact
 
 
-def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
+def test_a_curve_is_extrapolated_by_the_shape_that_fits_it() -> None:
     """One shape is linear, the other is halfway to the target after a tenth of the amount."""
     straight, bent = np.array([0.0, 0.0]), np.array([1.0, 0.0])
     shapes = Shapes(0.0, 1.0, ModelSettings(fit=1.0))
@@ -50,7 +50,7 @@ def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
     assert fast_at_first == pytest.approx(math.log(100 / 40), abs=0.15)
 
 
-def test_before_a_run_has_come_to_the_target_a_nearer_one_counts() -> None:
+def test_before_any_hit_an_interim_target_is_used() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     for run, tau in (("a", 100.0), ("b", 150.0), ("c", 200.0), ("d", 800.0)):
         run_to(model, run, ONE, tau, until=0.6)
@@ -60,7 +60,7 @@ def test_before_a_run_has_come_to_the_target_a_nearer_one_counts() -> None:
     assert log["d"] - log["a"] == pytest.approx(math.log(8), abs=0.2)
 
 
-def test_a_run_that_missed_is_no_quick_one() -> None:
+def test_a_run_that_missed_is_not_predicted_to_be_fast() -> None:
     """Even if it was the first run to pass the interim target."""
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "missed", ONE, 100.0, until=0.9)
@@ -73,7 +73,7 @@ def test_a_run_that_missed_is_no_quick_one() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 1.0])
-def test_what_is_told_twice_or_out_of_order_counts_once(target: float | None) -> None:
+def test_repeated_evaluations_count_once(target: float | None) -> None:
     model = CurveModel(1, 1, baseline=None, target=target)
     model.begin("a", ONE)
     for amount in (10.0, 20.0, 20.0, 10.0):
@@ -84,7 +84,7 @@ def test_what_is_told_twice_or_out_of_order_counts_once(target: float | None) ->
     assert model.is_known
 
 
-def test_a_run_that_began_anew_keeps_the_best_that_it_had() -> None:
+def test_a_restarted_run_keeps_its_best_value() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "whole", ONE, 100.0)
     model.begin("anew", ONE)
@@ -102,7 +102,7 @@ def test_values_that_not_all_configurations_have() -> None:
     assert surface.means(points) == pytest.approx([0.0, 1.0, 2.0], abs=0.25)
 
 
-def test_one_left_out_is_predicted_as_if_it_had_never_been() -> None:
+def test_leave_one_out_predictions_equal_those_of_the_other_observations() -> None:
     rng = np.random.default_rng(0)
     points = np.c_[np.zeros(6), rng.normal(size=6)]
     values, errors = rng.normal(size=6), np.full(6, 0.3)
@@ -129,7 +129,7 @@ def test_variances_are_those_of_the_covariance_and_fall_beside_what_runs() -> No
     assert beside[1] < plain[1]
 
 
-def test_of_many_runs_the_best_and_the_latest_are_modeled() -> None:
+def test_only_the_best_and_the_latest_of_many_runs_are_modeled() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0, settings=ModelSettings(most=20))
     for number in range(60):
         run_to(model, str(number), np.array([0.0, number / 20]), 100.0 + number)

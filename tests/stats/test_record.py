@@ -106,7 +106,7 @@ MEASURED = {
 }
 
 
-def test_what_was_recorded_of_steps_stands_in_the_line_where_it_is_there():
+def test_optional_fields_are_in_the_line_if_present():
     assert tuple(MEASURED) == OPTIONAL_KEYS
     line = evaluation(**MEASURED).line("0007")
     assert set(line) == {"kind", "trial", *CURVE_KEYS, *OPTIONAL_KEYS}

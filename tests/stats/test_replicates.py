@@ -36,7 +36,7 @@ def test_expected_running_time_counts_what_misses_have_spent() -> None:
     assert expected_running_time([]) == math.inf
 
 
-def test_a_miss_puts_a_faster_configuration_behind_a_steady_one() -> None:
+def test_a_miss_ranks_a_faster_configuration_behind_a_steady_one() -> None:
     """The median of the hits would rank the faster configuration first."""
     groups = {
         "fast": [*hits(0.85, 0.85), Replicate(2.0, is_hit=False)],
@@ -64,7 +64,7 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
     assert pooled([hits(0.1)], is_timed=False) == VALUES
 
 
-def test_misses_count_as_the_spread_that_they_make() -> None:
+def test_misses_increase_the_standard_error() -> None:
     """The standard error of a log ERT against 20,000 draws, with 80 % hits."""
     rng = np.random.default_rng(3)
     seconds = np.exp(SIGMA * rng.normal(size=(20_000, 12)))
@@ -77,7 +77,7 @@ def test_misses_count_as_the_spread_that_they_make() -> None:
     assert effective_runs([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
 
-def test_two_are_apart_beyond_what_luck_makes_of_one_look() -> None:
+def test_is_apart_uses_the_t_quantile() -> None:
     noise = Noise(SIGMA, 20)
     best = hits(1, 1, 1, 1)
     edge = math.exp(t.ppf(0.975, 20) * SIGMA * math.sqrt(1 / 4 + 1 / 4))

@@ -17,7 +17,7 @@ def first_decision(differences, **keys):
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "with misses"])
-def test_the_same_is_named_better_in_at_most_five_of_hundred_at_any_stopping_time(kind):
+def test_equal_pairs_are_rarely_found_better_at_any_stopping_time(kind):
     rng, wrong, studies = np.random.default_rng(7), 0, 80
     for _ in range(studies):
         drawn = rng.standard_normal(30) if kind == "normal" else rng.standard_t(1.5, 30)
@@ -43,13 +43,13 @@ def test_the_interval_holds_the_truth_and_narrows():
     assert many.effect == pytest.approx(np.median(drawn))
 
 
-def test_no_difference_that_matters_is_an_answer():
+def test_a_difference_below_the_margin_counts_as_the_same():
     drawn = (np.random.default_rng(2).standard_normal(40) * 0.005).tolist()
     assert compare(drawn, smallest=0.02).outcome == "same"
     assert compare(drawn).outcome == "undecided"
 
 
-def test_misses_count_as_far_and_pairs_of_misses_teach_nothing():
+def test_misses_count_as_infinite_and_pairs_of_misses_are_ignored():
     assert outcome_of([math.inf] * 8) == "better"
     assert compare([math.nan] * 8).outcome == "undecided"
     found = compare([math.inf, math.nan, math.inf])

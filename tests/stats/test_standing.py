@@ -87,7 +87,7 @@ def test_the_time_between_two_evaluations(
         assert seconds(values, objective=objective, baseline_value=0.5) == (0.8, True)
 
 
-def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:
+def test_a_time_is_not_interpolated_over_missing_evaluations() -> None:
     made, points = run([0.5, 0.8, 1.0])
     raw = TimeToTarget(3.0, is_interpolated=False)
     assert interpolated_time(made, points[2:]) == raw, "continued: what came before is lost"
@@ -101,7 +101,7 @@ def budget(value: float, failure: Failure | None = None, **metric: str) -> RunRe
     return replace(made, failure=failure)
 
 
-def test_a_run_is_its_seconds_or_its_value() -> None:
+def test_a_replicate_holds_seconds_or_a_value() -> None:
     timed = Objective(target=0.9, baseline_value=0.1)
     hit = record("0000", RunSpec(objective=timed), 2.0, value=1.0)
     assert replicate_of(hit, []) == Replicate(2.0, True)
@@ -114,7 +114,7 @@ def test_a_run_is_its_seconds_or_its_value() -> None:
     assert not replicate_of(budget(0.9, "nan"), []).is_hit
 
 
-def test_a_crash_has_spent_what_no_evaluation_saw() -> None:
+def test_a_crash_costs_the_time_since_its_last_evaluation() -> None:
     crashed = record("0000", RunSpec(objective=Objective(target=0.9)), 2.0, failure="error")
     crashed = replace(crashed, ledger=crashed.ledger | {"other": 3.0})
     assert replicate_of(crashed, []) == Replicate(5.0, False)
@@ -122,7 +122,7 @@ def test_a_crash_has_spent_what_no_evaluation_saw() -> None:
     assert replicate_of(ended, []) == Replicate(2.0, False), "of what ended well it is not training"
 
 
-def test_a_second_costs_its_workers_and_with_a_price_all_that_are_held() -> None:
+def test_the_cost_of_a_second_includes_idle_workers_if_there_is_a_price() -> None:
     runs = [record("0000", RunSpec(num_workers=2), 2.0)]
     assert cost_per_s(None, 2, runs) == 2
     assert cost_per_s(2.5, 2, runs) == pytest.approx(2 * held_per_trained(runs))
@@ -141,7 +141,7 @@ def group(*seconds: float) -> ConfigurationRuns:
     )
 
 
-def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
+def test_ties_separate_repeated_configurations_from_those_that_ran_once() -> None:
     groups = {"best": group(1, 1, 1, 1), "near": group(*[1.1] * 4), "far": group(*[3.0] * 4)}
     once = {
         "once": ConfigurationRuns(Replicate(1.3, True)),
@@ -154,7 +154,7 @@ def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
     assert ties_of({}).repeated == ()
 
 
-def test_what_is_shown_to_differ_by_less_than_matters_runs_no_more() -> None:
+def test_equivalent_configurations_need_no_more_runs() -> None:
     chance = random.Random(0)
     near, far = 1 + SMALLEST / 5, 1 + 2 * SMALLEST
     rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # what a seed does to all

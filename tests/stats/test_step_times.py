@@ -20,7 +20,7 @@ def test_quantiles_are_those_of_the_numbers() -> None:
     assert TypeAdapter(StepTimes).validate_python(asdict(found)) == found
 
 
-def test_steps_that_are_short_or_of_unknown_time_count_for_their_stall_alone() -> None:
+def test_partial_steps_count_only_for_the_longest_step() -> None:
     whole = StepTimes.of([0.2, 0.4])
     assert whole
     assert whole == StepTimes.of([0.2, 0.4], [0.1]) == StepTimes.of([math.nan, 0.2, 0.4])
@@ -65,7 +65,7 @@ def test_single_samples_give_the_sample_covariance() -> None:
     ("parts", "whole", "sizes"),
     [([1.0], 1.0, [8]), ([1.0, 0.0], 1.0, [8, 0]), ([1.0, math.inf], 1.0, [8, 8])],
 )
-def test_steps_that_tell_nothing(parts: list[float], whole: float, sizes: list[int]) -> None:
+def test_steps_without_noise_estimates(parts: list[float], whole: float, sizes: list[int]) -> None:
     assert terms_of_parts(parts, whole, sizes) is None
 
 

@@ -139,7 +139,7 @@ def test_probes_verdict_and_results_folder(workers: Workers, capsys: Any) -> Non
     assert {spec.num_workers for spec in specs.values()} == {2}
 
 
-def test_more_rounds_where_the_spread_hides_it(workers: Workers, capsys: Any) -> None:
+def test_more_rounds_if_the_noise_is_large(workers: Workers, capsys: Any) -> None:
     workers.compute, workers.exchange = 0.001, 0.034
     workers.noise = [1.0, 1.6, 0.6, 1.3, 0.5, 1.5, 0.7]
     assert run("--repeats", "3") == cli.DONE
@@ -158,7 +158,7 @@ def test_one_worker_has_no_exchange_to_leave_out(workers: Workers, capsys: Any) 
     assert "Input-bound: 97 %" in capsys.readouterr().out
 
 
-def test_a_probe_that_fails_ends_it_with_its_cause(workers: Workers, capsys: Any) -> None:
+def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers: Workers, capsys: Any) -> None:
     workers.failure = "oom"
     assert run() == cli.FAILED
     error = capsys.readouterr().err
@@ -245,7 +245,7 @@ def fastest(*arguments: str) -> int:
     return run("--fastest", "--set", "num_workers=1", *arguments)
 
 
-def test_the_fastest_way_is_found_axis_by_axis_and_written(faster: Faster, capsys: Any) -> None:
+def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, capsys: Any) -> None:
     assert fastest() == cli.DONE
     printed = capsys.readouterr().out
     gains = ("x 2.00 micro-batch 16x2", "x 2.00 compile default", " x 4.00")
@@ -277,7 +277,7 @@ def test_the_fastest_way_is_found_axis_by_axis_and_written(faster: Faster, capsy
     assert "micro-batch-32x1-1" in rounds
 
 
-def test_a_way_that_fails_is_said_and_left_out(faster: Faster, capsys: Any) -> None:
+def test_a_failed_alternative_is_reported_and_left_out(faster: Faster, capsys: Any) -> None:
     faster.failure, faster.fails = "oom", lambda spec: spec.batch_size_per_worker == 16
     assert fastest() == cli.DONE
     assert "micro-batch 16x2: left out, oom" in capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: 
 
 
 @pytest.mark.all
-def test_a_run_without_another_way_is_refused(faster: Faster, capsys: Any) -> None:
+def test_a_run_without_alternatives_is_refused(faster: Faster, capsys: Any) -> None:
     settings = "batch_size_per_worker=33", "optimizer=keras:Adam", "strategy=single_process"
     given = [word for one in ("framework=tensorflow", *settings) for word in ("--set", one)]
     assert fastest(*given) == cli.WRONG_INPUT
@@ -301,7 +301,7 @@ def test_a_run_without_another_way_is_refused(faster: Faster, capsys: Any) -> No
     assert [name for name, _ in faster.seen] == ["pilot"], "it tells whether batches matter"
 
 
-def test_of_a_studys_folder_the_best_is_taken(faster: Faster) -> None:
+def test_the_best_configuration_of_a_study_is_diagnosed(faster: Faster) -> None:
     Path("study").mkdir()
     Path("study/best.yaml").write_text(SPEC)
     assert cli.main(["diagnose", "study", "--fastest", "--dry-run"]) == cli.DONE

@@ -63,7 +63,7 @@ def test_the_metric_and_its_chance_level_are_named_before_anything_runs() -> Non
         checked(metric="rmse", target=3.0)
 
 
-def test_a_target_that_is_yet_to_be_set_is_not_compared_with_chance() -> None:
+def test_an_auto_target_is_not_compared_with_the_baseline() -> None:
     content = STUDY | {"dataset": "digits", "objective": {"metric": "loss", "target": "auto"}}
     study, dataset, _ = check_study(*build_study(content, "test"))
     assert (study.objective.metric, study.needs_target) == ("loss", True)
@@ -71,7 +71,7 @@ def test_a_target_that_is_yet_to_be_set_is_not_compared_with_chance() -> None:
     assert dataset.name == "digits"
 
 
-def test_a_target_that_nobody_named_is_for_accuracy_alone() -> None:
+def test_the_default_target_applies_only_to_accuracy() -> None:
     spec = RunSpec.model_validate({"dataset": "digits"})
     assert check_task(spec, ["torch"], is_target_ours=True)[0].target == 0.95
     loss = spec.model_copy(update={"objective": Objective(metric="loss", target=0.95)})
@@ -79,7 +79,7 @@ def test_a_target_that_nobody_named_is_for_accuracy_alone() -> None:
     assert (found.kind, found.target) == ("best_at_budget", None)
 
 
-def test_what_a_workload_says_itself_is_right_has_no_chance_level_of_ours(
+def test_metrics_of_a_workload_have_no_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -112,7 +112,7 @@ class Taken(Own):
         check_task(taken, ["torch"])
 
 
-def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said() -> None:
+def test_worker_counts_without_room_are_left_out_and_reported() -> None:
     study, space = build_study(STUDY, "test")
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     content, words = drop_worker_counts_without_room(STUDY, study, space, ONE_CORE)
@@ -127,7 +127,7 @@ def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said()
     )
 
 
-def test_where_no_count_fits_the_study_is_refused() -> None:
+def test_a_study_without_room_is_refused() -> None:
     content = STUDY | {"space": {"num_workers": [2, 64]}}
     study, space = build_study(content, "test")
     assert drop_worker_counts_without_room(content, study, space, ONE_CORE) == (content, [])
@@ -144,7 +144,7 @@ def test_where_no_count_fits_the_study_is_refused() -> None:
         ({"gpus_per_worker": 1}, {"concurrency": 2}, True, 0),
     ],
 )
-def test_trials_are_asked_for_ahead_where_idle_groups_keep_their_machines(
+def test_trials_are_queued_ahead_if_idle_groups_keep_their_machines(
     fixed: dict[str, Any], search: dict[str, Any], is_local: bool, number: int
 ) -> None:
     study, space = build_study(STUDY | {"fixed": fixed, "search": search}, "test")
@@ -193,7 +193,7 @@ CPUS = {"when": {"num_workers": 1}, "values": [1, 2]}, {"when": {"num_workers": 
 
 
 @pytest.mark.parametrize(("cpus", "left"), [([2, 1], ["workers 2 of 2 CPU"]), (list(CPUS), [])])
-def test_combinations_that_have_no_room_are_left_out_and_said(
+def test_combinations_without_room_are_left_out_and_reported(
     cpus: list[Any], left: list[str], tmp_path: Path
 ) -> None:
     """Combinations that `when` leaves out are not mentioned."""
@@ -214,7 +214,7 @@ def test_combinations_that_have_no_room_are_left_out_and_said(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:10001", "host:port", ":6379"])
-def test_an_address_that_cannot_be_one(address: str) -> None:
+def test_invalid_addresses_are_refused(address: str) -> None:
     with refused(ErrorCode.INVALID_VALUE, "--address", address):
         check_address(address)
     for fine in (None, "auto", "local", "host:6379"):
@@ -256,7 +256,7 @@ class Net(Workload):
 """
 
 
-def test_the_plan_says_which_samples_stand_in_two_splits(tmp_path: Path) -> None:
+def test_samples_in_two_splits_are_reported(tmp_path: Path) -> None:
     rows = [f"{number % 90},{'xy'[number % 2]},{'ab'[number % 2]}" for number in range(200)]
     file = tmp_path / "table.csv"
     file.write_text("\n".join(["number,kind,label", *rows]))
@@ -277,7 +277,7 @@ def test_the_plan_says_which_samples_stand_in_two_splits(tmp_path: Path) -> None
         ({"model": {"unit": [10, 20]}}, ErrorCode.UNKNOWN_KEY, ["model.unit", "units"]),
     ],
 )
-def test_what_a_model_cannot_start_from_is_refused_without_building_it(
+def test_invalid_model_settings_are_refused_without_building_the_model(
     space: dict[str, Any],
     code: ErrorCode,
     names: list[str],
@@ -296,7 +296,7 @@ def test_what_a_model_cannot_start_from_is_refused_without_building_it(
     ("workload", "num_remarks"),
     [("$ python train.py", 1), ("$torchrun python train.py", 0), ("loop.py:train", 0)],
 )
-def test_workers_that_a_launcher_or_a_trainer_finds_need_no_name(
+def test_launchers_and_trainers_find_workers_without_num_workers(
     workload: str, num_remarks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -328,7 +328,7 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
         *(({}, {GPUS: gpus}, False, {GPUS: gpus}, None) for gpus in (0, 1)),
     ],
 )
-def test_gpus_that_are_there_are_used_where_nobody_says_otherwise(
+def test_available_gpus_are_used_by_default(
     changes: dict[str, Any],
     given: dict[str, int],
     all_workers: bool,
@@ -357,7 +357,7 @@ def test_gpus_that_are_there_are_used_where_nobody_says_otherwise(
         (RunSpec().document(), 0, None),
     ],
 )
-def test_one_run_trains_on_gpus_that_are_there(
+def test_one_run_trains_on_available_gpus(
     content: dict[str, Any], gpus: float, says: str | None, torch_alone: None
 ) -> None:
     spec = RunSpec.model_validate(content)
@@ -375,7 +375,7 @@ def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_a
         check_gpus([of_gpus])
 
 
-def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
+def test_a_framework_that_does_not_answer_is_not_reported_as_without_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     late = "it did not answer within 120 s"

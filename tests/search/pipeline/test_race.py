@@ -198,13 +198,15 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) ->
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
-def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Make) -> None:
+def test_a_run_at_the_target_is_not_capped_while_it_holds_it(make_world: Make) -> None:
     world = make_world(race=20)
     world.value = 0.9
     assert "cap" not in {run.stop for run in world.run().values()}
 
 
-def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_path: Path) -> None:
+def test_an_interrupted_race_resumes_with_the_runs_that_are_left(
+    world: World, tmp_path: Path
+) -> None:
     world.ends_after = 3
     with pytest.raises(StudyError):
         world.run()
@@ -223,7 +225,7 @@ def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_p
 
 
 @pytest.mark.parametrize(("often", "is_confirmed"), [(1, True), (99, False)])
-def test_a_run_whose_workers_are_lost_is_tried_again_while_others_teach_something(
+def test_a_run_that_lost_its_workers_is_repeated_while_others_succeed(
     often: int, is_confirmed: bool, world: World
 ) -> None:
     world.breaks["0001-race0"] = often
@@ -234,7 +236,7 @@ def test_a_run_whose_workers_are_lost_is_tried_again_while_others_teach_somethin
     assert named(runs, "confirm"), "the others race on"
 
 
-def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
+def test_a_single_candidate_that_misses_has_no_solo_runs(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [*SEARCH][1:]:
@@ -261,7 +263,7 @@ def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     assert "0003-confirm1" in {*before, *runs}
 
 
-def test_more_runs_tell_who_is_cheapest_where_the_fastest_is_known(
+def test_more_runs_decide_the_cheapest_once_the_fastest_is_known(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"0001": 5.0, "0002": 5.1, "0003": 3.0, "0000": 60.0, "0004": 60.0}
@@ -274,9 +276,7 @@ def test_more_runs_tell_who_is_cheapest_where_the_fastest_is_known(
     assert {runs[name].source for name in named(runs, "race")} >= {"0001", "0002"}
 
 
-def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_new_winner_after_solo_misses_runs_alone_too(world: World, tmp_path: Path) -> None:
     world.ends_at, world.limit_s = ("0001-confirm",), 9.0
     alone = named(world.run(), "confirm")
     assert alone[:2] == ["0001-confirm0", "0001-confirm1"]
@@ -302,7 +302,7 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert f" {runs} runs " in world.notes[0]
 
 
-def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
+def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
     world.by_budget([{"value": value} for value in (0.91, 0.90, 0.93, 0.92)])
     world.values = dict.fromkeys(("0000", "0002", "0003"), 0.90) | {"0001": 0.95}
     runs = world.run()
@@ -320,7 +320,7 @@ def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
         ({STUDY_KEY_MORE: {"asked": 8, "until": 10**9}}, 8, 1, 9),
     ],
 )
-def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(
+def test_an_interrupted_more_is_resumed_by_the_same_command(
     held: dict[str, Any], asked: int, raced: int, until: int
 ) -> None:
     assert more_until(asked, held, raced) == until

@@ -67,7 +67,7 @@ def test_the_target_is_the_median_of_what_was_held_less_half_a_point() -> None:
     assert held([0.9], 2) is None
 
 
-def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_median() -> None:
+def test_targets_of_metrics_that_are_not_proportions() -> None:
     rmse = METRICS["rmse"]
     assert held([9.0, 0.3, 0.8, 0.5], 2, rmse) == 0.8
     assert held([float("nan"), 0.5], 2, rmse) is None
@@ -79,7 +79,7 @@ def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_m
         target_from([1.99, 1.99], 2.0, rmse)
 
 
-def test_a_study_that_goes_on_keeps_what_it_set() -> None:
+def test_a_resumed_study_keeps_its_reference_settings() -> None:
     study, _ = build_study(STUDY, "test")
     assert (study.auto, study.needs_target) == (["target", "eval_every_samples"], True)
     before = study.document() | {"is_set": True, "fixed": {"eval_every_samples": 345}}
@@ -199,7 +199,7 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
 
 
 @pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
-def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
+def test_the_target_leaves_time_for_a_search_and_a_reference_run_counts_as_a_trial(
     machine: Make, left_s: float, tau: float
 ) -> None:
     """If a time limit ended the reference, its target comes from the first half."""
@@ -222,7 +222,7 @@ def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
 
 
 @pytest.mark.parametrize("budget", [240.0, None])
-def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
+def test_a_reference_run_counts_as_a_trial_under_a_time_budget(
     machine: Make, budget: float | None
 ) -> None:
     """If the budget ends all trials, the reference run is the result."""
@@ -245,7 +245,7 @@ def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
         one.set()
 
 
-def test_where_the_reference_fails_trials_are_evaluated_as_often_as_it_was(machine: Make) -> None:
+def test_a_failed_reference_keeps_its_evaluation_interval(machine: Make) -> None:
     one = machine(None, target=0.9)
     one.failing = {"reference0"}
     study, (how,) = one.set()
@@ -254,7 +254,7 @@ def test_where_the_reference_fails_trials_are_evaluated_as_often_as_it_was(machi
     assert "(error" in how
 
 
-def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluations() -> None:
+def test_a_reference_that_missed_the_target_still_sets_the_interval() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
@@ -264,7 +264,7 @@ def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluation
 
 
 @pytest.mark.parametrize(("best", "target"), [(0.58, 0.62), (0.9, 0.895)])
-def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target: float) -> None:
+def test_a_target_is_better_than_chance(best: float, target: float) -> None:
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="epochs")
     runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
@@ -275,7 +275,7 @@ def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target:
 
 
 @pytest.mark.parametrize(("end", "is_said"), [(0.9, True), (0.45, False)])
-def test_a_target_that_rewards_fast_starts_is_said(end: float, is_said: bool) -> None:
+def test_a_target_that_rewards_fast_starts_is_reported(end: float, is_said: bool) -> None:
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="max_train_seconds")
     points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]

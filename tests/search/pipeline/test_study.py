@@ -38,7 +38,7 @@ def pipeline_in(store: Store) -> StudyPipeline:
     return made
 
 
-def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_so(
+def test_a_session_that_starts_after_the_budget_only_notes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for begins in ("set_by_reference", "run_trials", "verify"):
@@ -67,14 +67,14 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     assert (tmp_path / "best.yaml").is_file()
 
 
-def test_what_reading_the_data_leaves_nothing_of_starts_no_session() -> None:
+def test_a_budget_used_up_by_loading_data_starts_no_session() -> None:
     refuse_spent(Deadline(None))
     refuse_spent(Deadline(100.0))
     with refused(ErrorCode.NO_TIME, "9 s", "5 s", "--time-budget"):
         refuse_spent(Deadline(5.0, began=time.perf_counter() - 9.0))
 
 
-def test_a_study_with_new_trials_is_over_after_its_next_race(
+def test_new_trials_make_the_confirmation_unfinished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(tmp_path) as store:

@@ -54,7 +54,7 @@ def test_a_study_that_minimizes_finds_the_best_and_trains_little_elsewhere() -> 
     assert np.mean(bad or [0.0]) < 200, "of 800"
 
 
-def test_without_a_target_the_best_values_seen_count() -> None:
+def test_without_a_target_the_best_values_so_far_are_the_target() -> None:
     found: list[tuple[float, float]] = []
     study = optuna.create_study(direction="maximize", sampler=CurveSampler(seed=1))
     study.optimize(objective_of(1, found), n_trials=30)

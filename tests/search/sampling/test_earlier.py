@@ -77,7 +77,7 @@ def search_in(folder: Path, *, apart: bool = True, **changes: Any) -> Search:
 
 @pytest.mark.parametrize("eval_interval", [None, 77])
 @pytest.mark.parametrize("apart", [True, False])
-def test_trials_inside_the_space_are_told(
+def test_earlier_trials_inside_the_space_are_learned(
     apart: bool, eval_interval: int | None, tmp_path: Path
 ) -> None:
     fixed = {"eval_every_samples": eval_interval} if eval_interval else {}
@@ -105,7 +105,7 @@ ADAM_ALONE = STUDY["space"] | {
     ("earlier", "changes", "number"),
     [({}, {"space": ADAM_ALONE}, 3), ({"fixed": {"weight_decay": 0.1}}, {}, 0)],
 )
-def test_what_is_outside_of_the_space_is_left_out(
+def test_earlier_trials_outside_the_space_are_left_out(
     earlier: dict[str, Any], changes: dict[str, Any], number: int, tmp_path: Path
 ) -> None:
     folder = earlier_folder(tmp_path / "earlier", **earlier)
@@ -159,7 +159,7 @@ def test_scores_are_of_the_fastest_placement_and_default_rates_are_left_out(tmp_
 AUTO = {"objective": {"target": 0.95, "max_train_seconds": "auto"}}
 
 
-def test_what_is_auto_is_taken_from_the_earlier_study(tmp_path: Path) -> None:
+def test_auto_settings_are_taken_from_the_earlier_study(tmp_path: Path) -> None:
     folder = earlier_folder(tmp_path / "earlier", **AUTO)
     earlier = load_earlier(folder, build(**AUTO))
     study, words = settings_of(earlier, build(**AUTO))
@@ -213,7 +213,7 @@ OWN = {
 NEW = OWN | {"space": {"learning_rate": OWN["space"]["learning_rate"], "model": {"n": [1, 2, 3]}}}
 
 
-def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) -> None:
+def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> None:
     spec = RunSpec.model_validate(
         {
             "workload": "loop.py:train",
@@ -272,7 +272,7 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
         ("nowhere.csv", ErrorCode.NOT_FOUND),
     ],
 )
-def test_what_is_none_of_these_is_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
+def test_other_sources_are_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("learning_rate,accuracy\n0.1,0.9\n")
     with refused(code, place):
         told(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)

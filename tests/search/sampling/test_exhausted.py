@@ -24,7 +24,7 @@ from tests.search.made_up import (
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "model"])
-def test_regions_that_fail_are_left(sampler: str, tmp_path: Path) -> None:
+def test_regions_that_fail_are_avoided(sampler: str, tmp_path: Path) -> None:
     """Batches of 128 run out of memory, and Adam diverges from 0.01 on."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
@@ -48,7 +48,7 @@ def test_regions_that_fail_are_left(sampler: str, tmp_path: Path) -> None:
         ({"step_at": [[0.5, 0.75], [0.3]], "optimizer": ["adam", "sgd"]}, 4),
     ],
 )
-def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(
+def test_finite_spaces_are_tried_completely(
     space: dict[str, Any], number: int, tmp_path: Path
 ) -> None:
     content = STUDY | {"space": space, "search": {"trials": 60, "priors": False}}
@@ -58,7 +58,7 @@ def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(
     assert make_search(tmp_path, content, runs=by_name(ended)).suggest() is None
 
 
-def test_a_space_taken_apart_is_exhausted_when_every_placement_was_run(tmp_path: Path) -> None:
+def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path: Path) -> None:
     space = {"num_workers": [1, 2], "batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 20}}
     ended = run_all(make_search(tmp_path, content, apart=True), trained)

@@ -28,7 +28,7 @@ from tests.search.made_up import (
     ("failure", "is_own"),
     [("timeout", True), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
 )
-def test_a_configuration_s_own_fault_is_never_good_and_the_machine_s_is_not_told(
+def test_failures_are_reported_unless_the_machine_caused_them(
     failure: Failure, is_own: bool, tmp_path: Path
 ) -> None:
     one = make_search(tmp_path)
@@ -41,7 +41,7 @@ def test_a_configuration_s_own_fault_is_never_good_and_the_machine_s_is_not_told
 
 @pytest.mark.parametrize("stop", [None, "max_train_seconds"])
 @pytest.mark.parametrize(("sampler", "state"), [("tpe", "PRUNED"), ("cmaes", "COMPLETE")])
-def test_what_was_stopped_or_missed_has_the_expected_seconds(
+def test_stopped_and_missed_trials_have_predicted_seconds(
     sampler: str, state: str, stop: StopReason | None, tmp_path: Path
 ) -> None:
     """A stopped trial at its samples, a miss at none; as values for samplers of COMPLETE ones."""
@@ -65,7 +65,7 @@ START = 4
 """Number of trials after which the speed of each placement is known."""
 
 
-def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
+def test_optuna_gets_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
     """Wherever a trial ran, once the speed of both is known."""
     space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 12}}
@@ -80,7 +80,7 @@ def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> 
             assert told[name] == pytest.approx(fastest, abs=0.01), name
 
 
-def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
+def test_nsga2_gets_seconds_and_worker_seconds(tmp_path: Path) -> None:
     search = {"trials": 12, "sampler": "nsga2", "priors": False}
     one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
     run_all(one, trained)

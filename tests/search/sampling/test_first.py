@@ -33,7 +33,7 @@ def found(records: Any) -> list[tuple[float, Any, float]]:
     return [(one.learning_rate, one.model.get("n"), one.weight_decay) for one in specs]
 
 
-def test_they_run_first_in_a_grid_and_each_once(tmp_path: Path) -> None:
+def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> None:
     one = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
     ran = found(run_all(one))
     assert ran[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
@@ -52,7 +52,7 @@ def test_the_number_of_trials_counts_them_and_any_sampler_goes_on(
     assert all(n in (1, 2) for _, n, _ in found(ended)[2:])
 
 
-def test_what_is_not_named_is_as_of_a_reference_run() -> None:
+def test_missing_keys_of_a_first_configuration_get_typical_values() -> None:
     content = STUDY | {"search": {"first": [{"learning_rate": 5.0, "optimizer": "adam"}]}}
     study, space = build_study(content, "test")
     spec = reference_spec(study, space)
@@ -61,7 +61,7 @@ def test_what_is_not_named_is_as_of_a_reference_run() -> None:
     assert spec.num_workers == plain.num_workers
 
 
-def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path) -> None:
+def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path: Path) -> None:
     first = [OUTSIDE, OTHERWISE, INSIDE]
     one = search_in(tmp_path, first)
     ended = run_all(one, most=1)
@@ -76,7 +76,7 @@ def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(2.0, 3), (None, 4)])
-def test_a_reference_run_of_it_that_counts_as_a_trial_is_it(
+def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(
     tmp_path: Path, seconds: float | None, runs: int
 ) -> None:
     """If it ended before the target, the configuration runs again."""
@@ -89,7 +89,7 @@ def test_a_reference_run_of_it_that_counts_as_a_trial_is_it(
     assert len(run_all(one)) == runs
 
 
-def test_one_beside_the_placements_of_a_space_taken_apart(tmp_path: Path) -> None:
+def test_a_first_configuration_outside_a_factorized_space_runs(tmp_path: Path) -> None:
     first = [{"learning_rate": 50.0, "optimizer": "lars", "batch_size_per_worker": 48}]
     one = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)
     ended = run_all(one, lambda name, spec: record(name, spec, 2.0, samples=1000))
@@ -108,6 +108,8 @@ def test_one_beside_the_placements_of_a_space_taken_apart(tmp_path: Path) -> Non
         ({"n": 1}, "n", ErrorCode.UNKNOWN_KEY),
     ],
 )
-def test_one_that_no_run_is_of_is_refused(first: dict[str, Any], key: str, code: ErrorCode) -> None:
+def test_invalid_first_configurations_are_refused(
+    first: dict[str, Any], key: str, code: ErrorCode
+) -> None:
     with refused(code, "search.first.0", key):
         build_study(GRID | {"search": {"first": [first]}}, "s.yaml")

@@ -81,7 +81,7 @@ def test_a_space_of_two_configurations_has_two_trials(
     assert one.num_trials == len(run(one)) == one.num_finished == 2
 
 
-def test_a_grid_that_is_too_large_is_refused_by_its_number_before_it_is_listed() -> None:
+def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
     keys = {f"model.k{number}": [0, 1] for number in range(60)}
     for trials in (None, 8):
         content = GRID | {"space": keys, "search": {"sampler": "grid", "trials": trials}}

@@ -61,7 +61,7 @@ def spec_of(**changes: Any) -> RunSpec:
         ({"eval_every_samples": 77}, True),
     ],
 )
-def test_a_run_is_of_the_space_or_not(
+def test_params_of_runs_inside_and_outside_the_space(
     changes: dict[str, Any], is_inside: bool, apart: bool
 ) -> None:
     study, space = build_study(STUDY, "test")

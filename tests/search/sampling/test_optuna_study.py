@@ -93,7 +93,7 @@ def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path) -> None:
+def test_records_are_restored_as_they_were_reported(number: int, tmp_path: Path) -> None:
     told = make_search(tmp_path / "told", study())
     runs = by_name([one for one in run_all(told, mixed, most=4) if int(one.trial) == number])
     name = f"{number:04d}"
