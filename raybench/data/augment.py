@@ -243,7 +243,7 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     """Change brightness, contrast and saturation of uint8 or float32 images, in this order.
 
     Brightness scales a pixel, contrast its distance from the mean gray of the image, and saturation
-    its distance from its own gray. All three together are a linear function, `own` * pixel +
+    its distance from its own gray. All three together are a linear function, `gain` * pixel +
     `greys`, so uint8 images are clipped only once, at the end. float32 images are not clipped, as
     their range is unknown. Unless there are three channels, gray is the mean of the channels and
     the saturation is not changed.
@@ -264,14 +264,14 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     if images.dtype == np.uint8:
         offset += 0.5  # for rounding, since the cast to uint8 truncates
     both = brightness * contrast
-    factor, offset, own = (
+    factor, offset, gain = (
         numbers.astype(np.float32)[:, None]
         for numbers in (both * (1 - saturation), offset, both * saturation)
     )
     greys *= factor
     greys += offset
     for channel, plane in enumerate(planes):
-        plane *= own
+        plane *= gain
         plane += greys
         if images.dtype == np.uint8:
             np.clip(plane, 0, 255, out=plane)
@@ -400,9 +400,9 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
     changed = images.copy()
     size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
-        chunk, own = changed[start : start + size], keys[start : start + size]
+        chunk, chunk_keys = changed[start : start + size], keys[start : start + size]
         for place, settings in augmentations:
-            chunk = CHANGES[settings.kind](chunk, Draws(own, place), settings)
+            chunk = CHANGES[settings.kind](chunk, Draws(chunk_keys, place), settings)
         changed[start : start + size] = chunk  # copies nothing if chunk was changed in place
     return changed
 

@@ -78,10 +78,10 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
                 f"{where}{name} has inputs of shape {inputs.shape}, not (N, features) or images.",
                 ErrorCode.INVALID_DATA,
             )
-    own, others = _types_of(split), _types_of(train)
-    if own != others:
+    types, train_types = _types_of(split), _types_of(train)
+    if types != train_types:
         raise UserError(
-            f"{where} has {own}, but the train split has {others}; convert one of them.",
+            f"{where} has {types}, but the train split has {train_types}; convert one of them.",
             ErrorCode.INVALID_DATA,
         )
 
@@ -250,11 +250,12 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     counts = np.array(
         [np.bincount(split_labels, minlength=dataset.num_classes) for split_labels in labels]
     )
-    for split, own in zip(SPLITS[1:], counts[1:], strict=True):
-        if own.sum() > 1 and own.max() == own.sum():
+    for split, class_counts in zip(SPLITS[1:], counts[1:], strict=True):
+        if class_counts.sum() > 1 and class_counts.max() == class_counts.sum():
             yield (
-                f"all {own.sum():,} {split} samples belong to one class, '{names[own.argmax()]}', "
-                "so they do not show whether the model distinguishes classes."
+                f"all {class_counts.sum():,} {split} samples belong to one class, "
+                f"'{names[class_counts.argmax()]}', so they do not show whether the model "
+                "distinguishes classes."
             )
     unknown = np.flatnonzero((counts[0] == 0) & (counts.sum(axis=0) > 0))
     if len(unknown):

@@ -39,12 +39,12 @@ def available_bytes() -> int:
     left = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
         root = _CGROUP_FOLDER / controller
-        own = root
+        group = root
         if _OWN_GROUPS.is_file():  # lines such as `4:cpu,memory:/slurm/job_7`
             lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
             places = (path for _, known, path in lines if controller in known.split(","))
-            own = root / next(places, "/").lstrip("/")
-        folders = [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
+            group = root / next(places, "/").lstrip("/")
+        folders = [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
         left += [_container_bytes_left(*(folder / name for name in names)) for folder in folders]
     return min(left)
 

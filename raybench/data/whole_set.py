@@ -114,12 +114,12 @@ def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:
         is_one, scores = labels == number, answers[:, number]
         values.append(float(roc_auc_score(is_one, scores)))
         above = np.zeros(len(labels))
-        for own in (is_one, ~is_one):
+        for is_class in (is_one, ~is_one):
             # The rank among all less the rank within the class: how many of the other are below.
-            below = rankdata(scores)[own] - rankdata(scores[own])
-            share = below / (len(labels) - own.sum())
-            above[own] = (share if own is is_one else 1 - share) - values[-1]
-            above[own] /= own.sum()
+            below = rankdata(scores)[is_class] - rankdata(scores[is_class])
+            share = below / (len(labels) - is_class.sum())
+            above[is_class] = (share if is_class is is_one else 1 - share) - values[-1]
+            above[is_class] /= is_class.sum()
         influence += above / len(chosen)
     return float(np.mean(values)), math.sqrt(float(influence @ influence))
 

@@ -134,7 +134,7 @@ def check_task(
         with user_code_errors(f"{source}: reading its samples failed"):
             check_dataset(dataset, source, is_own=is_own)
         check_augment(dataset, spec.augment)
-        metric = find_metric(objective.metric, task=task, own=own)
+        metric = find_metric(objective.metric, task=task, custom=own)
         has_own_loss = workload.torch_loss is not None or workload.keras_loss is not None
         # The labels alone do not tell the baseline value of the user's own loss.
         if metric.per_sample != "loss" or not has_own_loss:
@@ -142,7 +142,7 @@ def check_task(
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    return resolved(objective, task=task, own=own, baseline_value=baseline_value), dataset
+    return resolved(objective, task=task, custom=own, baseline_value=baseline_value), dataset
 
 
 def _reported(objective: Objective) -> Metric:

@@ -188,29 +188,29 @@ ACCURACY = METRICS["accuracy"]
 
 
 def find_metric(
-    name: str | None, *, task: Task = "classification", own: Metric | None = None
+    name: str | None, *, task: Task = "classification", custom: Metric | None = None
 ) -> Metric:
     """Return a metric by name.
 
     Args:
-        name: Name of the metric; by default that of `own`, or the default of the task.
+        name: Name of the metric; by default that of `custom`, or the default of the task.
         task: Task of the dataset.
-        own: Metric that the workload defines, if any.
+        custom: Metric that the workload defines, if any.
 
     Raises:
         UserError: The name is unknown, or the metric is not defined for the task.
     """
-    if own is not None and not re.fullmatch(METRIC_NAME, own.name):
+    if custom is not None and not re.fullmatch(METRIC_NAME, custom.name):
         raise UserError(
-            f"The workload's metric has the invalid name '{own.name}'; use one line of at most 80 "
-            "characters that begins with a letter.",
+            f"The workload's metric has the invalid name '{custom.name}'; use one line of at most "
+            "80 characters that begins with a letter.",
             ErrorCode.INVALID_VALUE,
         )
-    if own is not None and name in (None, own.name):
-        return own
+    if custom is not None and name in (None, custom.name):
+        return custom
     name = DEFAULTS[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
     if name not in METRICS:
-        known = [*METRICS, *OTHER_METRIC_NAMES, *([own.name] if own else [])]
+        known = [*METRICS, *OTHER_METRIC_NAMES, *([custom.name] if custom else [])]
         raise UserError(
             f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}",
             ErrorCode.UNKNOWN_NAME,

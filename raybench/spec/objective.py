@@ -109,21 +109,21 @@ def naming(metric: Metric) -> dict[str, object]:
 
 
 def resolved(
-    objective: Objective, *, task: Task, own: Metric | None, baseline_value: float | None
+    objective: Objective, *, task: Task, custom: Metric | None, baseline_value: float | None
 ) -> Objective:
     """Return the objective with its metric, direction and baseline value set.
 
     Args:
         objective: Objective as given in the file.
         task: Task of the dataset.
-        own: Metric that the workload defines, if any.
+        custom: Metric that the workload defines, if any.
         baseline_value: Metric of a constant prediction, computed from the labels.
 
     Raises:
         UserError: The metric does not exist for the task, keys contradict the metric, or a constant
             prediction already reaches the target.
     """
-    metric = find_metric(objective.metric, task=task, own=own)
+    metric = find_metric(objective.metric, task=task, custom=custom)
     is_max, target = metric.direction == "max", objective.target
     for key in ("direction", "is_share"):
         own_value = getattr(metric, key)

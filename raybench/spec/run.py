@@ -354,9 +354,11 @@ class RunSpec(Document):
         """Return the spec as plain data for other programs, with the optimizer's defaults filled
         in: momentum, beta2 and epsilon, without those that the optimizer does not read.
         `without_defaults` is the inverse."""
-        own = DEFAULTS.get(self.optimizer, {})
+        defaults = DEFAULTS.get(self.optimizer, {})
         document = self.document()
-        document |= {key: own.get(key) for key in OPTIMIZER_DEFAULT_KEYS if document[key] is None}
+        document |= {
+            key: defaults.get(key) for key in OPTIMIZER_DEFAULT_KEYS if document[key] is None
+        }
         return {
             key: value
             for key, value in document.items()
@@ -366,9 +368,11 @@ class RunSpec(Document):
     def without_defaults(self) -> "RunSpec":
         """Return a copy in which momentum, beta2 and epsilon are None if they have the optimizer's
         defaults."""
-        own = DEFAULTS.get(self.optimizer, {})
+        defaults = DEFAULTS.get(self.optimizer, {})
         same = [
-            key for key in OPTIMIZER_DEFAULT_KEYS if key in own and getattr(self, key) == own[key]
+            key
+            for key in OPTIMIZER_DEFAULT_KEYS
+            if key in defaults and getattr(self, key) == defaults[key]
         ]
         return self.model_copy(update=dict.fromkeys(same))
 
@@ -500,9 +504,11 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
     result: dict[str, Any] = {}
     for key, value in content.items():  # keep the order: later keys may depend on earlier ones
-        own = isinstance(value, dict) and key in OPEN
+        is_section = isinstance(value, dict) and key in OPEN
         result |= (
-            {f"{key}.{name}": setting for name, setting in value.items()} if own else {key: value}
+            {f"{key}.{name}": setting for name, setting in value.items()}
+            if is_section
+            else {key: value}
         )
     return result
 
@@ -553,8 +559,8 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker}{passes} "
         f"{named_optimizer(spec)} {spec.learning_rate:.3g}"
     )
-    own = settings_words(spec, [key for key in keys if key != "accumulate"])
-    return f"{base} {own}" if own else base
+    settings = settings_words(spec, [key for key in keys if key != "accumulate"])
+    return f"{base} {settings}" if settings else base
 
 
 def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:

@@ -93,10 +93,10 @@ class ScalingStudy(Document):
     def _some_values(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for key in axes:
             if key in NO_AXES:
-                own = OWN_KEYS.get(key)
+                study_key = OWN_KEYS.get(key)
                 raise ValueError(
                     f"'{key}' cannot be an axis; "
-                    + (f"write {own}: [...]" if own else "leave it out")
+                    + (f"write {study_key}: [...]" if study_key else "leave it out")
                 )
         return axes
 
@@ -208,8 +208,8 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
     """Return a run spec with the global batch size `batch`; raise UserError if no batch size per
     worker gives this size."""
-    own, left = divmod(batch, spec.num_workers * spec.accumulate)
-    if left or not own:
+    per_worker, left = divmod(batch, spec.num_workers * spec.accumulate)
+    if left or not per_worker:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
         multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
         raise UserError(
@@ -218,7 +218,7 @@ def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> Run
             "scaling: weak.",
             ErrorCode.INVALID_VALUE,
         )
-    return spec.model_copy(update={"batch_size_per_worker": own})
+    return spec.model_copy(update={"batch_size_per_worker": per_worker})
 
 
 BASE: dict[str, Any] = {
@@ -315,11 +315,11 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
     """
     base = content.get("base", {})
     if isinstance(base, dict):
-        for key, own in OWN_KEYS.items():
+        for key, study_key in OWN_KEYS.items():
             if key in base and not content.get("cells"):
                 raise UserError(
-                    f"{source}: 'base.{key}': is set by the grid; write {own}: [{base[key]}] at "
-                    "the top level.",
+                    f"{source}: 'base.{key}': is set by the grid; write {study_key}: [{base[key]}] "
+                    "at the top level.",
                     ErrorCode.CONFLICT,
                 )
         objective = base.get("objective")  # may only name a metric

@@ -178,8 +178,8 @@ def as_written(study: dict[str, Any]) -> dict[str, Any]:
     """Return a study's plain data as in its search-space file: keys that reference runs (before the
     search) set are `auto` or left out."""
     auto, objective = study["auto"], study["objective"]
-    own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
-    return own | {
+    written = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
+    return written | {
         "objective": objective | {key: AUTO for key in auto if key in objective},
         "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
     }

@@ -60,8 +60,8 @@ def command_line(name: str, *arguments: object, given: str | None = None) -> str
     """
     words = split_command(given) if given is not None else [program()]
     first = words[:1] if words and _is_script(words[0]) else None
-    own = [*first, name] if first else ["python", "-m", f"{SCRIPT}.{name}"]
-    return shlex.join([*own, *map(str, arguments)])
+    program_words = [*first, name] if first else ["python", "-m", f"{SCRIPT}.{name}"]
+    return shlex.join([*program_words, *map(str, arguments)])
 
 
 def split_command(given: str) -> list[str]:

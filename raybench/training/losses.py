@@ -58,7 +58,7 @@ class BaseLosses:
     ) -> Self:
         """Return the losses of a run; `on_device` moves the label scale to the device."""
         refuse_label_smoothing(spec, workload)
-        metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+        metric = find_metric(spec.objective.metric, task=workload.task, custom=workload.metric)
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
 

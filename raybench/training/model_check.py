@@ -50,7 +50,7 @@ def check_start(
     is_known = isinstance(workload, LayerWorkload | OwnLoop)
     if is_known or world.rank or key in _checked:
         return []
-    metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+    metric = find_metric(spec.objective.metric, task=workload.task, custom=workload.metric)
     rows = np.arange(min(NUM_SAMPLES, max(2, spec.batch_size_per_worker), len(dataset.train)))
     samples = dataset.train.read(rows), dataset.train.labels[rows]
     gpu = world.gpus[0] if world.gpus else None

@@ -148,8 +148,8 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
     assert find_metric(None).name == "accuracy"
     assert find_metric(None, task="regression") == RMSE
     assert find_metric("mae", task="regression").name == "mean_absolute_error"
-    assert find_metric(None, own=OWN) == find_metric("dice", own=OWN) == OWN
-    assert find_metric("accuracy", own=OWN) == METRICS["accuracy"]
+    assert find_metric(None, custom=OWN) == find_metric("dice", custom=OWN) == OWN
+    assert find_metric("accuracy", custom=OWN) == METRICS["accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
     [
         ({"name": "acuracy"}, ErrorCode.UNKNOWN_NAME, ["'accuracy'"]),
         ({"name": "accuracy", "task": "regression"}, ErrorCode.CONFLICT, ["loss", "rmse"]),
-        ({"own": Metric(name="F\n1", direction="max")}, ErrorCode.INVALID_VALUE, ["'F 1'"]),
+        ({"custom": Metric(name="F\n1", direction="max")}, ErrorCode.INVALID_VALUE, ["'F 1'"]),
     ],
 )
 def test_a_metric_that_the_task_lacks_is_refused(given, code, names):
@@ -223,20 +223,20 @@ def test_at_a_budget_the_score_is_the_metric_with_its_sign():
 
 
 def test_an_objective_is_resolved_by_the_task_and_the_labels():
-    found = resolved(Objective(target=0.4), task="regression", own=None, baseline_value=1.5)
+    found = resolved(Objective(target=0.4), task="regression", custom=None, baseline_value=1.5)
     assert (found.metric, found.direction, found.baseline_value) == ("rmse", "min", 1.5)
     assert found.judged_by == RMSE
     named = Objective(target=0.4, baseline_value=9.0)
-    assert resolved(named, task="regression", own=None, baseline_value=1.5).baseline_value == 9.0
-    own = resolved(Objective(target=0.4), task="classification", own=OWN, baseline_value=None)
+    assert resolved(named, task="regression", custom=None, baseline_value=1.5).baseline_value == 9.0
+    own = resolved(Objective(target=0.4), task="classification", custom=OWN, baseline_value=None)
     assert own.judged_by == named_metric("dice", "max") == OWN
     share = replace(OWN, is_share=True)
-    own = resolved(Objective(target=0.4), task="classification", own=share, baseline_value=None)
+    own = resolved(Objective(target=0.4), task="classification", custom=share, baseline_value=None)
     assert own.judged_by == share
     assert objective_of({"study": {"objective": own.document()}}).judged_by == share
-    assert resolved(own, task="classification", own=share, baseline_value=None) == own
+    assert resolved(own, task="classification", custom=share, baseline_value=None) == own
     with refused(ErrorCode.INVALID_VALUE, "objective.target", "dice", 40):
-        resolved(Objective(target=40), task="classification", own=share, baseline_value=None)
+        resolved(Objective(target=40), task="classification", custom=share, baseline_value=None)
     assert spec_digest(RunSpec(objective=own)) == spec_digest(
         RunSpec(objective=own.model_copy(update={"is_share": None}))
     )
@@ -262,4 +262,4 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
 )
 def test_a_target_that_the_baseline_reaches_is_refused(given, task, code, names):
     with refused(code, *names):
-        resolved(Objective(**given), task=task, own=None, baseline_value=1.5)
+        resolved(Objective(**given), task=task, custom=None, baseline_value=1.5)

@@ -388,9 +388,9 @@ def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
             wanted = [names] if file is files[-1] else ["data", label]
             parts.append([named[key] for key in wanted])
     arrays = []
-    for own in (parts[:-2], parts[-2:-1]):
-        images = np.concatenate([batch[0] for batch in own]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([np.asarray(batch[1], np.int64) for batch in own])
+    for batches in (parts[:-2], parts[-2:-1]):
+        images = np.concatenate([batch[0] for batch in batches]).reshape(-1, 3, 32, 32)
+        labels = np.concatenate([np.asarray(batch[1], np.int64) for batch in batches])
         arrays += [images.transpose(0, 2, 3, 1), labels]
     return _train_and_test(arrays, class_names=tuple(map(_text_of, parts[-1][0])))
 

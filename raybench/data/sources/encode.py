@@ -69,8 +69,10 @@ class NameEncoder:
     @property
     def features(self) -> list[str]:
         """Names of the features."""
-        own = [f"{self.name}={'' if name is None else name}" for name in self.own]
-        return own + [f"{self.name}=another", f"{self.name} frequency"] * bool(self.frequency)
+        features = [f"{self.name}={'' if name is None else name}" for name in self.own]
+        if self.frequency:
+            features += [f"{self.name}=another", f"{self.name} frequency"]
+        return features
 
     def encode(self, values: Any) -> Array:
         """Return the features of a `pyarrow.Array`, (rows, features) float32."""
@@ -84,10 +86,10 @@ class NameEncoder:
         of_none = len(self.own) if self.missing else -1
         if None in self.own:
             of_none = self.own.index(None)
-        own = np.where(np.asarray(texts.is_null()), of_none, places[numbers])
+        features = np.where(np.asarray(texts.is_null()), of_none, places[numbers])
         out = np.zeros((len(texts), len(self.features)), np.float32)
-        rows = np.flatnonzero(own >= 0)
-        out[rows, own[rows]] = 1
+        rows = np.flatnonzero(features >= 0)
+        out[rows, features[rows]] = 1
         if self.frequency:
             out[:, -1] = np.asarray(self.frequency)[numbers]
         return out

@@ -318,15 +318,15 @@ def _by_class(
     of `read`) or, without `read`, its path."""
     tables: dict[str, Table] = {}
     by_split, depth = _by_split(place, names)
-    for split, own in by_split.items():
-        parts = [name.split("/") for name in own]
-        for name, folders in zip(own, parts, strict=True):
+    for split, split_names in by_split.items():
+        parts = [name.split("/") for name in split_names]
+        for name, folders in zip(split_names, parts, strict=True):
             if len(folders) < depth + 2:
                 raise UserError(
                     f"{place}/{name} is not in a class folder; move it into one.",
                     ErrorCode.CONFLICT,
                 )
-        files = [f"{place}/{name}" for name in own]
+        files = [f"{place}/{name}" for name in split_names]
         cells = {FILE_NAME: files} if read is None else {TEXT: [read(Path(file)) for file in files]}
         # A dictionary type, so that a folder name such as `10 %` is not taken for a number.
         classes = pa.array([folders[depth] for folders in parts]).dictionary_encode()
