@@ -34,7 +34,7 @@ from raybench.results.store import DIAGNOSIS, Store, machine, versions
 from raybench.runs.diagnose import ProbeTrainer, leeway_of
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
-from raybench.scaling.speed_axes import Leeway, all_variants
+from raybench.scaling.speed_axes import AXES, Leeway, variants_of
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
 
@@ -91,6 +91,19 @@ class Grid:
         """Seconds of a step of a way; infinite of one that has failed."""
         times = self.step_s.get(self.specs.index(spec), [])
         return statistics.median(times) if times else float("inf")
+
+
+def all_variants(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
+    """Return all combinations of the variants along all axes, the given spec first."""
+    specs = [spec]
+    for axis in AXES:
+        found = [(one, variants_of(axis, one, leeway)) for one in specs]
+        specs = [
+            variant
+            for one, variants in found
+            for variant in ([one] if isinstance(variants, str) else variants.values())
+        ]
+    return specs
 
 
 def measure(

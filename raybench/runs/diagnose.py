@@ -58,7 +58,6 @@ from raybench.scaling.speed_axes import (
     AXES,
     AxisProbes,
     Leeway,
-    all_variants,
     gains_sentence,
     variants_of,
 )
@@ -286,7 +285,7 @@ class SpeedRuns:
         self.left_out: dict[str, str] = {}
         """Why an axis or a variant was not measured, by its name."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
-        self._num_variants, self._steps, self._repeats = 0, PILOT_STEPS, 1
+        self._steps, self._repeats = PILOT_STEPS, 1
         self._wall_s: list[float] = []
         self._rng = np.random.default_rng(spec.seed)
 
@@ -299,13 +298,12 @@ class SpeedRuns:
         """Measure the variants of all axes, one axis after another, or until Ctrl-C."""
         step_s, record = self._probe(self.spec, "pilot", "pilot")
         self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
-        self._num_variants = len(all_variants(self.spec, self._leeway))
-        if self._num_variants == 1:
+        if all(isinstance(variants_of(axis, self.spec, self._leeway), str) for axis in AXES):
             raise UserError(
                 "--fastest: no other setting leaves the learning curve of this run unchanged.",
                 ErrorCode.UNSUPPORTED,
             )
-        say(console, f"{describe(self.spec)}: {self._num_variants} variants, measured axis by axis")
+        say(console, f"{describe(self.spec)}: measured axis by axis")
         self._repeats = options.repeats
         if step_s is not None:
             self._steps = max(MIN_STEPS, steps_for(options.seconds, step_s))
@@ -332,9 +330,8 @@ class SpeedRuns:
             "axes": {axis: found.document() for axis, found in self.found.items()},
             "left_out": self.left_out,
             "steps": self._steps,
-            "variants": self._num_variants,
             "probes": len(self._wall_s),
-            "seconds": self._spent_s,
+            "seconds": sum(self._wall_s),
         }
         store.write_yaml(DIAGNOSIS, content)
         rows = [
@@ -350,17 +347,10 @@ class SpeedRuns:
             for variant, times in found.step_s.items()
         ]
         console.print()
-        every_s = self._num_variants * self._repeats * self._spent_s / len(self._wall_s)
-        below = f"{len(self._wall_s)} probes in {self._spent_s:.0f} s; {self._repeats} of each of "
-        below += f"the {self._num_variants} variants would take {every_s:.0f} s"
-        print_frame(
-            console, pd.DataFrame(rows), "Variants with the same learning curve", below=below
-        )
+        below = f"{len(self._wall_s)} probes in {sum(self._wall_s):.0f} s"
+        title = "Variants with the same learning curve"
+        print_frame(console, pd.DataFrame(rows), title, below=below)
         say(console, sentence)
-
-    @property
-    def _spent_s(self) -> float:
-        return sum(self._wall_s)
 
     def _measured(self, axis: str, variants: Mapping[str, RunSpec], console: Console) -> AxisProbes:
         """Measure the variants of an axis in rounds, in random order; slow variants drop out."""

@@ -127,19 +127,6 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
     return variants if len(variants) > 1 else "there is no other"
 
 
-def all_variants(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
-    """Return all combinations of the variants along all axes, the given spec first."""
-    specs = [spec]
-    for axis in AXES:
-        found = [(one, variants_of(axis, one, leeway)) for one in specs]
-        specs = [
-            variant
-            for one, variants in found
-            for variant in ([one] if isinstance(variants, str) else variants.values())
-        ]
-    return specs
-
-
 NEXT_ROUND = (1.25, 1.1)
 """Maximum step time, relative to the fastest variant, of a variant in the next round: after the
 first round, and after later rounds."""

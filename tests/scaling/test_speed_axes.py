@@ -9,7 +9,6 @@ from raybench.scaling.speed_axes import (
     AXES,
     AxisProbes,
     Leeway,
-    all_variants,
     gains_sentence,
     variants_of,
 )
@@ -84,15 +83,6 @@ def test_cuda_graphs_are_tried_on_gpus_and_not_with_several_passes() -> None:
     ]
     passes = on_gpu.model_copy(update={"accumulate": 2})
     assert list(variants("compile", passes)) == ["none", "default"]
-
-
-def test_a_grid_has_every_variant_with_every_other() -> None:
-    spec = RunSpec(cpus_per_worker=2, batch_size_per_worker=66)
-    found = all_variants(spec, Leeway(**LEEWAY))
-    # 1x66 in one pass or two, 2x33 in one; torch has two variants to compile, TensorFlow one.
-    assert len(found) == 3 * 3 * (3 + 2)
-    assert found[0] == spec
-    assert len({one.model_dump_json() for one in found}) == len(found)
 
 
 def found_of(

@@ -270,7 +270,7 @@ def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, c
         "compile": "default",
     }
     assert list(kept["left_out"]) == ["prefetch"]
-    assert kept["probes"] == len(faster.seen) < 0.2 * kept["variants"] * 4
+    assert kept["probes"] == len(faster.seen) < 80
     assert {spec.global_batch_size for _, spec in faster.seen} == {32}
     # The initial placement is measured in every round.
     rounds = [name for name, _ in faster.seen if name.startswith("micro-batch") and name[-1] == "1"]
