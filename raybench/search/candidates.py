@@ -28,15 +28,15 @@ from raybench.spec.values import identity
 from raybench.stats.curve_model import Array
 
 Values = Mapping[str, Any]
-SPAN = 4.0
+AXIS_LENGTH = 4.0
 """Length of a numeric axis, except those of learning rate, batch size and worker count."""
-STEPS = (0.5, 0.71, 1.41, 2.0)
+RATE_FACTORS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the learning rate for neighbors of good configurations."""
-PARTS = (-0.2, -0.07, 0.07, 0.2)
+RANGE_STEPS = (-0.2, -0.07, 0.07, 0.2)
 """Steps to neighbors in a linear range, as fractions of the range."""
 SAME_RATE = 1.2
 """Learning rates within this factor count as one configuration when runs are counted."""
-BEYOND = 4.0
+WIDENING = 4.0
 """Factor by which a learning rate may lie beyond its range (`search.widen`)."""
 
 
@@ -105,8 +105,12 @@ class Axes:
         if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
             return math.log(value / low)
         if is_log:
-            return SPAN * math.log(value / low) / math.log(high / low) if value > 0 else math.nan
-        return SPAN * (value - low) / (high - low)
+            return (
+                AXIS_LENGTH * math.log(value / low) / math.log(high / low)
+                if value > 0
+                else math.nan
+            )
+        return AXIS_LENGTH * (value - low) / (high - low)
 
 
 def default_rate_of(values: Values, known: Values) -> float:
@@ -135,7 +139,7 @@ class ConfigurationSpace:
         space: The sampled space.
         known: Values of the keys that are not searched.
         rng: Random number generator.
-        widen: Whether learning rates may lie up to a factor of BEYOND outside of their range.
+        widen: Whether learning rates may lie up to a factor of WIDENING outside of their range.
     """
 
     def __init__(
@@ -169,8 +173,8 @@ class ConfigurationSpace:
         """Return the dimension of a key given other values; `widen` widens the learning rate's."""
         simple = resolve(self._space[key], known)
         if key == "learning_rate" and self._widen and isinstance(simple, Range):
-            low = simple.low / BEYOND if simple.log else simple.low
-            return replace(simple, low=low, high=simple.high * BEYOND)
+            low = simple.low / WIDENING if simple.log else simple.low
+            return replace(simple, low=low, high=simple.high * WIDENING)
         return simple
 
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -232,10 +236,10 @@ def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
     share, half = float(rng.random()), 0.5 * simple.is_integer
     low, high = simple.low - half, simple.high + half
     value = low * (high / low) ** share if simple.log and low > 0 else low + share * (high - low)
-    return _inside(simple, value)
+    return _nearest_in_range(simple, value)
 
 
-def _inside(simple: Range, value: float) -> int | float:
+def _nearest_in_range(simple: Range, value: float) -> int | float:
     """Return the value of a range that is nearest to `value`."""
     if simple.is_integer:
         return int(min(max(round(value), simple.low), simple.high))
@@ -247,5 +251,7 @@ def _neighbors_of(simple: Range, value: Any) -> list[Any]:
     if not _is_number(value):
         return []
     if simple.log:
-        return [_inside(simple, value * step) for step in STEPS]
-    return [_inside(simple, value + part * (simple.high - simple.low)) for part in PARTS]
+        return [_nearest_in_range(simple, value * step) for step in RATE_FACTORS]
+    return [
+        _nearest_in_range(simple, value + part * (simple.high - simple.low)) for part in RANGE_STEPS
+    ]

@@ -11,18 +11,18 @@ from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
-SLACK = 1.5
+SOLO_SLACK = 1.5
 """Assumed ratio of the time of a solo run to that of the winner's run in the search, which is
 selection-biased."""
 RACE_SLACK = 1.2
 """The same ratio for a run of the race; it is smaller because slow runs are cut off."""
-MOST = 0.4
+MOST_RESERVED = 0.4
 """Largest fraction of the remaining time to reserve for it, unless one solo run needs more."""
 MOST_FRESH = 0.5
 """Largest fraction of the remaining time for the solo runs, if time is short."""
-ONCE, EACH = ("setup", "compile"), ("eval", "report")
-"""Phases other than training of a run whose workers are already running: ONCE occur once per run,
-EACH at every evaluation."""
+PHASES_ONCE, PHASES_PER_EVALUATION = ("setup", "compile"), ("eval", "report")
+"""Phases other than training of a run whose workers are already running: those that occur once per
+run, and those of every evaluation."""
 SIMILAR_RATE = 1.3
 """Learning rates within this factor count as one configuration in the race."""
 NUM_PLACEMENT_CHECKS = 3
@@ -101,7 +101,7 @@ class ConfirmBudget:
     _found: tuple[Candidates, list[Cost]] | None = None
     """Candidates and winners, until another run is added."""
     _overhead_s: dict[str, float] = field(default_factory=dict)
-    """Fewest seconds of a run in the phases ONCE and EACH, by framework."""
+    """Fewest seconds of a run in the phases PHASES_ONCE and PHASES_PER_EVALUATION, by framework."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -139,8 +139,8 @@ class ConfirmBudget:
             # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker also import the framework: take the minimum.
-        overhead_s = sum(ledger[phase] for phase in ONCE) + share * sum(
-            ledger[phase] for phase in EACH
+        overhead_s = sum(ledger[phase] for phase in PHASES_ONCE) + share * sum(
+            ledger[phase] for phase in PHASES_PER_EVALUATION
         )
         self._overhead_s[spec.framework] = min(
             overhead_s, self._overhead_s.get(spec.framework, overhead_s)
@@ -192,8 +192,8 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a run alone on the machine, times SLACK if timed."""
-        longer = SLACK if self._is_timed else 1.0
+        """Return the expected seconds of a run alone on the machine, times SOLO_SLACK if timed."""
+        longer = SOLO_SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._overhead_s[cost.spec.framework])
 
     def _race_run_s(self, cost: Cost) -> float:
@@ -259,7 +259,7 @@ class ConfirmBudget:
         while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
             race -= 1
         # One run is worth trying even without the slack.
-        is_worth_it = self.alone_s(self.winners()[0]) < SLACK * left_s
+        is_worth_it = self.alone_s(self.winners()[0]) < SOLO_SLACK * left_s
         return Plan(race, fresh if is_worth_it else 0)
 
     def runs_alone(
@@ -270,7 +270,7 @@ class ConfirmBudget:
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
-        is_worth_it = bool(expected) and next(iter(expected.values())) < SLACK * left_s
+        is_worth_it = bool(expected) and next(iter(expected.values())) < SOLO_SLACK * left_s
         return (1, 1) if found == (0, 0) and is_worth_it else found
 
     def reserve_s(self) -> float:
@@ -279,7 +279,9 @@ class ConfirmBudget:
         if not winners or budget is None:
             return 0.0
         run_s, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
-        return min(self.confirming_s() + NUM_PLACEMENT_CHECKS * run_s, max(MOST * left_s, run_s))
+        return min(
+            self.confirming_s() + NUM_PLACEMENT_CHECKS * run_s, max(MOST_RESERVED * left_s, run_s)
+        )
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:

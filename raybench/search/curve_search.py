@@ -27,7 +27,7 @@ from raybench.stats.standing import Axis
 
 LEAST_LEFT = 0.05
 """A running trial is assumed to have at least this fraction of its samples still to go."""
-SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
+SPEED_SETTINGS = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Keys that determine which placements a configuration has, and their seconds per sample."""
 
 
@@ -181,7 +181,7 @@ class CurveSearch:
 
     def _num_runs(self, points: Array) -> Array:
         """Return how many trials of this study each configuration has had so far, shape [n]."""
-        if not (names := self._own):
+        if not (names := self._own_trials):
             return np.zeros(len(points))
         ran = np.array([self.model.curves[name].point for name in names])
         apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
@@ -204,7 +204,7 @@ class CurveSearch:
         return start
 
     @property
-    def _own(self) -> list[str]:
+    def _own_trials(self) -> list[str]:
         """Names of this study's trials in the model."""
         return [name for name in self.model.modeled if name not in self._earlier]
 
@@ -372,7 +372,7 @@ class CurveSearch:
     def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
         """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
         that reached it, or among all trials if none has; None without trials."""
-        if not (names := self._own):
+        if not (names := self._own_trials):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, axis).min())
@@ -429,7 +429,7 @@ class CurveSearch:
         whose speed can be predicted."""
         assert self._placer is not None
         known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-        keys = [tuple(str(values.get(key)) for key in SPEED) for values in configurations]
+        keys = [tuple(str(values.get(key)) for key in SPEED_SETTINGS) for values in configurations]
         for key, values in zip(keys, configurations, strict=True):
             if key not in known:
                 optimizer = values.get("optimizer", self._known["optimizer"])

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from raybench.search.factorisation import Factors, placed
 from raybench.spec.run import Placement, RunSpec
 
-PULL = 0.05
+OPTIMIZER_PENALTY = 0.05
 """Weight of the ridge penalty on optimizer costs; a long measurement has weight 1."""
 EFFICIENT = 0.5
 """Least throughput per worker of a trial's placement, relative to that of the best placement."""
@@ -31,7 +31,7 @@ Lane = tuple[str, str | None, str, str, int, int]
 """Lane: framework, GPU model, precision, compilation, accumulation steps and prefetched batches.
 Each lane has a step-time model of its own."""
 Row = Callable[[Setup], np.ndarray]
-MULTIPLY = 1.25
+MOST_SYNERGY = 1.25
 """Largest assumed speedup by two keys together, relative to the product of their speedups."""
 COMPILE_SHARE = 0.1
 """Share of the training seconds so far that may be spent on compiling to measure its benefit. The
@@ -142,7 +142,7 @@ class StepTime:
         # If each optimizer was measured at one batch size, optimizer and batch effects cannot be
         # separated; the penalty assigns the difference to the batch.
         pull = np.zeros((num_optimizers, design.shape[1]))
-        pull[:, -num_optimizers:] = np.eye(num_optimizers) * PULL / np.median(seconds)
+        pull[:, -num_optimizers:] = np.eye(num_optimizers) * OPTIMIZER_PENALTY / np.median(seconds)
         rows = np.vstack([design * scale[:, None], pull]) / widths
         found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
 
@@ -427,4 +427,4 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
         ones = [(*target[:key], both[key], *target[key + 1 :]) for key in differ]
         if len(ones) == 2 and all(lane in lanes for lane in ones):
             found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
-    return min(found) / MULTIPLY if found else None
+    return min(found) / MOST_SYNERGY if found else None

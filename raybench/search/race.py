@@ -15,9 +15,9 @@ from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked, score, upper_score
 from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun, Stages, group_of
 
-DROP = 2.0
+DROP_ERRORS = 2.0
 """Standard errors behind the leader at which a candidate drops out."""
-CAP = 2.0
+CAP_FACTOR = 2.0
 """A run is stopped after this multiple of the upper confidence bound of the leader's expected
 running time. A leader with few runs is partly lucky: without the bound, the cutoff loses a good
 winner in 5 of 100 studies at sigma 0.5, with it in less than 1 (`benchmarks/search/race.py`)."""
@@ -127,7 +127,7 @@ class Race:
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise)
         for name in order[1:]:
-            if is_apart(groups[order[0]], groups[name], noise, errors=DROP):
+            if is_apart(groups[order[0]], groups[name], noise, errors=DROP_ERRORS):
                 self.dropped[name] = self._stage
         order = [name for name in order if name not in self.dropped]
         self._stage += 1
@@ -141,7 +141,7 @@ class Race:
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the training seconds after which a run has lost to a configuration with the runs
     `repeats`; infinite if none of these reached the target."""
-    return CAP * math.exp(upper_score(repeats, noise))
+    return CAP_FACTOR * math.exp(upper_score(repeats, noise))
 
 
 class Races:

@@ -24,7 +24,7 @@ from raybench.spec.study import StudySpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
-    MOST,
+    MOST_RACE_RUNS,
     Axis,
     Candidate,
     RaceRun,
@@ -85,7 +85,7 @@ class LiveRace:
         for record in self.records.runs.values():
             if record.role not in ("race", "confirm") or record.source not in self._costs:
                 continue
-            if not self._says(record):
+            if not self._is_usable(record):
                 continue
             repeat = self._repeat(record, self.records.curves.get(record.trial, []))
             if record.role == "confirm":
@@ -199,13 +199,13 @@ class LiveRace:
 
         name = f"{run.name}-race{run.round}"
         record = self.single_run.train(spec, name, "race", source=run.name, judge=judge)
-        if self._says(record):
+        if self._is_usable(record):
             with self._learning:
                 repeat = self._repeat(record, curve)
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
 
-    def _says(self, record: RunRecord) -> bool:
+    def _is_usable(self, record: RunRecord) -> bool:
         """Return whether a result is usable: not cut short, on the same kind of machines."""
         return record.counts_for("comparison") and self.budget.is_comparable(record)
 
@@ -215,7 +215,7 @@ class LiveRace:
 
 SEEDS_FROM = 1000
 """Offset of the seeds of solo runs from the seed of the search."""
-TURNS = 3
+MOST_SOLO_ROUNDS = 3
 """Largest number of rounds of solo runs. The results of a round may name another winner, which then
 has solo runs in the next."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
@@ -255,7 +255,7 @@ class Confirmation:
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(plan.fresh))
         race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
-        self._after(race)
+        self._run_winners(race)
 
     def run_more(self, number: int) -> bool:
         """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
@@ -264,12 +264,12 @@ class Confirmation:
         whether everything is done.
         """
         records = self._records()
-        budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))
+        budget = self._budget(records, least_race=min(num_raced(records) + number, MOST_RACE_RUNS))
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(self.study.confirm.fresh))
         if number and not race.run_more(number) and not self.single_run.deadline.over:
             self.single_run.progress.say(DECIDED)
-        self._after(race)
+        self._run_winners(race)
         return not race.is_cut and not self.single_run.deadline.over
 
     def _reserve(self, seconds: float) -> None:
@@ -277,7 +277,7 @@ class Confirmation:
         deadline = self.single_run.deadline
         deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
 
-    def _after(self, race: LiveRace) -> None:
+    def _run_winners(self, race: LiveRace) -> None:
         """Run the solo runs of the winners after the race."""
         deadline = self.single_run.deadline
         if race.is_cut and deadline.reason() == "time_budget":
@@ -289,7 +289,9 @@ class Confirmation:
                 "in the search."
             )
         turns = 0
-        while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
+        while (
+            not deadline.over and turns < MOST_SOLO_ROUNDS and self._run_alone(is_first=turns == 0)
+        ):
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:

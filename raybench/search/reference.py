@@ -45,7 +45,7 @@ from raybench.spec.space import (
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.stats.record import RunRecord
 
-RUNS = 3
+NUM_REFERENCE_RUNS = 3
 SEEDS_FROM = 2000
 """Offset of the seeds of reference runs from the seed of the search."""
 FEW_S = 10.0
@@ -95,7 +95,7 @@ def set_by_reference(
     )
     run = partial(_train, study, space, single_run, eval_interval, at_once, has_room)
     if study.needs_target:
-        runs = run(number=RUNS, factor=1.0)
+        runs = run(number=NUM_REFERENCE_RUNS, factor=1.0)
     else:
         runs = run(number=1, factor=rate_factor(study))
         if runs and runs[0].record.failure and not deadline.over:  # rate too high: use the default

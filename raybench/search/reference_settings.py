@@ -20,25 +20,25 @@ from raybench.spec.space import known_values
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
-BELOW = 0.005
+TARGET_MARGIN = 0.005
 """Distance of the target below the reference for a proportion: half a percentage point."""
 EVALUATIONS = 20
 """Number of evaluations that a reference run should have until it reaches the target."""
 EVALUATION_SHARE = 0.2
 """Largest ratio of evaluation time to training time."""
-FEWEST = 4
+FEWEST_EVALUATIONS = 4
 """Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
 """Training limit of a trial, in multiples of the reference's time to target."""
 SHARE_OF_BUDGET = 5.0
 """Reference runs take at most the time budget divided by this number."""
-ROOM = 20
+NUM_AFFORDABLE_TRIALS = 20
 """Number of trials for which a time budget should have room."""
-FOR_SEARCH = 0.5
+SEARCH_SHARE = 0.5
 """Fraction of the remaining time for the search; confirmation and startup take the rest."""
-EARLY = 0.25
+EARLIEST_SHARE = 0.25
 """Smallest fraction of a reference run from whose values the target is set."""
-LATEST = 0.5
+LATEST_SHARE = 0.5
 """Largest such fraction if a time limit ended the run, since it may still have been improving."""
 DIGITS = 3
 """Decimals of a target for a proportion: tenths of a percentage point."""
@@ -92,8 +92,9 @@ class ReferenceRun:
 
 
 def room_for(left_s: float, slots: int) -> float:
-    """Return the training seconds per trial with which ROOM trials fit into the time left."""
-    return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
+    """Return the training seconds per trial with which NUM_AFFORDABLE_TRIALS fit into the time
+    left."""
+    return SEARCH_SHARE * max(left_s, 0.0) * slots / NUM_AFFORDABLE_TRIALS
 
 
 def early_s(run: ReferenceRun, room_s: float) -> float:
@@ -103,7 +104,7 @@ def early_s(run: ReferenceRun, room_s: float) -> float:
     """
     length = run.curve[-1].train_s
     is_cut = run.record.stop != "epochs"  # by a time limit
-    return max(EARLY * length, min(room_s, LATEST * length if is_cut else length))
+    return max(EARLIEST_SHARE * length, min(room_s, LATEST_SHARE * length if is_cut else length))
 
 
 def target_from(
@@ -126,9 +127,13 @@ def target_from(
         UserError: `least` is unknown and the values are hardly better than the baseline.
     """
     median = statistics.median(values)
-    margin = small_difference(metric, median, baseline_value, points=BELOW)
+    margin = small_difference(metric, median, baseline_value, points=TARGET_MARGIN)
     gap = math.inf if baseline_value is None else metric.gap(median, baseline_value)
-    enough = 2 * BELOW if metric.is_share else small_difference(metric, baseline_value or 0.0, None)
+    enough = (
+        2 * TARGET_MARGIN
+        if metric.is_share
+        else small_difference(metric, baseline_value or 0.0, None)
+    )
     if (least is None and gap <= enough) or not math.isfinite(median):
         how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
@@ -236,7 +241,7 @@ def _is_enough(
     median = statistics.median(known)
     if least is None and baseline_value is not None:
         least = baseline_value + metric.sign * small_difference(
-            metric, baseline_value, None, points=2 * BELOW
+            metric, baseline_value, None, points=2 * TARGET_MARGIN
         )
     return least is None or metric.gap(median, least) > 0
 
@@ -270,7 +275,7 @@ def set_eval_interval(
     most = int(epochs * num_train_samples) // (study.objective.hold + 1)
     speed = run.record.samples / max(run.record.ledger["train"], 1e-9)
     in_a_run = speed * study.objective.max_train_seconds
-    most = min(most, max(1, int(in_a_run / FEWEST)))
+    most = min(most, max(1, int(in_a_run / FEWEST_EVALUATIONS)))
     wanted = max(samples / EVALUATIONS, run.evaluation_samples / EVALUATION_SHARE)
     eval_interval = max(1, min(round(wanted), most))
     is_reached = run.first_at(target) is not None

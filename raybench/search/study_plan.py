@@ -12,10 +12,10 @@ from raybench.cluster.layout import Capacity
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.report.words import target_words
 from raybench.runs import preflight
-from raybench.search.candidates import BEYOND, widens
+from raybench.search.candidates import WIDENING, widens
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
-from raybench.search.race_stage import TURNS
-from raybench.search.reference import RUNS
+from raybench.search.race_stage import MOST_SOLO_ROUNDS
+from raybench.search.reference import NUM_REFERENCE_RUNS
 from raybench.search.sampling.default_rates import first_specs, num_outside, num_trials
 from raybench.search.verify import num_placement_checks
 from raybench.spec.objective import TIME
@@ -31,7 +31,7 @@ GROUP_START_S = 15.0
 
 
 WIDENS = (
-    f"learning rates up to a factor of {BEYOND:g} beyond their range are tried where the model "
+    f"learning rates up to a factor of {WIDENING:g} beyond their range are tried where the model "
     "expects an improvement (search.widen)"
 )
 
@@ -78,12 +78,14 @@ class StudyPlan:
         confirm, is_timed = study.confirm, study.objective.kind == TIME
         # The races for the fastest and for the cheapest may have no run in common.
         kinds = 2 if is_timed and len(groups) > 1 else 1
-        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+        references = (
+            (NUM_REFERENCE_RUNS if study.needs_target else 1) if study.needs_reference else 0
+        )
         rounds = math.ceil(references / slots) + math.ceil(runs / slots)
         rounds += math.ceil(kinds * confirm.race / slots)
         # If solo runs overrule the race, further configurations have solo runs.
         alone = num_placement_checks(self.factors)
-        alone += TURNS * kinds * confirm.fresh if confirm.race else 0
+        alone += MOST_SOLO_ROUNDS * kinds * confirm.fresh if confirm.race else 0
         return min(bound, (rounds + alone) * seconds + len(groups) * GROUP_START_S)
 
     def document(self, place: str, capacity: Capacity | None) -> dict[str, Any]:
@@ -204,7 +206,9 @@ def _confirming(confirm: ConfirmSpec, trials: int) -> str:
 def _reference(study: StudySpec) -> list[str]:
     if not study.needs_reference:
         return []
-    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    runs = (
+        f"{NUM_REFERENCE_RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    )
     return [f"before: {runs} {', '.join(study.auto)}"]
 
 

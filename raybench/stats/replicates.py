@@ -205,12 +205,11 @@ def is_apart(
     gap = score(other, is_timed=noise.is_timed) - score(best, is_timed=noise.is_timed)
     if gap <= 0:
         return False
-    error = math.hypot(*(_error(group, noise) for group in (best, other)))
+    error = math.hypot(*(_standard_error(group, noise) for group in (best, other)))
     return gap > (noise.t_quantile(APART) if errors is None else errors) * error
 
 
-def _error(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the standard error of a score."""
+def _standard_error(repeats: Sequence[Replicate], noise: Noise) -> float:
     noise = noise_at_least(repeats, noise)
     return noise.sigma / math.sqrt(effective_runs(repeats, noise))
 

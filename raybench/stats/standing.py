@@ -22,7 +22,7 @@ from raybench.stats.sequential import PairOutcome, outcome_of
 
 LONG_PERIOD = 0.25
 """Evaluation interval, as a fraction of the time to target, above which times are interpolated."""
-NEAR = 1e-9
+TIME_TOLERANCE = 1e-9
 """Relative tolerance for comparing times read from a file."""
 
 
@@ -57,8 +57,10 @@ def interpolated_time(
     raw = TimeToTarget(reached_s, is_interpolated=False)
     if objective.kind != TIME or objective.target is None:
         return raw
-    index = bisect_left(points, reached_s * (1 - NEAR), key=attrgetter("train_s"))
-    if index == len(points) or not math.isclose(points[index].train_s, reached_s, rel_tol=NEAR):
+    index = bisect_left(points, reached_s * (1 - TIME_TOLERANCE), key=attrgetter("train_s"))
+    if index == len(points) or not math.isclose(
+        points[index].train_s, reached_s, rel_tol=TIME_TOLERANCE
+    ):
         return raw
     at, before_s, before = points[index], 0.0, objective.baseline_value
     if before is None:
@@ -131,9 +133,9 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
 """For each stage of a race: (number of candidates, new runs per candidate)."""
-MOST = 200
+MOST_RACE_RUNS = 200
 """Maximum number of new runs in a race."""
-REVERSAL = 1.0
+REVERSAL_ERRORS = 1.0
 """Number of standard errors by which a configuration must lead to overrule the race's winner."""
 
 
@@ -167,8 +169,8 @@ def stages(number: int) -> Stages:
     Successive halving: number // 2 candidates run once, the better half of them once more, and the
     best number // 8 (at least 2) share the remaining runs. 24 runs give ((12, 1), (6, 1), (3, 2)).
     """
-    if not 0 <= number <= MOST:
-        raise ValueError(f"a race has 0 to {MOST} new runs, not {number}")
+    if not 0 <= number <= MOST_RACE_RUNS:
+        raise ValueError(f"a race has 0 to {MOST_RACE_RUNS} new runs, not {number}")
     if number < 4:
         return ((number, 1),) if number else ()
     first, last = number // 2, max(2, number // 8)
@@ -227,7 +229,7 @@ def best_first(
 
     - It has solo runs too.
     - A solo run of the race winner missed the target.
-    - It leads by more than REVERSAL standard errors.
+    - It leads by more than REVERSAL_ERRORS standard errors.
 
     In the simulations of `benchmarks/search/race.py`, this lowers the reported time by 1.8 % at
     sigma 0.3 and by 6.4 % at sigma 0.5.
@@ -244,7 +246,7 @@ def best_first(
         if name == first:
             break
         is_ahead = has_missed or groups[name].alone
-        if is_ahead or is_apart(all_runs[name], all_runs[first], noise, errors=REVERSAL):
+        if is_ahead or is_apart(all_runs[name], all_runs[first], noise, errors=REVERSAL_ERRORS):
             return [name, *(other for other in order if other != name)], True
     return order, False
 

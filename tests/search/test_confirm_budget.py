@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan
+from raybench.search.confirm_budget import RACE_SLACK, SOLO_SLACK, ConfirmBudget, Plan
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
@@ -59,9 +59,9 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     # Both races have the same three; seconds of a run and one beside.
     race = RACE_SLACK * 2 * (5 + 6 + 8 / 2)
     assert budget.race_s(6) == pytest.approx(race)
-    alone = 3 * SLACK * (5 + 8)
+    alone = 3 * SOLO_SLACK * (5 + 8)
     assert budget.confirming_s() == pytest.approx(race + alone)
-    assert budget.reserve_s() == pytest.approx(race + alone + 3 * SLACK * 5)
+    assert budget.reserve_s() == pytest.approx(race + alone + 3 * SOLO_SLACK * 5)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,9 @@ def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
     assert budget.reserve_s() == pytest.approx(0.4 * 250)
     budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
     budget.add(reached("0000", 60.0))
-    assert budget.reserve_s() == pytest.approx(min(SLACK * 61, budget.confirming_s() + SLACK * 183))
+    assert budget.reserve_s() == pytest.approx(
+        min(SOLO_SLACK * 61, budget.confirming_s() + SOLO_SLACK * 183)
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,13 +129,16 @@ def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     whole = budget.confirming_s()
     race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
     alone = [reached("0001-confirm0", 4.0, role="confirm", source="0001")]
-    known = RACE_SLACK * (5 + 6) + SLACK * 5
+    known = RACE_SLACK * (5 + 6) + SOLO_SLACK * 5
     assert budget.plan([*race, *alone], whole - known + 0.01) == Plan(6, 3)
     assert budget.plan([*race, *alone], whole - known - 0.01) != Plan(6, 3)
     besides = [*race, *alone, *20 * race]  # as `--more` leaves them
-    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 + 0.01) == Plan(6, 3)
-    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 - 0.01) != Plan(6, 3)
-    assert budget.runs_alone(["0001", "0003"], alone, 2 * SLACK * 13 - SLACK * 5) == (2, 2)
+    assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 + 0.01) == Plan(6, 3)
+    assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 - 0.01) != Plan(6, 3)
+    assert budget.runs_alone(["0001", "0003"], alone, 2 * SOLO_SLACK * 13 - SOLO_SLACK * 5) == (
+        2,
+        2,
+    )
     assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
     assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)
     assert budget.runs_alone([], [], 100.0) == (0, 0)

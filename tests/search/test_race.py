@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.search.race import CAP, Race, Races
+from raybench.search.race import CAP_FACTOR, Race, Races
 from raybench.stats.replicates import Replicate, expected_running_time
 from raybench.stats.standing import Candidate, RaceRun, runs_to_decide, stages
 
@@ -198,7 +198,7 @@ def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> No
     both.learn(RaceRun("a", 0), Replicate(4.0, HIT))
     alone = fastest.cap_s("b")
     assert alone is not None
-    assert alone >= 4.0 * CAP
+    assert alone >= 4.0 * CAP_FACTOR
     assert both.cap_s(RaceRun("b", 0)) is None, "the cheapest has only its run of the search"
     both.learn(RaceRun("c", 0), Replicate(7.0, HIT))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)

@@ -49,9 +49,9 @@ TABLES = (".csv", ".tsv")
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Files that the user may name instead of the results folder that holds them."""
-SAME = ("workload", "dataset", "objective")
+TASK_SETTINGS = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
-USEFUL = (None, "oom", "nan")
+USABLE_FAILURES = (None, "oom", "nan")
 """Values of `failure` of the runs that are used: none, or one caused by the configuration."""
 
 
@@ -196,7 +196,7 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
     """Return the trials of an earlier search; UserError if it belongs to another task."""
     study = settings_of(Earlier(earlier.place, (), study=earlier), study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
-    for key in SAME:
+    for key in TASK_SETTINGS:
         if before.get(key) != now[key]:
             old, new = before.get(key), now[key]
             parts = old if isinstance(old, dict) else {}
@@ -215,7 +215,7 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
             earlier.evaluations.get(name, ()),
         )
         for name, record in earlier.runs.items()
-        if record.phase == "search" and record.failure in USEFUL
+        if record.phase == "search" and record.failure in USABLE_FAILURES
     ]
     return Earlier(earlier.place, runs, study=earlier)
 

@@ -201,7 +201,7 @@ def _ask(trial: optuna.trial.BaseTrial, name: str, dimension: Simple) -> Any:
     return trial.suggest_float(name, asked.low, asked.high, log=asked.log)
 
 
-NEEDS = {
+REQUIRED_PACKAGES = {
     "gp": ("torch", "gp needs PyTorch; run: pip install 'raybench[torch]'."),
     "cmaes": ("cmaes", "cmaes needs its package; run: pip install cmaes."),
 }
@@ -224,7 +224,7 @@ def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
     Raises:
         UserError: A package that the sampler needs is not installed.
     """
-    module, advice = NEEDS.get(name, ("", ""))
+    module, advice = REQUIRED_PACKAGES.get(name, ("", ""))
     if module and importlib.util.find_spec(module) is None:
         raise UserError(f"search.sampler: {advice}", ErrorCode.NOT_INSTALLED)
     # Optuna marks some samplers and the `group` option of TPE as experimental.
