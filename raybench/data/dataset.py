@@ -22,7 +22,6 @@ from raybench.data.inputs import (
     each,
     parts,
     read_one,
-    sample_shape,
     select,
 )
 from raybench.spec.dataset_spec import Task
@@ -175,7 +174,7 @@ class Dataset:
     @property
     def input_shape(self) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
         """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict for named inputs."""
-        return sample_shape(self.train.inputs)
+        return each(self.train.inputs, lambda inputs: tuple(inputs.shape[1:]))
 
     @property
     def num_outputs(self) -> int:

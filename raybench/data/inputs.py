@@ -135,11 +135,6 @@ def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
     return [inputs[name] for name in sorted(inputs)] if isinstance(inputs, dict) else [inputs]
 
 
-def sample_shape(inputs: Inputs) -> InputShape:
-    """Return the shape of one sample, or a dict of shapes for named inputs."""
-    return each(inputs, lambda one: tuple(one.shape[1:]))
-
-
 def shown(shapes: InputShape) -> str:
     """Format shapes for a message: `(28, 28, 1)`, or `image (28, 28, 1), age (1,)`."""
     if not isinstance(shapes, dict):

@@ -9,12 +9,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from raybench.data.inputs import Array
 from raybench.spec.metric import Metric
 
-Floats = npt.NDArray[np.float64]
 GROUPS = 20
 """Number of groups of samples of the jackknife, for metrics without a formula of the influence."""
 
@@ -48,7 +46,8 @@ def measure(metric: Metric, labels: Array, answers: Array) -> tuple[float, float
     Returns:
         NaN if the value is not defined, as for a single class; None as the error if it is unknown.
     """
-    if not np.isfinite(answers).all() or (metric.per_sample != "prediction" and _one_class(labels)):
+    needs_two_classes = metric.per_sample == "probabilities"
+    if not np.isfinite(answers).all() or (needs_two_classes and len(np.unique(labels)) < 2):
         return math.nan, None
     value, error = _METRICS[metric.name](labels, answers)
     return value, error if math.isfinite(error) else None
@@ -65,10 +64,6 @@ def constant_answers(metric: Metric, counts: Array, number: int) -> Array:
     if metric.per_sample == "prediction":
         return np.full(number, counts.argmax())
     return np.tile(counts / counts.sum(), (number, 1))
-
-
-def _one_class(labels: Array) -> bool:
-    return len(np.unique(labels)) < 2
 
 
 def _f1(labels: Array, answers: Array) -> tuple[float, float]:
@@ -90,16 +85,11 @@ def _f1(labels: Array, answers: Array) -> tuple[float, float]:
 def _balanced_accuracy(labels: Array, answers: Array) -> tuple[float, float]:
     from sklearn.metrics import balanced_accuracy_score
 
-    recall, counts = _recalls(labels, answers)
+    counts = np.bincount(labels)
+    recall = np.bincount(labels[labels == answers], minlength=len(counts)) / np.maximum(counts, 1)
     influence = ((labels == answers) - recall[labels]) / counts[labels] / np.count_nonzero(counts)
     value = float(balanced_accuracy_score(labels, answers))
     return value, math.sqrt(float(influence @ influence))
-
-
-def _recalls(labels: Array, answers: Array) -> tuple[Floats, Array]:
-    counts = np.bincount(labels)
-    hits = np.bincount(labels[labels == answers], minlength=len(counts))
-    return hits / np.maximum(counts, 1), counts
 
 
 def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:

@@ -565,13 +565,16 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 
 def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
     """Return names and values of those `keys` that a spec has, such as `n 3 act relu`."""
-    shown = [key for key in keys if has_value(spec, key)]
-    texts = {key: short(value_of(spec, key)) for key in shown}
-    # In settings under OPEN, 0 and 0.0 differ.
-    return " ".join(
-        f"{shown_key(key)} {text if is_open(key) else text.removesuffix('.0')}"
-        for key, text in texts.items()
-    )
+    words = []
+    for key in keys:
+        if not has_value(spec, key):
+            continue
+        # The prefix of a setting is left out, except that of the data.
+        name = key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key
+        text = short(value_of(spec, key))
+        # In settings under OPEN, 0 and 0.0 differ.
+        words.append(f"{name} {text if is_open(key) else text.removesuffix('.0')}")
+    return " ".join(words)
 
 
 RATE = "rate"
@@ -585,8 +588,3 @@ def named_optimizer(spec: RunSpec) -> str:
     """
     is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
     return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer
-
-
-def shown_key(key: str) -> str:
-    """Return a key for a label: without the prefix `model.` or `optimizer_options.`."""
-    return key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key
