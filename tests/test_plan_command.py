@@ -118,7 +118,7 @@ def test_a_recorded_study_is_planned_with(prices: Path) -> None:
         ({"p4": 33}, ErrorCode.INVALID_VALUE, "p4"),
         ({"p4": {"price": 33}}, ErrorCode.MISSING, "workers"),
         ({"p4": {"workers": 8, "prise": 33}}, ErrorCode.UNKNOWN_KEY, "prise"),
-        ({"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}}, ErrorCode.UNKNOWN_KEY, "spot"),
+        ({"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}}, ErrorCode.REMOVED, "spot"),
     ],
 )
 def test_a_mistake_in_prices_is_refused(
