@@ -30,7 +30,6 @@ Setup = tuple[Placement, str]
 Lane = tuple[str, str | None, str, str, int, int]
 """Lane: framework, GPU model, precision, compilation, accumulation steps and prefetched batches.
 Each lane has a step-time model of its own."""
-Row = Callable[[Setup], np.ndarray]
 MOST_SYNERGY = 1.25
 """Largest assumed speedup by two keys together, relative to the product of their speedups."""
 COMPILE_SHARE = 0.1
@@ -74,7 +73,6 @@ class StepTime:
         """Measured steps and seconds, by lane and setup."""
         self._batches: dict[tuple[Lane, int], set[int]] = {}
         self._fits: dict[Lane, Callable[[Setup], float]] = {}
-        self._designs: dict[Lane, tuple[Row, np.ndarray, int]] = {}
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
@@ -104,9 +102,9 @@ class StepTime:
             self._fits[lane] = self._fit(lane)
         return self._fits[lane]((placement, optimizer))
 
-    def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
-        """Return the function from setup to design row, the design matrix, and the number of
-        optimizers. The caller caches them until another setup is measured."""
+    def _fit(self, lane: Lane) -> Callable[[Setup], float]:
+        totals = self._totals[lane]
+        measured = list(totals)
         counts = sorted({placement.num_workers for placement, _ in measured})
         optimizers = sorted({optimizer for _, optimizer in measured})
         batches = {
@@ -126,13 +124,7 @@ class StepTime:
                 + [spread or float(optimizer == name) for name in optimizers]
             )
 
-        return row, np.array([row(setup) for setup in measured]), len(optimizers)
-
-    def _fit(self, lane: Lane) -> Callable[[Setup], float]:
-        totals = self._totals[lane]
-        if lane not in self._designs or len(self._designs[lane][1]) != len(totals):
-            self._designs[lane] = self._design(list(totals))
-        row, design, num_optimizers = self._designs[lane]
+        design = np.array([row(setup) for setup in measured])
         done, spent = np.array(list(totals.values())).T
         seconds = spent / done
         # Long measurements have more weight, up to a limit.
@@ -141,8 +133,10 @@ class StepTime:
         widths = np.maximum(design.max(axis=0), 1.0)
         # If each optimizer was measured at one batch size, optimizer and batch effects cannot be
         # separated; the penalty assigns the difference to the batch.
-        pull = np.zeros((num_optimizers, design.shape[1]))
-        pull[:, -num_optimizers:] = np.eye(num_optimizers) * OPTIMIZER_PENALTY / np.median(seconds)
+        pull = np.zeros((len(optimizers), design.shape[1]))
+        pull[:, -len(optimizers) :] = (
+            np.eye(len(optimizers)) * OPTIMIZER_PENALTY / np.median(seconds)
+        )
         rows = np.vstack([design * scale[:, None], pull]) / widths
         found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
 

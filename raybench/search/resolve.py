@@ -5,9 +5,8 @@ fills in defaults, drops what does not fit this machine, checks model and data, 
 settings of an earlier session.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -144,16 +143,15 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         is_named = options.workers is not None or any(
             "num_workers" in key for key in options.settings
         )
-        fitted: list[Callable[..., tuple[Content, list[str]]]] = [
-            partial(preflight.with_gpus, all_workers=is_named)
-        ]
-        fitted += [] if is_named else [preflight.drop_worker_counts_without_room]
-        for fit in fitted:
-            now, said = fit(content, study, space, capacity)
+        content, said = preflight.with_gpus(content, study, space, capacity, all_workers=is_named)
+        study, space = build_study(content, source)
+        words += said
+        if not is_named:
+            content, said = preflight.drop_worker_counts_without_room(
+                content, study, space, capacity
+            )
+            study, space = build_study(content, source)
             words += said
-            if now is not content:
-                content = now
-                study, space = build_study(content, source)
         words += preflight.check_room(study, space, capacity, first_specs(study, space).values())
         preflight.check_gpus(preflight.groups(study, space))
     study, dataset, warnings = preflight.check_study(study, space)
