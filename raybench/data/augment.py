@@ -341,11 +341,7 @@ class Augmenter:
         """Create an augmenter; `read` is a thread-safe `split.read` for the other mixup samples."""
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
-        mixups = [
-            (place, augmentation)
-            for place, augmentation in placed
-            if isinstance(augmentation, Mixup)
-        ]
+        mixups = [(place, settings) for place, settings in placed if isinstance(settings, Mixup)]
         self._mixup = mixups[0] if mixups else None
         at = mixups[0][0] if mixups else len(placed)
         self._before, self._after = placed[:at], placed[at + 1 :]

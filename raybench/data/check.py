@@ -247,9 +247,7 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
     names = dataset.names_of_classes
-    counts = np.array(
-        [np.bincount(split_labels, minlength=dataset.num_classes) for split_labels in labels]
-    )
+    counts = np.array([np.bincount(part, minlength=dataset.num_classes) for part in labels])
     for split, class_counts in zip(SPLITS[1:], counts[1:], strict=True):
         if class_counts.sum() > 1 and class_counts.max() == class_counts.sum():
             yield (

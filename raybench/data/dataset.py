@@ -244,9 +244,8 @@ def all_arrays(dataset: Dataset) -> dict[str, Any]:
 def named_arrays(split: Split, part: str) -> dict[str, One]:
     """Return the inputs, labels and weights of a split by file name, such as `train-labels`."""
     if isinstance(split.inputs, dict):
-        arrays = {
-            f"{part}-input-{quote(name, safe='')}": array for name, array in split.inputs.items()
-        }
+        prefix = f"{part}-input-"
+        arrays = {prefix + quote(name, safe=""): array for name, array in split.inputs.items()}
     else:
         arrays = {f"{part}-inputs": split.inputs}
     arrays[f"{part}-labels"] = split.labels

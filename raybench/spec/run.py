@@ -504,12 +504,10 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
     result: dict[str, Any] = {}
     for key, value in content.items():  # keep the order: later keys may depend on earlier ones
-        is_section = isinstance(value, dict) and key in OPEN
-        result |= (
-            {f"{key}.{name}": setting for name, setting in value.items()}
-            if is_section
-            else {key: value}
-        )
+        if isinstance(value, dict) and key in OPEN:
+            result |= {f"{key}.{name}": setting for name, setting in value.items()}
+        else:
+            result[key] = value
     return result
 
 

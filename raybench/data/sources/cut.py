@@ -55,10 +55,7 @@ def stored_and_cut(
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
         labels, known["label_scale"], known["label_offset"] = standardized(labels)
-        parts = [
-            replace(part, labels=part_labels)
-            for part, part_labels in zip(parts, labels, strict=True)
-        ]
+        parts = [replace(part, labels=scaled) for part, scaled in zip(parts, labels, strict=True)]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts
     return Dataset(spec.name, num_classes, train, validation, test, **known)
@@ -133,12 +130,12 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
 
 
 def cut(
-    given: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
+    splits: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
     """Return the splits train, validation and test; cut missing splits from the start of train.
 
     Args:
-        given: The splits that the data already have, always including `train`.
+        splits: The splits that the data already have, always including `train`.
         spec: Sizes of the splits, as numbers or fractions of the training samples.
         source: Name of the data in messages.
         keys: (N,) keys of the training samples, equal for neighbors that must be in the same split.
@@ -147,19 +144,18 @@ def cut(
     Raises:
         UserError: Nothing is left to train on, or a size is given for a split that the data have.
     """
-    given_sizes = {"validation": spec.validation_size, "test": spec.test_size}
-    for part, size in given_sizes.items():
-        if size is not None and part in given:
+    train, total = splits["train"], len(splits["train"])
+    typical = max(1, round(TYPICAL_SHARE * total))
+    sizes = {"validation": 0, "test": 0}
+    # By default, the test split gets the same size as the validation split.
+    for part, size in (("validation", spec.validation_size), ("test", spec.test_size)):
+        if part not in splits:
+            sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
+        elif size is not None:
             raise UserError(
                 f"dataset.{part}_size {size}: {source} already has this split; remove the key.",
                 ErrorCode.CONFLICT,
             )
-    train, total = given["train"], len(given["train"])
-    typical = max(1, round(TYPICAL_SHARE * total))
-    sizes = dict.fromkeys(given_sizes, 0)
-    for part, size in given_sizes.items():  # by default, test gets the same size as validation
-        if part not in given:
-            sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
     held_out = sum(sizes.values())
     if held_out >= total:
         raise UserError(
@@ -175,4 +171,4 @@ def cut(
         "validation": train.take(slice(sizes["test"], held_out)),
         "test": train.take(slice(sizes["test"])),
     }
-    return list((parts | dict(given) | {"train": parts["train"]}).values())
+    return list((parts | dict(splits) | {"train": parts["train"]}).values())

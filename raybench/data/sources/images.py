@@ -324,10 +324,9 @@ def files_as_inputs(
     )
     out = np.empty((len(samples), *form.shape), np.uint8)
     for row, sample in enumerate(samples):
+        name = f"Image {row}" if isinstance(sample, bytes) else str(sample)
         try:
-            out[row] = decode(sample if isinstance(sample, bytes) else str(sample), form)
+            out[row] = decode(sample if isinstance(sample, bytes) else name, form)
         except ImageError as error:
-            raise error.about(
-                f"Image {row}" if isinstance(sample, bytes) else str(sample)
-            ) from error
+            raise error.about(name) from error
     return out
