@@ -65,10 +65,3 @@ def test_a_container_alone_is_no_folder(store):
 def test_what_makes_no_good_keys_is_refused_however_it_is_written(url):
     with refused(ErrorCode.INVALID_VALUE, url):
         check_url(url)
-
-
-def test_what_a_store_says_is_one_sentence():
-    sentence = bucket.in_words("s3://bucket/a", OSError("AWS Error ACCESS_DENIED\nmore"))
-    assert sentence.startswith("s3://bucket/a: ")
-    assert "ACCESS_DENIED" in sentence
-    assert "\n" not in sentence

@@ -152,19 +152,6 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
         assert word in words, word
 
 
-def test_notes_and_plots_stand_at_the_end(tmp_path):
-    results = results_folder(tmp_path, [run_line("0000", 2.0)])
-    results.study["notes"] = ["the time budget of 90 s was too short to confirm: 140 s are needed."]
-    console = Console(file=io.StringIO(), width=300)
-    show(console, results, plots=[tmp_path / "curves.png", tmp_path / "pareto.png"])
-    lines = console.file.getvalue().splitlines()
-    assert lines[-2:] == [
-        f"plots: {tmp_path}/curves.png, {tmp_path}/pareto.png",
-        f"results: {tmp_path}",
-    ]
-    assert lines.index(results.study["notes"][0]) < lines.index("", -9), "before the answer"
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_of_another_encoding_is_no_error(encoding):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")

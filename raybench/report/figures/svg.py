@@ -99,5 +99,5 @@ def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
     if mark is None:
         return tag
     name = gids[mark[1]]
-    data = f'data-{"mark" if name in MARKS else "trial"}="{html.escape(clean(name))}"'
+    data = "" if name in MARKS else f'data-trial="{html.escape(clean(name))}"'
     return tag.replace(f'id="{prefix}-{mark[1]}"', data)

@@ -310,7 +310,7 @@ def _rendered(
     trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
     data = [(f"{one.study}-rows", one.rows) for one in trials]
     data += [(f"{one.study}-details", one.details) for one in trials]
-    links.append(("glossary", "Words"))
+    links.append(("glossary", "Glossary"))
     found = {"studies": shown, "title": title, "headline": headline, "kind": kind, "links": links}
     page = _environment().get_template("page.html")
     return page.render(**found, comparison=comparison, data=data)

@@ -53,6 +53,5 @@ def test_a_trial_is_told_by_its_data_and_named_on_the_figure_as_before(figure: F
     root = ElementTree.fromstring(svg(figure, "a"))
     trials = {one.get("data-trial") for one in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}
-    assert {one.get("data-mark") for one in root.iter()} - {None} == {"target"}
     assert root.find(f".//{SVG}script") is None
     assert [one.get_gid() for one in figure.findobj() if one.get_gid()] == before

@@ -59,6 +59,9 @@ def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study
     assert seconds == pytest.approx(PAUSE_S, rel=0.05)
     order = ["trial", "placement_check", "race", "confirm"]
     assert list(phases(found.runs)["role"]) == order
+    figure = FIGURES["timeline"].draw(study)
+    look_at("timeline", figure)
+    assert "interrupted" in words(figure)
 
 
 def test_a_race_shows_every_run_and_who_is_tied(study) -> None:
