@@ -198,36 +198,50 @@ def set_target(
             ErrorCode.NO_RESULT,
         )
     target = target_from(values, baseline_value, metric, least=least)
-    reference = describe(runs[0].record.spec)
     if baseline is not None and target != target_from(
         values, baseline_value, metric, least=baseline.value
     ):
         reached = ", ".join(metric.shown(value) for value in values)
         how = (
-            f"target {target} (auto: the best value that chance may reach on {baseline.rows:,} "
-            f"validation rows, given the baseline of {baseline.value:.4g}; {reference} reached "
-            f"{reached}{_in_a_row(hold)}, which may be chance: more validation rows would show it)"
+            f"the best value that chance may reach on {baseline.rows:,} validation rows, given the "
+            f"baseline of {baseline.value:.4g}; {describe(runs[0].record.spec)} reached "
+            f"{reached}{_in_a_row(hold)}, which may be chance: more validation rows would show it"
         )
-        return with_objective(study, target=target), how
+        return with_objective(study, target=target), f"target {target} (auto: {how})"
+    within_s = statistics.median(early_s(run, room_s) for run in runs) if is_early else None
+    how = _median_words(runs[0], values, study, baseline_value, within_s)
+    ends = [metric.best([v for v in run.values if not math.isnan(v)]) for run in runs]
+    later = [metric.gap(end, target) for end in ends if end is not None]
+    tail = ""
+    if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
+        best = ", ".join(metric.shown(end) for end in ends)
+        tail = (
+            f"; it later reached {best}, so the target rewards fast starts: set a higher one, or "
+            "objective.kind: best_at_budget, if the final value matters"
+        )
+    return with_objective(study, target=target), f"target {target} (auto: {how}){tail}"
+
+
+def _median_words(
+    run: ReferenceRun,
+    values: list[float],
+    study: StudySpec,
+    baseline_value: float | None,
+    within_s: float | None,
+) -> str:
+    """Return how a target follows from the median of the values of the reference runs."""
+    metric, hold = study.objective.judged_by, study.objective.hold
     form, off = ".4f", "less half a point"
     if not metric.is_share:
         whole = "it" if baseline_value is None else "its gap to the baseline"
         form, off = ".6g", f"and 1 % of {whole} worse"
-    seconds = statistics.median(early_s(run, room_s) for run in runs)
-    when = f" within {seconds:.2g} s of training, so that trials may be faster" if is_early else ""
-    how = (
-        f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
-        f"validation {metric.words}{_in_a_row(hold)} of {reference}{when}, {off})"
+    when = ""
+    if within_s is not None:
+        when = f" within {within_s:.2g} s of training, so that trials may be faster"
+    return (
+        f"median of {', '.join(f'{value:{form}}' for value in values)}, best validation "
+        f"{metric.words}{_in_a_row(hold)} of {describe(run.record.spec)}{when}, {off}"
     )
-    ends = [metric.best([v for v in run.values if not math.isnan(v)]) for run in runs]
-    later = [metric.gap(end, target) for end in ends if end is not None]
-    if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
-        best = ", ".join(metric.shown(end) for end in ends)
-        how += (
-            f"; it later reached {best}, so the target rewards fast starts: set a higher one, or "
-            "objective.kind: best_at_budget, if the final value matters"
-        )
-    return with_objective(study, target=target), how
 
 
 def _is_enough(
