@@ -27,7 +27,7 @@ FIRST, SECOND = outcome(1.0), outcome(2.0, index=1)
 """Outcomes after which a trial goes on."""
 REACHED = outcome(3.0, index=2, value=0.96, time_to_target_s=3.0, stop="target")
 LEADER = outcome(0.3, value=0.96, time_to_target_s=0.3, stop="target")
-"""So fast that a trial that has trained for a second is beyond the cap."""
+"""Outcome of a trial so fast that others are beyond the cap after a second."""
 
 
 class RecordingSearch(Search):

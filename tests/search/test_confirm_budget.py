@@ -88,7 +88,7 @@ def test_of_similar_configurations_only_the_best_races(
 
 
 def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
-    """The bill includes the time that workers spend on other than training."""
+    """The bill includes the time that workers do not train."""
     budget = ConfirmBudget(build_study(STUDY | {"price": 1.0}, "test")[0])
     budget.add(reached("0000", 4.0, workers=2))
     slow = reached("0001", 7.0)

@@ -75,7 +75,7 @@ class PoolOfThisProcess:
 
 
 class Bench:
-    """A store, a pool, and what the user is told."""
+    """A store, a pool, and messages to the user."""
 
     def __init__(self, folder: Path) -> None:
         scratch = folder.with_name("raybench-scratch")

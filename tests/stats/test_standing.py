@@ -167,7 +167,7 @@ def test_equivalent_configurations_need_no_more_runs() -> None:
 
 
 def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> None:
-    """The error rate is 10 %; of two, a second costs twice as much for the first."""
+    """The error rate is 10 %; the configurations differ in their cost per second."""
     chance, costs, num_apart = random.Random(1), {"a": 2.0, "b": 1.0}, 0
 
     def run(name: str) -> Replicate:
