@@ -12,7 +12,7 @@ from raybench.models import find
 from raybench.spec.errors import ErrorCode as Code
 
 STUDY = "objective: {target: 0.9}\nspace:\n  framework: [torch]\n  num_workers: [1]\n"
-FILES: dict[str, tuple[str | bytes, Code, list[str]]] = {
+FILES = {
     "empty": ("", Code.INVALID_FILE, ["space.yaml"]),
     "binary": (b"a: 1\n\x80\x81", Code.INVALID_FILE, ["UTF-8", "0x80", "line 2"]),
     "two documents": (STUDY + "---\n" + STUDY, Code.INVALID_FILE, ["line 5"]),
@@ -44,7 +44,7 @@ FILES: dict[str, tuple[str | bytes, Code, list[str]]] = {
     ),
 }
 HUGE = "1" + "0" * 12
-ARGUMENTS: dict[str, tuple[Code, list[str]]] = {
+ARGUMENTS = {
     "tune --set optimizer": (Code.INVALID_OPTION, ["optimizer="]),
     "tune --set optimzer=adam": (Code.UNKNOWN_KEY, ["'optimzer'", "'optimizer'"]),
     "tune --time-budget inf": (Code.INVALID_VALUE, ["'time_budget'", "inf"]),
@@ -91,7 +91,7 @@ class Net(Workload):
         train = Split(INPUTS, labels)
         return Dataset("own", 2, train, train, train)
 """
-WORKLOADS: dict[str, tuple[str, Code, list[str]]] = {
+WORKLOADS = {
     "load_dataset raises": ("1 / 0", Code.USER_CODE, ["own_net.py, line "]),
     "a sample raises": ("OnDemand()", Code.USER_CODE, ["own_net.py, line "]),
     "another shape": ("np.ones((8, 4), 'f')", Code.INVALID_MODEL, ["(3,)", "(4,)"]),

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.earlier import load_earlier
 from raybench.spec.documents import parse_settings, read_mapping
 from raybench.spec.errors import ErrorCode, StudyError, UserError
-from raybench.spec.study import StudySpec, build_study, load_content
+from raybench.spec.study import build_study, load_content
 from raybench.spec.text import redact_text
 from tests.refusals import refused
 
@@ -32,15 +31,15 @@ STUDY = ROOT / "tests" / "fixtures" / "digits_study"
 class Bomb:
     """What leaves a mark where it is unpickled."""
 
-    def __init__(self, mark: Path) -> None:
+    def __init__(self, mark):
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+    def __reduce__(self):
         return Path.touch, (self.mark,)
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Iterator[Path]:
+def mark(tmp_path):
     """A file that is there after the test if something was run."""
     path = tmp_path / "mark"
     pickle.loads(pickle.dumps(Bomb(path)))
@@ -51,7 +50,7 @@ def mark(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A study's results."""
     return Path(shutil.copytree(STUDY, tmp_path / "study"))
 
@@ -64,7 +63,7 @@ TAGS = (
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
+def test_yaml_builds_no_objects(tag, mark, folder):
     with refused(ErrorCode.INVALID_FILE):
         read_mapping(written(folder / "spec.yaml", f"a: {tag.format(mark=mark)}\n"))
     with refused(ErrorCode.INVALID_FILE):
@@ -78,9 +77,7 @@ def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_no_file_of_a_results_folder_is_unpickled_and_no_workload_imported(
-    mark: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_of_a_results_folder_is_unpickled_or_imported(mark, folder, monkeypatch):
     """Each file that a study may have is a pickle; the records name a module that lies there."""
     bomb = pickle.dumps(Bomb(mark))
     num_trials = len(raybench.load(folder).trials)
@@ -108,7 +105,7 @@ def test_no_file_of_a_results_folder_is_unpickled_and_no_workload_imported(
     assert cli.main(["report", "."]) == 0
 
 
-def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
+def test_torch_weights_are_only_weights(mark, tmp_path):
     torch = pytest.importorskip("torch")
     from raybench.training.torch.model import load_weights
 
@@ -121,7 +118,7 @@ def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tensorflow_on_one_thread")
-def test_keras_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
+def test_keras_weights_are_only_weights(mark, tmp_path):
     keras = pytest.importorskip("keras")
     from raybench.training.tensorflow.model import load_weights
 
@@ -138,7 +135,7 @@ def test_keras_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
             load_weights(model, content)
 
 
-def test_shared_arrays_hold_no_objects(mark: Path, tmp_path: Path) -> None:
+def test_shared_arrays_hold_no_objects(mark, tmp_path):
     data = tmp_path / "data"
     split = Split(np.zeros((2, 3), np.float32), np.arange(2))
     open_shared(data, lambda: Dataset("x", 2, split, split, split))
@@ -170,7 +167,7 @@ ALLOWED = {
 }
 
 
-def test_no_source_executes_data_or_listens() -> None:
+def test_no_source_executes_data_or_listens():
     sources = sorted((ROOT / "raybench").rglob("*.py"))
     assert len(sources) > 50
     for source in sources:
@@ -189,7 +186,7 @@ def test_no_source_executes_data_or_listens() -> None:
         "eval(text)",
     ],
 )
-def test_such_a_source_would_be_found(code: str) -> None:
+def test_such_a_source_would_be_found(code):
     assert FORBIDDEN.search(code)
 
 
@@ -226,7 +223,7 @@ ENVIRONMENT = {
         "hf_othersecretothersecretothersecret",
     ],
 )
-def test_a_message_tells_no_secret(text: str) -> None:
+def test_a_message_tells_no_secret(text):
     shown = redact_text(text, ENVIRONMENT)
     assert "***" in shown
     for value in (SECRET, "hunter2", "other-secret", "OTHERSECRET", "othersecret"):
@@ -245,11 +242,11 @@ def test_a_message_tells_no_secret(text: str) -> None:
         "learning_rate=0.01 at https://host:8265/x?y=1",
     ],
 )
-def test_the_rest_of_a_message_stays(text: str) -> None:
+def test_the_rest_of_a_message_stays(text):
     assert redact_text(text, ENVIRONMENT) == text
 
 
-def test_a_long_message_takes_no_time() -> None:
+def test_a_long_message_takes_no_time():
     began = time.process_time()
     for part in ("a-", "secret", "://", "token=", "x"):
         redact_text(part * 20_000, ENVIRONMENT)
@@ -257,14 +254,14 @@ def test_a_long_message_takes_no_time() -> None:
 
 
 @pytest.fixture
-def secret(monkeypatch: pytest.MonkeyPatch) -> str:
+def secret(monkeypatch):
     """A secret of the environment."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return SECRET
 
 
-def test_records_and_tracebacks_hold_no_secret(secret: str, tmp_path: Path) -> None:
+def test_records_and_tracebacks_hold_no_secret(secret, tmp_path):
     trace = f"Traceback:\n  get({secret!r})\nOSError: 401 for {secret}"
     with Store(tmp_path) as store:
         message = keep_error(store, "0001", f"OSError: 401 for {secret}", trace)
@@ -280,7 +277,7 @@ def test_records_and_tracebacks_hold_no_secret(secret: str, tmp_path: Path) -> N
     assert "errors/0001.txt" in (tmp_path / "records.jsonl").read_text()
 
 
-def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
+def test_a_worker_tells_no_secret_of_its_environment(secret):
     from raybench.cluster.worker import _report
 
     try:
@@ -292,7 +289,7 @@ def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
     assert secret not in crashed.traceback
 
 
-def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Path) -> None:
+def test_what_ray_tune_prints_is_kept_without_secrets(secret, tmp_path):
     from raybench.runs.wait_watch import quiet
 
     with quiet(tmp_path / "ray.log"):
@@ -302,17 +299,15 @@ def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Pat
     assert (tmp_path / "ray.log").read_text() == "401 for ***\nagain: ***\n"
 
 
-def test_the_screen_and_the_details_tell_no_secret(
-    secret: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def mistaken() -> int:
+def test_the_screen_and_the_details_tell_no_secret(secret, capsys):
+    def mistaken():
         raise UserError(
             f"--out s3://b: 401 for {secret}",
             ErrorCode.UNREACHABLE,
             details=f"OSError: {secret}\n",
         )
 
-    def failed() -> int:
+    def failed():
         raise StudyError(f"401 for {secret}")
 
     assert cli.run_command(mistaken) == cli.WRONG_INPUT
@@ -326,19 +321,19 @@ def test_the_screen_and_the_details_tell_no_secret(
     assert secret not in said
 
 
-def written(path: Path, text: str) -> Path:
+def written(path, text):
     path.write_text(text)
     return path
 
 
-def study_of(folder: Path) -> StudySpec:
+def study_of(folder):
     """The study of a results folder, as a command reads it."""
     written = raybench.load(folder).study["study"]
     derived = ("auto", "is_set")
     return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]
 
 
-def test_the_command_tells_no_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_tells_no_secret(secret, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{secret}", "from-the-url"])
     assert secret not in command()
     assert "from-the-url" not in command()

@@ -1,6 +1,5 @@
 """npz files, and sets that Keras and torchvision have fetched: read by their own files."""
 
-import gzip
 import pickle
 
 import numpy as np
@@ -11,7 +10,7 @@ from raybench.data.load import build_dataset
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data.making import sizes
-from tests.data.test_mnist import idx_bytes
+from tests.data.test_mnist import write_mnist
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -68,12 +67,7 @@ def test_cifar(tmp_path, name):
 def test_sets_like_mnist(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     for folder in ("keras/datasets/fashion-mnist", "root/FashionMNIST/raw"):
-        (tmp_path / folder).mkdir(parents=True)
-        for part, number in (("train", 20), ("t10k", 10)):
-            arrays = {"images-idx3": pixels(number, 28, 28), "labels-idx1": digits(number)}
-            for name, array in arrays.items():
-                content = gzip.compress(idx_bytes(array.astype(np.uint8)))
-                (tmp_path / folder / f"{part}-{name}-ubyte.gz").write_bytes(content)
+        write_mnist(tmp_path / folder, "idx.gz")
     keras = load(name="keras", set="fashion_mnist", validation_size=5)
     root = str(tmp_path / "root")
     torch = load(name="torchvision", set="FashionMNIST", path=root, validation_size=5)

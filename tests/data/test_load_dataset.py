@@ -17,7 +17,7 @@ SPECS = {
 }
 
 
-def _rows(split: Split) -> set[bytes]:
+def _rows(split):
     return {image.tobytes() for image in split.inputs}
 
 

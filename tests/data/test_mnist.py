@@ -3,7 +3,6 @@
 import gzip
 import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ SIZES = (40, 15)  # of the small stand-ins for training and test files
 HAS_MNIST = "RAYBENCH_DATA" in os.environ
 
 
-def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
+def _pairs():
     rng = np.random.default_rng(0)
     return [
         (rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n, dtype=np.uint8))
@@ -28,12 +27,12 @@ def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
-def idx_bytes(array: np.ndarray) -> bytes:
+def idx_bytes(array):
     header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     return header + array.tobytes()
 
 
-def _write(folder: Path, form: str) -> None:
+def write_mnist(folder, form):
     """Write MNIST as idx, idx.gz or npz."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = [one for pair in _pairs() for one in pair]
@@ -63,7 +62,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", [".", "mnist"])
 @pytest.mark.parametrize("form", ["idx", "idx.gz", "npz"])
 def test_all_forms_and_places_give_the_same(folder, place, form):
-    _write(folder / place, form)
+    write_mnist(folder / place, form)
     dataset = load_mnist(SPEC)
     assert sizes(dataset) == [30, 10, 15]
     assert dataset.input_shape == (28, 28, 1)
@@ -76,13 +75,13 @@ def test_all_forms_and_places_give_the_same(folder, place, form):
 def test_an_empty_or_incomplete_folder_is_refused(folder):
     with refused(ErrorCode.NOT_FOUND, f"RAYBENCH_DATA={folder}", "mnist.npz"):
         load_mnist(SPEC)
-    _write(folder, "idx.gz")
+    write_mnist(folder, "idx.gz")
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
     with refused(ErrorCode.NOT_FOUND, "t10k-labels-idx1-ubyte"):
         load_mnist(SPEC)
 
 
-def _cut(content: bytes) -> bytes:
+def _cut(content):
     return content[: len(content) // 2]
 
 
@@ -95,7 +94,7 @@ DAMAGES = [_cut, lambda _: b"", lambda _: b"<html>not found</html>", lambda old:
     + [("npz", damage) for damage in DAMAGES[:3]],
 )
 def test_a_damaged_file_is_named(folder, form, damage):
-    _write(folder, form)
+    write_mnist(folder, form)
     file = next(folder.glob("mnist.npz" if form == "npz" else "train-images*"))
     file.write_bytes(damage(file.read_bytes()))
     with refused(ErrorCode.INVALID_FILE, file):
@@ -103,7 +102,7 @@ def test_a_damaged_file_is_named(folder, form, damage):
 
 
 def test_labels_that_do_not_match_the_images_are_refused(folder):
-    _write(folder, "idx")
+    write_mnist(folder, "idx")
     (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(39, np.uint8)))
     with refused(ErrorCode.INVALID_DATA, "40 ", "39 "):
         load_mnist(SPEC)
@@ -116,7 +115,7 @@ def test_without_network_the_error_says_what_to_provide(cache, monkeypatch):
 
 
 def test_what_pooch_downloads_by_its_checksum_is_read(cache, tmp_path, monkeypatch):
-    _write(tmp_path, "npz")
+    write_mnist(tmp_path, "npz")
     asked = []
 
     def retrieve(*given, **_):

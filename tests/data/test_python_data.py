@@ -1,7 +1,6 @@
 """Data handed over in Python are read back as they were given."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,16 +22,16 @@ X = RNG.integers(0, 256, (40, 6, 6, 1), np.uint8)
 Y = np.arange(40) % 4
 
 
-def read(data: Any, folder: Path, label: str | None = None) -> raybench.Dataset:
+def read(data, folder, label=None):
     return build_dataset(DatasetSpec.model_validate(spec_of(data, label, folder)))
 
 
-def rows(split: raybench.Split) -> list[tuple[bytes, int]]:
+def rows(split):
     """Samples without their order: the store mixes them."""
     return sorted((x.tobytes(), int(y)) for x, y in zip(split.array, split.labels, strict=True))
 
 
-def test_arrays_by_name(tmp_path: Path) -> None:
+def test_arrays_by_name(tmp_path):
     named = {"x_train": X, "y_train": Y, "x_val": X[:8], "y_val": Y[:8]}
     found = read(named, tmp_path)
     assert rows(found.validation) == rows(raybench.Split(X[:8], Y[:8]))
@@ -44,7 +43,7 @@ def test_arrays_by_name(tmp_path: Path) -> None:
     assert sum(map(len, (whole.train, whole.validation, whole.test))) == 40
 
 
-def test_a_dataset_of_ours(tmp_path: Path) -> None:
+def test_a_dataset_of_ours(tmp_path):
     numbers = RNG.normal(size=40).astype(np.float32)
     inputs = {"a": RNG.normal(size=(40, 3)).astype(np.float32), "b": np.arange(40, dtype=np.int32)}
     weights = np.linspace(0.5, 1.5, 40, dtype=np.float32)
@@ -54,14 +53,14 @@ def test_a_dataset_of_ours(tmp_path: Path) -> None:
     found = read(ours, tmp_path)
     assert (found.task, len(found.test)) == ("regression", 0)
     assert found.input_shape == {"a": (3,), "b": ()}
-    assert sorted(found.train.arrays["b"].tolist()) == list(range(40))  # type: ignore[index]
+    assert sorted(found.train.arrays["b"].tolist()) == list(range(40))
     assert found.train.weights is not None
     named = raybench.Split(X, Y.astype(np.int64))
     ours = raybench.Dataset("mine", 4, named, named, named, class_names=("d", "c", "b", "a"))
     assert read(ours, tmp_path).class_names == ("a", "b", "c", "d")
 
 
-def test_a_table_and_its_label(tmp_path: Path) -> None:
+def test_a_table_and_its_label(tmp_path):
     frame = pd.DataFrame({"size": range(60), "side": ["a", "b"] * 30, "price": np.arange(60) * 1.5})
     found = read(frame, tmp_path, "price")
     assert found.task == "regression"
@@ -73,7 +72,7 @@ def test_a_table_and_its_label(tmp_path: Path) -> None:
         read(frame, tmp_path, "prize")
 
 
-def test_sets_of_torch(tmp_path: Path) -> None:
+def test_sets_of_torch(tmp_path):
     torch = pytest.importorskip("torch")
     pixels = torch.from_numpy(X.transpose(0, 3, 1, 2).copy())
     samples = torch.utils.data.TensorDataset(pixels, torch.from_numpy(Y))
@@ -83,7 +82,7 @@ def test_sets_of_torch(tmp_path: Path) -> None:
     assert read(samples, tmp_path).input_shape == (6, 6, 1)
 
 
-def test_sets_of_hugging_face(tmp_path: Path) -> None:
+def test_sets_of_hugging_face(tmp_path):
     datasets = pytest.importorskip("datasets")
     columns = {"x": [number % 7 * 0.5 for number in range(50)], "label": [0, 1] * 25}
     data = datasets.Dataset.from_dict(columns)
@@ -101,12 +100,12 @@ def test_sets_of_hugging_face(tmp_path: Path) -> None:
         (X, ErrorCode.INVALID_VALUE, "ndarray"),
     ],
 )
-def test_what_cannot_be_taken(data: Any, code: ErrorCode, name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_taken(data, code, name, tmp_path):
     with refused(code, name):
         read(data, tmp_path)
 
 
-def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path: Path) -> None:
+def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path):
     options = asked("train", {"data": {"x": X, "y": Y}, "out": tmp_path / "run", "epochs": 2})
     assert isinstance(options, TrainOptions)
     path = Path(read_spec(options).dataset.path or "")

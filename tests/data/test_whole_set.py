@@ -1,7 +1,5 @@
 """Metrics of a whole split: values, standard errors, baselines, and answers of several workers."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -24,7 +22,7 @@ OF_SCIKIT_LEARN = {
 NAMES = tuple(OF_SCIKIT_LEARN)
 
 
-def made_up(num_classes: int, number: int = 400, seed: int = 0) -> tuple[Any, Any]:
+def made_up(num_classes, number=400, seed=0):
     """Labels of unequal classes and logits that know something of them."""
     chance = np.random.default_rng(seed)
     shares = np.arange(1, num_classes + 1) / sum(range(num_classes + 1))
@@ -34,9 +32,7 @@ def made_up(num_classes: int, number: int = 400, seed: int = 0) -> tuple[Any, An
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_classes", [2, 4])
-def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(
-    name: str, num_classes: int
-) -> None:
+def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(name, num_classes):
     metric, score = METRICS[name], OF_SCIKIT_LEARN[name]
     labels, logits = made_up(num_classes)
     answers = answers_of(metric, logits)
@@ -50,7 +46,7 @@ def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_class_without_samples_has_no_part(name: str) -> None:
+def test_a_class_without_samples_has_no_part(name):
     metric = METRICS[name]
     labels, logits = made_up(3)
     logits[:, 2] = -9  # never predicted
@@ -60,7 +56,7 @@ def test_a_class_without_samples_has_no_part(name: str) -> None:
     assert error is not None
 
 
-def test_what_is_not_defined_is_nan() -> None:
+def test_what_is_not_defined_is_nan():
     metric = METRICS["roc_auc"]
     answers = np.full((4, 2), 0.5)
     assert measure(metric, np.zeros(4, int), answers) == (pytest.approx(np.nan, nan_ok=True), None)
@@ -73,7 +69,7 @@ def test_what_is_not_defined_is_nan() -> None:
     ("name", "value"),
     [("f1", 0.4), ("balanced_accuracy", 0.5), ("roc_auc", 0.5), ("average_precision", 2 / 3)],
 )
-def test_the_baseline_is_a_constant_prediction(name: str, value: float) -> None:
+def test_the_baseline_is_a_constant_prediction(name, value):
     labels = np.array([0, 1, 1])
     split = Split(np.zeros((3, 2), np.float32), labels)
     data = Dataset("made up", 2, train=split, validation=split, test=split)

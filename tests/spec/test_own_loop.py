@@ -2,7 +2,6 @@
 and what is refused before anything starts."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from raybench.spec.study import build_study
 from tests.refusals import refused
 
 COMMAND = "$ python train.py --lr {learning_rate} --hidden {model.hidden_units}"
-CONTENT: dict[str, Any] = {
+CONTENT = {
     "workload": "train.py:train",
     "objective": {"target": 0.9},
     "space": {"learning_rate": [0.1, 0.2], "model": {"hidden_units": [8, 16]}},
@@ -30,7 +29,7 @@ CONTENT: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
     (tmp_path / "train.py").write_text(
@@ -43,7 +42,7 @@ def study_of(**changes: Any) -> Any:
     return build_study(CONTENT | changes, "space.yaml")
 
 
-def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes() -> None:
+def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes():
     study, space = study_of(dataset={"name": "digits"})
     assert study.dataset == DatasetSpec(name="workload")
     assert study.auto == []
@@ -59,7 +58,7 @@ def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes() -> None:
     assert (said, len(dataset.train), study.objective.metric) == ([], 0, "accuracy")
 
 
-def test_a_command_is_one_process_with_the_room_of_all_its_workers() -> None:
+def test_a_command_is_one_process_with_the_room_of_all_its_workers():
     space = {"num_workers": [1, 2], "learning_rate": [0.1], "model": {"hidden_units": [8]}}
     study, space = study_of(workload=COMMAND + " -n {num_workers}", space=space)
     assert study.fixed == {"framework": "python"}
@@ -68,7 +67,7 @@ def test_a_command_is_one_process_with_the_room_of_all_its_workers() -> None:
     assert check_study(study, space)[2] == []
 
 
-def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
+def test_a_searched_key_that_a_command_does_not_take_is_named():
     study, space = study_of(workload="$ python train.py --lr {learning_rate}")
     (warning,) = check_study(study, space)[2]
     assert "{model.hidden_units}" in warning
@@ -93,28 +92,26 @@ def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
         ),
     ],
 )
-def test_keys_that_exclude_an_own_loop_are_refused(
-    changes: dict[str, Any], code: ErrorCode, names: list[str]
-) -> None:
+def test_keys_that_exclude_an_own_loop_are_refused(changes, code, names):
     with refused(code, *names):
         study_of(**changes)
 
 
-def test_a_function_is_found_in_its_file(folder: Path) -> None:
+def test_a_function_is_found_in_its_file(folder):
     workload, dataset = load_workload_dataset("train.py:train", DatasetSpec(name="workload"))
     assert isinstance(workload, OwnLoop)
     assert workload.function is not None
     assert workload.function.__module__ == "train"
     assert len(dataset.train) == 0
-    assert find_workload(COMMAND).function is None  # type: ignore[attr-defined]
+    assert find_workload(COMMAND).function is None
     other = folder / "other"
     other.mkdir()
     (other / "train.py").write_text("from helper import name\ndef train(run):\n    return name\n")
     (other / "helper.py").write_text("name = 'beside'\n")
-    assert find_workload("other/train.py:train").function(None) == "beside"  # type: ignore[attr-defined]
+    assert find_workload("other/train.py:train").function(None) == "beside"
     (other / "__init__.py").touch()
     (other / "parts.py").write_text("from .helper import name\ndef run(run):\n    return name\n")
-    assert find_workload("other/parts.py:run").function(None) == "beside"  # type: ignore[attr-defined]
+    assert find_workload("other/parts.py:run").function(None) == "beside"
 
 
 @pytest.mark.parametrize(
@@ -126,14 +123,14 @@ def test_a_function_is_found_in_its_file(folder: Path) -> None:
         ("train:train", "train.py:train"),
     ],
 )
-def test_a_function_that_is_not_found_is_one_sentence(name: str, part: str, folder: Path) -> None:
+def test_a_function_that_is_not_found_is_one_sentence(name, part, folder):
     (folder / "broken.py").write_text("import no_such_module\n")
     with pytest.raises(UserError) as caught:
         find_workload(name)
     assert part in str(caught.value)
 
 
-def test_what_it_is_judged_by_is_what_it_reports() -> None:
+def test_what_it_is_judged_by_is_what_it_reports():
     def judged(**objective: Any) -> Objective:
         spec = RunSpec(workload="train.py:train", objective=Objective(**objective))
         return check_task(spec, ["torch"], is_target_ours=True)[0]
@@ -149,7 +146,7 @@ def test_what_it_is_judged_by_is_what_it_reports() -> None:
         judged(target=0.9, metric="accuracy", direction="min")
 
 
-VALUES: dict[str, Any] = {"learning_rate": 0.1, "model.block": {"kernel": 3, "act": None}}
+VALUES = {"learning_rate": 0.1, "model.block": {"kernel": 3, "act": None}}
 
 
 @pytest.mark.parametrize(
@@ -181,9 +178,7 @@ VALUES: dict[str, Any] = {"learning_rate": 0.1, "model.block": {"kernel": 3, "ac
         ("{--x:model.block.size}", 1, None),
     ],
 )
-def test_an_option_stands_there_by_its_value(
-    command: str, value: Any, words: list[str] | None
-) -> None:
+def test_an_option_stands_there_by_its_value(command, value, words):
     values = VALUES | {"model.x": value}
     if words is None:
         with pytest.raises(UserError) as caught:
@@ -193,14 +188,14 @@ def test_an_option_stands_there_by_its_value(
         assert words_of(f"$ python {command}", values) == ["python", *words]
 
 
-def test_a_key_that_stands_in_an_option_is_taken() -> None:
+def test_a_key_that_stands_in_an_option_is_taken():
     space = {"learning_rate": [0.1], "model": {"bn": [True, None], "block": [{"k": 1}, {"k": 2}]}}
     command = "$ python train.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k}"
     study, space = study_of(workload=command, space=space)
     assert check_study(study, space)[2] == []
 
 
-def test_a_launched_command_has_one_process_per_worker() -> None:
+def test_a_launched_command_has_one_process_per_worker():
     spec = RunSpec(workload="$torchrun python train.py {num_workers}", num_workers=2)
     assert (spec.framework, spec.replicas_per_process) == ("torch", 1)
     assert words_of(spec.workload, {"num_workers": 2}) == ["python", "train.py", "2"]
@@ -210,7 +205,7 @@ def test_a_launched_command_has_one_process_per_worker() -> None:
         validate(RunSpec, {"workload": spec.workload, "framework": "tensorflow"}, "spec")
 
 
-def test_launch_needs_a_command() -> None:
+def test_launch_needs_a_command():
     command = "python train.py --lr {learning_rate}"
     given = TrainOptions(command=command, launch="torchrun").trained()
     assert given == {"workload": f"$torchrun {command}"}
@@ -223,9 +218,7 @@ def test_launch_needs_a_command() -> None:
     [("import keras\n", "tensorflow"), ("from tensorflow import keras\n", "tensorflow")]
     + [(text, None) for text in ("import torch\nimport keras\n", "import lightning\n", "")],
 )
-def test_the_framework_of_a_loop_is_what_its_file_imports(
-    imports: str, framework: str | None, folder: Path
-) -> None:
+def test_the_framework_of_a_loop_is_what_its_file_imports(imports, framework, folder):
     (folder / "fit.py").write_text(f"{imports}def train(run): ...\n")
     content = CONTENT | {"workload": "fit.py:train"}
     assert framework_of("fit.py:train") == framework

@@ -15,15 +15,15 @@ from raybench.spec.scaling_study import (
 )
 from tests.refusals import refused
 
-GRID: dict[str, Any] = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}
+GRID = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}
 
 
-def cells_of(content: dict[str, Any]) -> Any:
+def cells_of(content):
     study = build_scaling_study(content, "my.yaml", name="my")
     return study_cells(study, "my.yaml")
 
 
-def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all() -> None:
+def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all():
     cells = cells_of(GRID)
     weak = [cell.spec for cell in cells if "weak" in cell.scalings]
     strong = [cell.spec for cell in cells if "strong" in cell.scalings]
@@ -33,7 +33,7 @@ def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all() -> None:
     assert {spec.num_workers for spec in strong} == {1, 2, 4}
 
 
-def test_a_run_spec_of_both_scalings_runs_once() -> None:
+def test_a_run_spec_of_both_scalings_runs_once():
     cells = cells_of(GRID)
     both = [cell for cell in cells if len(cell.scalings) == 2]
     # One worker at 64 and at 128, and two workers of 64, which are 128 in all.
@@ -46,7 +46,7 @@ def test_a_run_spec_of_both_scalings_runs_once() -> None:
     assert len(specs) == len(set(specs)) == 9
 
 
-def test_axes_are_all_combinations_and_reach_deeper_keys() -> None:
+def test_axes_are_all_combinations_and_reach_deeper_keys():
     axes = {"framework": ["torch", "tensorflow"], "dataset.repeat": [1, 4]}
     cells = cells_of(GRID | {"axes": axes, "scaling": "weak"})
     assert len(cells) == 6 * 4
@@ -55,14 +55,14 @@ def test_axes_are_all_combinations_and_reach_deeper_keys() -> None:
     }
 
 
-def test_what_is_written_is_read_back_with_the_same_cells() -> None:
+def test_what_is_written_is_read_back_with_the_same_cells():
     study = build_scaling_study(GRID | {"axes": {"optimizer": ["adam", "lamb"]}}, "x", name="x")
     again = validate(ScalingStudy, parse_yaml(to_yaml(study.document()), "y"), "y")
     assert again == study
     assert study_cells(again) == study_cells(study)
 
 
-def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target() -> None:
+def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target():
     study = build_scaling_study({}, "my.yaml", name="my")
     assert study.base.epochs == 3
     assert study.base.objective.kind == "best_at_budget"
@@ -97,12 +97,12 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
         ),
     ],
 )
-def test_a_mistake(changes: dict[str, Any], code: ErrorCode, names: list[object]) -> None:
+def test_a_mistake(changes, code, names):
     with refused(code, "my.yaml", *names):
         cells_of(GRID | changes)
 
 
-def test_set_reaches_the_base_and_ends_an_axis() -> None:
+def test_set_reaches_the_base_and_ends_an_axis():
     axes = {"framework": ["torch", "tensorflow"], "optimizer": ["adam", "lamb"]}
     settings = {"epochs": 5, "framework": "torch", "dataset.repeat": 2, "num_workers": 2, "seed": 3}
     study = build_scaling_study(set_in_scaling({"axes": axes}, settings), "my.yaml", name="my")
@@ -123,7 +123,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("prefix", ["", "base."])
-def test_set_reaches_cells_that_are_written_out(prefix: str) -> None:
+def test_set_reaches_cells_that_are_written_out(prefix):
     (spec,) = specs_with({"cells": WRITTEN}, f"{prefix}framework=torch")
     assert spec.framework == "torch"
     specs = specs_with({"cells": WRITTEN}, f"{prefix}dataset={{name: digits, repeat: 5}}")
@@ -131,7 +131,7 @@ def test_set_reaches_cells_that_are_written_out(prefix: str) -> None:
     assert {s.accumulate for s in specs_with({"cells": WRITTEN}, f"{prefix}accumulate=3")} == {3}
 
 
-def test_set_ends_axes_below_a_key() -> None:
+def test_set_ends_axes_below_a_key():
     content = GRID | {"scaling": "weak", "axes": {"dataset.name": ["mnist", "digits"]}}
     assert {s.dataset.name for s in specs_with(content, "dataset=digits")} == {"digits"}
 
@@ -150,9 +150,7 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
         (OF_CELLS, "batch_size_per_worker=16", ErrorCode.CONFLICT, ["batch_size_per_worker"]),
     ],
 )
-def test_a_mistake_in_set(
-    content: dict[str, Any], setting: str, code: ErrorCode, names: list[str]
-) -> None:
+def test_a_mistake_in_set(content, setting, code, names):
     with refused(code, *names):
         build_scaling_study(
             set_in_scaling(content, parse_settings([setting])), "my.yaml", name="my"

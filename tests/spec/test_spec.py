@@ -16,7 +16,7 @@ def spec(**changes):
     return validate(RunSpec, changes, "spec.yaml")
 
 
-WRONG: dict[str, list[object]] = {
+WRONG = {
     "num_workers": ["2", True, -1],
     "learning_rate": ["0.1", -0.1, float("nan")],
     "momentum": [1.0],
@@ -123,7 +123,7 @@ def of_replicas(**changes: Any) -> RunSpec:
     return spec(**(IN_ONE_PROCESS | changes))
 
 
-def test_one_process_has_what_all_its_replicas_need() -> None:
+def test_one_process_has_what_all_its_replicas_need():
     given = {"cpus_per_worker": 2, "gpus_per_worker": 1, "num_workers": 4}
     placement = of_replicas(**given).placement
     assert placement == Placement("tensorflow", 1, 64, 8, 4, "pack", None, 4)
