@@ -343,11 +343,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
         problems.append(f"the state of the GPUs is unknown: {gpus['nvml']['problem']}.")
     for key, minimum, advice in (
         ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; stop other programs"),
-        (
-            "free_disk_bytes",
-            MIN_DISK_BYTES,
-            "of disk space is free for the temporary folder; free some",
-        ),
+        ("free_disk_bytes", MIN_DISK_BYTES, "is free below the temporary folder; delete files"),
     ):
         if facts[key] < minimum:
             problems.append(
@@ -430,9 +426,7 @@ def _too_new(framework: dict[str, str], driver: dict[str, str]) -> str:
         return ""
     if int(framework["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
         return ""
-    return (
-        f" (it is built for CUDA {framework['cuda']}, the driver supports up to {driver['cuda']})"
-    )
+    return f" (built for CUDA {framework['cuda']}, the driver supports up to {driver['cuda']})"
 
 
 def _versions() -> dict[str, str]:

@@ -180,9 +180,8 @@ class Trainer(BaseTrainer):
             self._averaging = Averaging(spec, self._model, world.strategy)
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        self._fresh = (
-            [values_of(copies) for copies in self._optimizer_copies()] if self._freezing else []
-        )
+        copies = self._optimizer_copies() if self._freezing else []
+        self._fresh = [values_of(variables) for variables in copies]
         self._losses = Losses.for_run(spec, workload, dataset)
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
