@@ -302,9 +302,7 @@ def test_what_ray_tune_prints_is_kept_without_secrets(secret, tmp_path):
 def test_the_screen_and_the_details_tell_no_secret(secret, capsys):
     def mistaken():
         raise UserError(
-            f"--out s3://b: 401 for {secret}",
-            ErrorCode.UNREACHABLE,
-            details=f"OSError: {secret}\n",
+            f"--out s3://b: 401 for {secret}", ErrorCode.UNREACHABLE, details=f"OSError: {secret}\n"
         )
 
     def failed():

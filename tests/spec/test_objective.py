@@ -155,13 +155,13 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
 @pytest.mark.parametrize(
     ("given", "code", "names"),
     [
-        ({"name": "acuracy"}, ErrorCode.UNKNOWN_NAME, ["'accuracy'"]),
-        ({"name": "accuracy", "task": "regression"}, ErrorCode.CONFLICT, ["loss", "rmse"]),
-        ({"custom": Metric(name="F\n1", direction="max")}, ErrorCode.INVALID_VALUE, ["'F 1'"]),
+        ({"name": "acuracy"}, "UNKNOWN_NAME", ["'accuracy'"]),
+        ({"name": "accuracy", "task": "regression"}, "CONFLICT", ["loss", "rmse"]),
+        ({"custom": Metric(name="F\n1", direction="max")}, "INVALID_VALUE", ["'F 1'"]),
     ],
 )
 def test_a_metric_that_the_task_lacks_is_refused(given, code, names):
-    with refused(code, *names):
+    with refused(ErrorCode[code], *names):
         find_metric(**{"name": None, **given})
 
 
@@ -245,21 +245,21 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
 @pytest.mark.parametrize(
     ("given", "task", "code", "names"),
     [
-        ({"target": 1.6}, "regression", ErrorCode.INVALID_VALUE, ["objective.target", "RMSE", 1.5]),
+        ({"target": 1.6}, "regression", "INVALID_VALUE", ["objective.target", "RMSE", 1.5]),
         (
             {"target": 0.05, "baseline_value": 0.1},
             "classification",
-            ErrorCode.INVALID_VALUE,
+            "INVALID_VALUE",
             ["objective.target", "accuracy", 0.1],
         ),
         (
             {"target": 0.5, "direction": "max"},
             "regression",
-            ErrorCode.CONFLICT,
+            "CONFLICT",
             ["objective.direction", "rmse"],
         ),
     ],
 )
 def test_a_target_that_the_baseline_reaches_is_refused(given, task, code, names):
-    with refused(code, *names):
+    with refused(ErrorCode[code], *names):
         resolved(Objective(**given), task=task, custom=None, baseline_value=1.5)
