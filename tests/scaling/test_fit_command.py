@@ -32,13 +32,13 @@ def step(workers: int, nodes: int, batch: int, speed: float) -> float:
 
 @pytest.fixture
 def several(tmp_path: Path) -> Path:
-    """Measurements of two models, one of them on two GPU types, with repeats."""
+    """Measurements of two models, each on another GPU type, with repeats."""
     path = tmp_path / "measured.csv"
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["gpu_type", "model", "remark", *HEAD.split(",")])
         for (model, gpu), (k, n), batch, factor in itertools.product(
-            (("resnet", "T4"), ("resnet", "A100"), ("bert", "T4")),
+            (("resnet", "T4"), ("bert", "A100")),
             ((1, 1), (2, 1), (4, 1), (2, 2), (8, 2)),
             (16, 64),
             (0.99, 1.01),
@@ -64,7 +64,7 @@ def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Pat
     assert run("--fit", several, "--predict", "1, 8,16", "--out", out) == cli.DONE
     table = pd.read_csv(out)
     assert list(table.columns) == COLUMNS
-    assert len(table) == 3 * 3 * 2
+    assert len(table) == 2 * 3 * 2
     # Four workers on a node is the fullest that was seen.
     assert set(zip(table["num_workers"], table["num_nodes"], strict=True)) == {
         (1, 1),
@@ -83,8 +83,8 @@ def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Pat
         true = step(row["num_workers"], row["num_nodes"], row["batch_size_per_worker"], speed)
         assert row["step_s"] == pytest.approx(true, rel=0.15)
     printed = capsys.readouterr().out
-    for name in ("resnet on T4", "resnet on A100", "bert on T4"):
-        assert name in printed
+    assert "resnet on T4" in printed
+    assert "bert on A100" in printed
 
 
 def test_a_file_of_cells_is_predicted_for_every_series(several: Path, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_file_of_cells_is_predicted_for_every_series(several: Path, tmp_path: 
     asked.write_text(f"{head}\nx,16,4,32\nx,16,4,32\n,8,8,64\n")
     assert run("--fit", several, "--predict", asked, "--out", out) == cli.DONE
     found = pd.read_csv(out)
-    assert len(found) == 3 * 2
+    assert len(found) == 2 * 2
     cells = set(found[COLUMNS[2:5]].itertuples(index=False, name=None))
     assert cells == {(16, 4, 32), (8, 8, 64)}
 
