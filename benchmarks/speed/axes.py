@@ -31,7 +31,7 @@ from raybench.data.dataset import Dataset
 from raybench.models.find import load_workload_dataset
 from raybench.report.console import make_console
 from raybench.results.store import DIAGNOSIS, Store, machine, versions
-from raybench.runs.diagnose import ProbeTrainer, leeway_of
+from raybench.runs.diagnose import leeway_of, time_step
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.speed_axes import AXES, Leeway, variants_of
@@ -116,12 +116,12 @@ def measure(
         grid.specs = all_variants(grid.specs[0], leeway)
         deadline = Deadline(None, interrupt=interrupt)
         with single_runs(session, store, deadline, RunLines(console), wait_s=None) as single_run:
-            trainer = ProbeTrainer(single_run)
             for number in range(rounds):
                 for index in rng.permutation(len(grid.specs)).tolist():
                     spec = grid.specs[index]
-                    step_s, record = trainer.time_step(
-                        spec, dataset, f"{index}-{number}", "grid", steps=steps, may_fail=True
+                    name = f"{index}-{number}"
+                    step_s, record = time_step(
+                        single_run, spec, dataset, name, "grid", steps=steps, may_fail=True
                     )
                     grid.spent_s += record.wall_s
                     if step_s is not None:

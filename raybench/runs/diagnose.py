@@ -67,67 +67,63 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 
-class ProbeTrainer:
-    """Trains probes (short runs that measure speed) one at a time, on reused worker groups."""
+def train_probe(
+    single_run: SingleRun, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
+) -> tuple[list[Evaluation], RunRecord]:
+    """Train a probe, a short run that measures speed, to its end.
 
-    def __init__(self, single_run: SingleRun) -> None:
-        self._single_run, self.deadline = single_run, single_run.deadline
+    Args:
+        single_run: Trains runs on reused worker groups.
+        spec: Run spec of the probe.
+        name: Name of the run.
+        source: Name of the variant, for the record.
+        may_fail: False raises StudyError if the probe fails.
 
-    def train(
-        self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
-    ) -> tuple[list[Evaluation], RunRecord]:
-        """Train a probe to its end.
+    Returns:
+        The evaluations and the record of the probe.
+    """
+    curve: list[Evaluation] = []
+    record = single_run.train(spec, name, "scaling", source=source, judge=curve.append)
+    single_run.deadline.raise_fault()
+    if record.failure is not None and not may_fail:
+        raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
+    return curve, record
 
-        Args:
-            spec: Run spec of the probe.
-            name: Name of the run.
-            source: Name of the variant, for the record.
-            may_fail: False raises StudyError if the probe fails.
 
-        Returns:
-            The evaluations and the record of the probe.
-        """
-        curve: list[Evaluation] = []
-        record = self._single_run.train(spec, name, "scaling", source=source, judge=curve.append)
-        self.deadline.raise_fault()
-        if record.failure is not None and not may_fail:
-            raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
-        return curve, record
+def time_step(
+    single_run: SingleRun,
+    spec: RunSpec,
+    dataset: Dataset,
+    name: str,
+    source: str,
+    *,
+    steps: int,
+    may_fail: bool = False,
+) -> tuple[float | None, RunRecord]:
+    """Measure the step time of a run over `steps` steps, after as many steps of warm-up.
 
-    def time_step(
-        self,
-        spec: RunSpec,
-        dataset: Dataset,
-        name: str,
-        source: str,
-        *,
-        steps: int,
-        may_fail: bool = False,
-    ) -> tuple[float | None, RunRecord]:
-        """Measure the step time of a run over `steps` steps, after as many steps of warm-up.
-
-        Returns:
-            Seconds per step (None if the probe failed or was stopped), and the record.
-        """
-        probe = Probes.of(spec).as_it_is
-        short = probe_spec(spec, probe, dataset, steps=steps, intervals=PILOT_INTERVALS)
-        curve, record = self.train(short, name, source, may_fail=may_fail)
-        is_whole = record.failure is None and len(curve) == PILOT_INTERVALS
-        return step_seconds(curve, spec.global_batch_size) if is_whole else None, record
+    Returns:
+        Seconds per step (None if the probe failed or was stopped), and the record.
+    """
+    probe = Probes.of(spec).as_it_is
+    short = probe_spec(spec, probe, dataset, steps=steps, intervals=PILOT_INTERVALS)
+    curve, record = train_probe(single_run, short, name, source, may_fail=may_fail)
+    is_whole = record.failure is None and len(curve) == PILOT_INTERVALS
+    return step_seconds(curve, spec.global_batch_size) if is_whole else None, record
 
 
 class ProbeRuns:
     """Trains short probes to measure how much of a step is spent on compute, communication, input
     and overhead."""
 
-    def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
+    def __init__(self, single_run: SingleRun, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds per step of each probe, one value per round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
         """Seconds of each rank in probes without gradient exchange: `input` with the run's own
         data, the others with synthetic data."""
-        self._trainer, self._dataset = trainer, dataset
+        self._single_run, self._dataset = single_run, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
         self._record: RunRecord | None = None
@@ -148,7 +144,9 @@ class ProbeRuns:
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes per round")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
-            if self._trainer.deadline.over or (number >= options.repeats and self._shares.is_sure):
+            if self._single_run.deadline.over or (
+                number >= options.repeats and self._shares.is_sure
+            ):
                 break
             self.round(number)
             if self.is_enough:
@@ -202,7 +200,7 @@ class ProbeRuns:
     def pilot(self, seconds: float) -> None:
         """Determine the number of steps that takes about `seconds`, for each probe."""
         for probe, name in self.probes.names.items():
-            if self._trainer.deadline.over:
+            if self._single_run.deadline.over:
                 return
             curve = self._train(probe, f"{name}-pilot", PILOT_STEPS, PILOT_INTERVALS)
             if len(curve) == PILOT_INTERVALS:
@@ -211,11 +209,11 @@ class ProbeRuns:
     def round(self, number: int) -> None:
         """Train every probe once, in a random order, and record the step times."""
         for probe in next(self._orders):
-            if self._trainer.deadline.over:
+            if self._single_run.deadline.over:
                 return
             name = self.probes.names[probe]
             curve = self._train(probe, f"{name}-{number}", self._steps[probe])
-            if not self._trainer.deadline.over:
+            if not self._single_run.deadline.over:
                 self.times[probe].append(self._step_s(curve, probe))
                 of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
                 if of_batch and not probe.exchanges:
@@ -260,7 +258,8 @@ class ProbeRuns:
         self, probe: Probe, name: str, steps: int, intervals: int = INTERVALS
     ) -> list[Evaluation]:
         spec = probe_spec(self.spec, probe, self._dataset, steps=steps, intervals=intervals)
-        curve, self._record = self._trainer.train(spec, name, self.probes.names[probe])
+        source = self.probes.names[probe]
+        curve, self._record = train_probe(self._single_run, spec, name, source)
         return curve
 
 
@@ -276,7 +275,7 @@ class SpeedRuns:
     """
 
     def __init__(
-        self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
+        self, single_run: SingleRun, spec: RunSpec, dataset: Dataset, leeway: Leeway
     ) -> None:
         self.spec = spec
         """Run spec of the fastest variant so far."""
@@ -284,7 +283,7 @@ class SpeedRuns:
         """Measurements by axis."""
         self.left_out: dict[str, str] = {}
         """Why an axis or a variant was not measured, by its name."""
-        self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
+        self._single_run, self._dataset, self._leeway = single_run, dataset, leeway
         self._steps, self._repeats = PILOT_STEPS, 1
         self._wall_s: list[float] = []
         self._rng = np.random.default_rng(spec.seed)
@@ -309,7 +308,7 @@ class SpeedRuns:
             self._steps = max(MIN_STEPS, steps_for(options.seconds, step_s))
         for axis in AXES:
             variants = variants_of(axis, self.spec, self._leeway)
-            if self._trainer.deadline.over:
+            if self._single_run.deadline.over:
                 return
             if isinstance(variants, str):
                 self._leave_out(console, axis, variants)
@@ -361,7 +360,7 @@ class SpeedRuns:
             if len(turn) == 1:
                 break
             for variant in self._rng.permutation(turn).tolist():
-                if self._trainer.deadline.over:
+                if self._single_run.deadline.over:
                     return found
                 name, may_fail = f"{axis}-{variant}-{number}", variant != original
                 step_s, record = self._probe(variants[variant], name, variant, may_fail=may_fail)
@@ -372,7 +371,7 @@ class SpeedRuns:
                     del found.step_s[variant]
                 elif step_s is not None:
                     times[variant] = step_s
-            if self._trainer.deadline.over:
+            if self._single_run.deadline.over:
                 break
             for variant, seconds in times.items():
                 found.step_s[variant].append(seconds)
@@ -381,9 +380,8 @@ class SpeedRuns:
     def _probe(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
     ) -> tuple[float | None, RunRecord]:
-        found = self._trainer.time_step(
-            spec, self._dataset, name, source, steps=self._steps, may_fail=may_fail
-        )
+        run, dataset = self._single_run, self._dataset
+        found = time_step(run, spec, dataset, name, source, steps=self._steps, may_fail=may_fail)
         self._wall_s.append(found[1].wall_s)
         return found
 
@@ -520,10 +518,9 @@ def _measure(
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)
         with single_runs(session, store, deadline, lines, wait_s=options.wait) as single_run:
-            trainer = ProbeTrainer(single_run)
-            runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
+            runs: ProbeRuns | SpeedRuns = ProbeRuns(single_run, spec, dataset)
             if leeway is not None:
                 leeway = replace(leeway, fits=session.capacity.fits)
-                runs = SpeedRuns(trainer, spec, dataset, leeway)
+                runs = SpeedRuns(single_run, spec, dataset, leeway)
             runs.measure(options, console)
     return runs
