@@ -47,6 +47,7 @@ HUGE = "1" + "0" * 12
 ARGUMENTS = {
     "tune --set optimizer": (Code.INVALID_OPTION, ["optimizer="]),
     "tune --set optimzer=adam": (Code.UNKNOWN_KEY, ["'optimzer'", "'optimizer'"]),
+    "tune --set mup_base=3": (Code.REMOVED, ["'mup_base'"]),
     "tune --time-budget inf": (Code.INVALID_VALUE, ["'time_budget'", "inf"]),
     "tune --workers 1,,2": (Code.INVALID_FILE, ["--workers"]),
     "tune --workers=": (Code.INVALID_VALUE, ["'space.num_workers'"]),
