@@ -406,10 +406,7 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
     """Raise UserError if `augment` has an augmentation that the inputs do not allow."""
     if sum(isinstance(augmentation, Mixup) for augmentation in augmentations) > 1:
-        raise UserError(
-            "augment: mixup is listed twice; keep one of them.",
-            ErrorCode.CONFLICT,
-        )
+        raise UserError("augment: mixup is listed twice; keep one of them.", ErrorCode.CONFLICT)
     for augmentation in augmentations:
         if isinstance(augmentation, Mixup):
             _check_mixup(dataset)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import Array
-from raybench.data.whole_set import constant_answers, measure
+from raybench.data.whole_set import constant_predictions, measure
 from raybench.spec.metric import Metric
 from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, Baseline, Objective, share_error
 
@@ -68,14 +68,14 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
     return {part: given(len(split)) for part, split in splits.items()}
 
 
-class _ConstantAnswer(NamedTuple):
+class _ConstantPrediction(NamedTuple):
     """Metric of the best constant prediction on a split."""
 
     mean: float
     """Mean over the samples; a sample of several tokens contributes the mean over its tokens."""
     number: int
     """Number of labels."""
-    luck: float | None
+    chance_gain: float | None
     """Largest gain by chance at one standard error; None if unknown."""
     level: float | None
     """Metric on the training labels, if classes may be equally frequent; otherwise None."""
@@ -92,22 +92,24 @@ def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline 
     if not metric.is_mean:
         counts = np.bincount(labels, minlength=int(dataset.num_classes or 0))
         value, _ = measure(
-            metric, np.asarray(split.labels), constant_answers(metric, counts, len(split))
+            metric, np.asarray(split.labels), constant_predictions(metric, counts, len(split))
         )
         return Baseline(float(f"{value:.{DIGITS}g}"), len(split)) if math.isfinite(value) else None
     of_task = _constant_number if dataset.task == "regression" else _constant_class
-    mean, number, luck, level = of_task(metric, dataset, split)
+    mean, number, chance_gain, level = of_task(metric, dataset, split)
     value = metric.finish(mean, mean)
     if not math.isfinite(value):
         return None
 
-    luck = None if luck is None else abs(metric.finish(mean - luck, mean) - value)
+    chance_gain = (
+        None if chance_gain is None else abs(metric.finish(mean - chance_gain, mean) - value)
+    )
     value = float(f"{value:.{DIGITS}g}")
     error = share_error(value if level is None else level, number) if metric.is_share else None
-    return Baseline(value, len(split), error, luck, level)
+    return Baseline(value, len(split), error, chance_gain, level)
 
 
-def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
+def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _ConstantPrediction:
     """Return the metric of the best constant prediction for a regression."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
@@ -116,10 +118,10 @@ def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _Constan
     if metric.per_sample != "loss" and dataset.label_scale is not None:
         errors = errors * dataset.label_scale  # only the loss refers to standardized labels
     mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
-    return _ConstantAnswer(mean, len(errors), mean / len(errors), None)
+    return _ConstantPrediction(mean, len(errors), mean / len(errors), None)
 
 
-def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
+def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _ConstantPrediction:
     """Return the metric of the best constant prediction for classes or tokens."""
     assert dataset.num_classes is not None
     counts = np.zeros(dataset.num_classes, np.int64)
@@ -134,15 +136,17 @@ def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _Constant
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
         rows, number = rows + int(np.sum(tokens > 0)), number + int(np.sum(tokens))
     if not rows:
-        return _ConstantAnswer(math.nan, 0, None, None)
+        return _ConstantPrediction(math.nan, 0, None, None)
     mean = total / rows
     if metric.per_sample == "loss":
-        return _ConstantAnswer(mean, number, 0.5 / number, None)
-    least, luck = min(_num_predicted(metric) / dataset.num_classes, 1.0), None
+        return _ConstantPrediction(mean, number, 0.5 / number, None)
+    least, chance_gain = min(_num_predicted(metric) / dataset.num_classes, 1.0), None
     if least < 1.0:
-        luck = _gain_of_next_class(_num_predicted(metric), counts, number)
-    level = max(float(counts @ scores) / float(np.sum(counts)), least) if luck is None else None
-    return _ConstantAnswer(max(mean, least), number, luck, level)
+        chance_gain = _gain_of_next_class(_num_predicted(metric), counts, number)
+    level = (
+        max(float(counts @ scores) / float(np.sum(counts)), least) if chance_gain is None else None
+    )
+    return _ConstantPrediction(max(mean, least), number, chance_gain, level)
 
 
 def _gain_of_next_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:

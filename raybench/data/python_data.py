@@ -72,8 +72,7 @@ def _array(values: Any, name: str) -> Array:
         array = np.empty(0, object)
     if array.dtype.kind == "O":
         raise UserError(
-            f"data: the samples of {name} differ in type or shape.",
-            ErrorCode.INVALID_DATA,
+            f"data: the samples of {name} differ in type or shape.", ErrorCode.INVALID_DATA
         )
     return array
 

@@ -17,7 +17,7 @@ GROUPS = 20
 """Number of groups of samples of the jackknife, for metrics without a formula of the influence."""
 
 
-def answers_of(metric: Metric, outputs: Array) -> Array:
+def predictions_of(metric: Metric, outputs: Array) -> Array:
     """Return what the metric needs of a model's outputs.
 
     Args:
@@ -35,26 +35,26 @@ def answers_of(metric: Metric, outputs: Array) -> Array:
     return shares
 
 
-def measure(metric: Metric, labels: Array, answers: Array) -> tuple[float, float | None]:
+def measure(metric: Metric, labels: Array, predictions: Array) -> tuple[float, float | None]:
     """Return the value of a metric and its standard error due to the finite number of samples.
 
     Args:
         metric: The metric.
         labels: Class of each sample, shape [n].
-        answers: As of `answers_of`.
+        predictions: Result of `predictions_of`, shape [n] or [n, classes].
 
     Returns:
         NaN if the value is not defined, as for a single class; None as the error if it is unknown.
     """
     needs_two_classes = metric.per_sample == "probabilities"
-    if not np.isfinite(answers).all() or (needs_two_classes and len(np.unique(labels)) < 2):
+    if not np.isfinite(predictions).all() or (needs_two_classes and len(np.unique(labels)) < 2):
         return math.nan, None
-    value, error = _METRICS[metric.name](labels, answers)
+    value, error = _METRICS[metric.name](labels, predictions)
     return value, error if math.isfinite(error) else None
 
 
-def constant_answers(metric: Metric, counts: Array, number: int) -> Array:
-    """Return the answers of a constant prediction.
+def constant_predictions(metric: Metric, counts: Array, number: int) -> Array:
+    """Return a constant prediction for every sample, computed from the training labels.
 
     Args:
         metric: The metric.
@@ -66,42 +66,42 @@ def constant_answers(metric: Metric, counts: Array, number: int) -> Array:
     return np.tile(counts / counts.sum(), (number, 1))
 
 
-def _f1(labels: Array, answers: Array) -> tuple[float, float]:
+def _f1(labels: Array, predictions: Array) -> tuple[float, float]:
     from sklearn.metrics import f1_score
 
-    value = float(f1_score(labels, answers, average="macro", zero_division=0.0))
-    number = int(max(labels.max(), answers.max())) + 1
-    is_hit = labels == answers
+    value = float(f1_score(labels, predictions, average="macro", zero_division=0.0))
+    number = int(max(labels.max(), predictions.max())) + 1
+    is_hit = labels == predictions
     hits = np.bincount(labels[is_hit], minlength=number)
-    # F1 = 2 hits / (labels + answers of the class)
-    both = np.bincount(labels, minlength=number) + np.bincount(answers, minlength=number)
+    # F1 = 2 hits / (labels + predictions of the class)
+    both = np.bincount(labels, minlength=number) + np.bincount(predictions, minlength=number)
     num_classes = np.count_nonzero(both)
     of_hit = 2 / np.maximum(both, 1) / num_classes
     of_one = -2 * hits / np.maximum(both, 1) ** 2 / num_classes
-    influence = of_one[labels] + of_one[answers] + is_hit * of_hit[labels]
+    influence = of_one[labels] + of_one[predictions] + is_hit * of_hit[labels]
     return value, math.sqrt(float(influence @ influence))
 
 
-def _balanced_accuracy(labels: Array, answers: Array) -> tuple[float, float]:
+def _balanced_accuracy(labels: Array, predictions: Array) -> tuple[float, float]:
     from sklearn.metrics import balanced_accuracy_score
 
-    counts = np.bincount(labels)
-    recall = np.bincount(labels[labels == answers], minlength=len(counts)) / np.maximum(counts, 1)
-    influence = ((labels == answers) - recall[labels]) / counts[labels] / np.count_nonzero(counts)
-    value = float(balanced_accuracy_score(labels, answers))
+    is_hit, counts = labels == predictions, np.bincount(labels)
+    recall = np.bincount(labels[is_hit], minlength=len(counts)) / np.maximum(counts, 1)
+    influence = (is_hit - recall[labels]) / counts[labels] / np.count_nonzero(counts)
+    value = float(balanced_accuracy_score(labels, predictions))
     return value, math.sqrt(float(influence @ influence))
 
 
-def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:
+def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
     """DeLong et al. 1988: the influence of a sample is the share of the other class that its score
     is above or below."""
     from scipy.stats import rankdata
     from sklearn.metrics import roc_auc_score
 
-    chosen = _averaged_classes(labels, answers)
+    chosen = _averaged_classes(labels, predictions)
     values, influence = [], np.zeros(len(labels))
     for number in chosen:
-        is_one, scores = labels == number, answers[:, number]
+        is_one, scores = labels == number, predictions[:, number]
         values.append(float(roc_auc_score(is_one, scores)))
         above = np.zeros(len(labels))
         for is_class in (is_one, ~is_one):
@@ -114,30 +114,32 @@ def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:
     return float(np.mean(values)), math.sqrt(float(influence @ influence))
 
 
-def _average_precision(labels: Array, answers: Array) -> tuple[float, float]:
+def _average_precision(labels: Array, predictions: Array) -> tuple[float, float]:
     """Delete-a-group jackknife over GROUPS groups of samples."""
     group = np.arange(len(labels)) % GROUPS
-    value = _mean_precision(labels, answers)
+    value = _mean_precision(labels, predictions)
     rest = [
-        _mean_precision(labels[group != index], answers[group != index])
+        _mean_precision(labels[group != index], predictions[group != index])
         for index in range(min(GROUPS, len(labels)))
     ]
     spread = np.array(rest) - np.mean(rest)
     return value, math.sqrt((GROUPS - 1) / GROUPS * float(spread @ spread))
 
 
-def _mean_precision(labels: Array, answers: Array) -> float:
+def _mean_precision(labels: Array, predictions: Array) -> float:
     from sklearn.metrics import average_precision_score
 
-    chosen = _averaged_classes(labels, answers)
-    values = [average_precision_score(labels == number, answers[:, number]) for number in chosen]
+    chosen = _averaged_classes(labels, predictions)
+    values = [
+        average_precision_score(labels == number, predictions[:, number]) for number in chosen
+    ]
     return float(np.mean(values)) if values else math.nan
 
 
-def _averaged_classes(labels: Array, answers: Array) -> Array:
+def _averaged_classes(labels: Array, predictions: Array) -> Array:
     """Return the classes over which the value is averaged: those with samples; of two, class 1."""
     present = np.unique(labels)
-    return present[present == 1] if answers.shape[1] == 2 else present
+    return present[present == 1] if predictions.shape[1] == 2 else present
 
 
 _METRICS: dict[str, Callable[[Array, Array], tuple[float, float]]] = {

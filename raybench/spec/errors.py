@@ -120,12 +120,7 @@ class UserError(ValueError):
     code: ErrorCode
     details: str | None
 
-    def __init__(
-        self,
-        message: object,
-        code: ErrorCode,
-        details: str | None = None,
-    ) -> None:
+    def __init__(self, message: object, code: ErrorCode, details: str | None = None) -> None:
         super().__init__("".join(map(_printable, str(message))))
         self.code = code
         self.details = details

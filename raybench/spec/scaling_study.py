@@ -19,14 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raybench.spec.documents import (
-    Document,
-    PositiveFloat,
-    PositiveInt,
-    Seed,
-    validate,
-    with_key,
-)
+from raybench.spec.documents import Document, PositiveFloat, PositiveInt, Seed, validate, with_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import RunSpec
 

@@ -303,8 +303,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
         return _parse_simple(content, key, where, source)
     if not all(map(is_case, content)):
         raise UserError(
-            f"{where}: mixes values and cases; give every item a 'when'.",
-            ErrorCode.INVALID_VALUE,
+            f"{where}: mixes values and cases; give every item a 'when'.", ErrorCode.INVALID_VALUE
         )
     cases = []
     for item in content:

@@ -56,7 +56,7 @@ class Totals:
     """Sum of the squares of these values."""
     samples: int
     answers: NDArray[Any] | None = None
-    """Answers for the samples, in order (`data.whole_set.answers_of`), if the metric is no mean."""
+    """Predictions in order (`data.whole_set.predictions_of`), unless the metric is a mean."""
 
 
 @dataclass(frozen=True, kw_only=True)

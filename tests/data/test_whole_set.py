@@ -6,7 +6,7 @@ from sklearn import metrics
 
 from raybench.data.baseline import label_baseline
 from raybench.data.dataset import Dataset, Split
-from raybench.data.whole_set import answers_of, constant_answers, measure
+from raybench.data.whole_set import constant_predictions, measure, predictions_of
 from raybench.spec.metric import METRICS
 
 OF_SCIKIT_LEARN = {
@@ -35,7 +35,7 @@ def made_up(num_classes, number=400, seed=0):
 def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(name, num_classes):
     metric, score = METRICS[name], OF_SCIKIT_LEARN[name]
     labels, logits = made_up(num_classes)
-    answers = answers_of(metric, logits)
+    answers = predictions_of(metric, logits)
     value, error = measure(metric, labels, answers)
     chance = np.random.default_rng(1)
     drawn = [chance.integers(len(labels), size=len(labels)) for _ in range(100)]
@@ -51,7 +51,7 @@ def test_a_class_without_samples_has_no_part(name):
     labels, logits = made_up(3)
     logits[:, 2] = -9  # never predicted
     is_kept = labels < 2
-    value, error = measure(metric, labels[is_kept], answers_of(metric, logits)[is_kept])
+    value, error = measure(metric, labels[is_kept], predictions_of(metric, logits)[is_kept])
     assert 0.5 < value < 1
     assert error is not None
 
@@ -74,4 +74,4 @@ def test_the_baseline_is_a_constant_prediction(name, value):
     split = Split(np.zeros((3, 2), np.float32), labels)
     data = Dataset("made up", 2, train=split, validation=split, test=split)
     assert label_baseline(METRICS[name], data) == pytest.approx(value)
-    assert constant_answers(METRICS[name], np.array([1, 2]), 3).shape[0] == 3
+    assert constant_predictions(METRICS[name], np.array([1, 2]), 3).shape[0] == 3

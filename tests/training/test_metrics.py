@@ -14,7 +14,7 @@ from sklearn.metrics import (
 )
 
 from raybench.data.dataset import IGNORED, Dataset, Split
-from raybench.data.whole_set import answers_of, measure
+from raybench.data.whole_set import measure, predictions_of
 from raybench.models.base import Workload
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
@@ -162,7 +162,7 @@ def test_uneven_answers_of_workers_are_those_of_one(name: str, size: int) -> Non
     split = Split(np.zeros((size, 1), np.float32), np.arange(size) % 2)
     dataset = Dataset("x", 2, split, split, split)
     outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
-    whole = answers_of(METRICS[name], outputs)
+    whole = predictions_of(METRICS[name], outputs)
 
     def value_on(world: ThreadWorld) -> float:
         def evaluate(part: str, rows: slice) -> Totals:

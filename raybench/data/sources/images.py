@@ -265,11 +265,7 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
 
 
 def decode_images(
-    writer: Writer,
-    name: str,
-    pictures: Iterable[Picture],
-    number: int,
-    form: ImageForm,
+    writer: Writer, name: str, pictures: Iterable[Picture], number: int, form: ImageForm
 ) -> None:
     """Decode pictures into a new array `name` of the store, (number, H, W, C) uint8.
 

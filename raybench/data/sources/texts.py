@@ -195,8 +195,7 @@ def running_texts(path: Path) -> dict[str, str]:
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
-            f"dataset.path: {path} contains no {TEXT_ENDINGS[0]} files.",
-            ErrorCode.NOT_FOUND,
+            f"dataset.path: {path} contains no {TEXT_ENDINGS[0]} files.", ErrorCode.NOT_FOUND
         )
     require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
     if path.is_file():

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.data.dataset import Dataset
-from raybench.data.whole_set import answers_of
+from raybench.data.whole_set import predictions_of
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
@@ -336,7 +336,9 @@ class Trainer(BaseTrainer):
                 samples += len(labels)
                 all_values += [values] * (not self.metric.is_mean)
         loss, value, squares = map(float, sums)
-        answers = answers_of(self.metric, tf.concat(all_values, 0).numpy()) if all_values else None
+        answers = (
+            predictions_of(self.metric, tf.concat(all_values, 0).numpy()) if all_values else None
+        )
         return Totals(loss=loss, value=value, squares=squares, samples=samples, answers=answers)
 
     def state(self) -> bytes:

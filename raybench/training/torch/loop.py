@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raybench.data.dataset import Dataset
-from raybench.data.whole_set import answers_of
+from raybench.data.whole_set import predictions_of
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec
@@ -229,7 +229,7 @@ class Trainer(BaseTrainer):
             value=float(value),
             squares=float(squares),
             samples=samples,
-            answers=answers_of(self.metric, torch.cat(all_values).cpu().numpy())
+            answers=predictions_of(self.metric, torch.cat(all_values).cpu().numpy())
             if all_values
             else None,
         )
