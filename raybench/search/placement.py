@@ -10,6 +10,7 @@ cost and a cost per sample, and more workers add communication.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,9 @@ TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 6
 """Seconds to compile a small network on two cores; used until a trial has compiled."""
 
 
-def _lane(placement: Placement) -> Lane:
-    return (
-        placement.framework,
-        placement.accelerator_type,
-        placement.precision,
-        placement.compile,
-        placement.accumulate,
-        placement.prefetch,
-    )
+_lane: Callable[[Placement], Lane] = attrgetter(
+    "framework", "accelerator_type", "precision", "compile", "accumulate", "prefetch"
+)
 
 
 def _workers(placement: Placement) -> tuple[Lane, int]:
