@@ -86,7 +86,7 @@ def test_a_state_that_holds_code_is_refused_unrun(framework: str) -> None:
         array = io.BytesIO()
         np.save(array, np.array([Payload()], dtype=object), allow_pickle=True)
         with zipfile.ZipFile(buffer, "w") as file:
-            file.writestr("ranks.npy", array.getvalue())
+            file.writestr("differing.npy", array.getvalue())
     trainer, _, _ = new_trainer(spec_of(framework, "sgd"))
     for content in (buffer.getvalue(), buffer.getvalue()[:-9], b"", b"PK"):
         with refused(ErrorCode.INVALID_WEIGHTS):

@@ -46,9 +46,7 @@ from raybench.training.tensorflow.state import (
     Freezing,
     LossScale,
     copies_of,
-    differing_arrays,
     pack_state,
-    replica_numbers,
     seed_layers,
     set_values,
     unpack_state,
@@ -344,16 +342,9 @@ class Trainer(BaseTrainer):
     def state(self) -> bytes:
         """Return the state of training as an `.npz` file; see BaseTrainer."""
         replicas = [values_of(variables) for variables in self._copies()]
-        differing = differing_arrays(replicas, self._world.gather)
-        rows: list[list[float]] = []
-        for arrays in replicas:
-            rows += self._world.gather(replica_numbers(self.input_seconds(), arrays, differing))
         is_frozen = self._freezing is not None and self._freezing.is_on
-        return (
-            b""
-            if self._world.rank
-            else pack_state(replicas[0], differing, rows, is_frozen=is_frozen)
-        )
+        waited_s = self.input_seconds()
+        return pack_state(replicas, self._world, input_s=waited_s, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Continue from a state. See BaseTrainer."""

@@ -20,13 +20,12 @@ import tensorflow as tf
 
 from raybench.models.base import Workload, head_error
 from raybench.spec.run import RunSpec
+from raybench.training.base import DistributedContext
 from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel
 
 Array = npt.NDArray[Any]
-Gather = Callable[[list[float]], list[list[float]]]
-
 
 Copies = list[list[tf.Variable]]
 """For each replica in this process, its copy of every variable."""
@@ -39,17 +38,34 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 
 
 def pack_state(
-    arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
+    replicas: list[list[Array]], world: DistributedContext, *, input_s: float, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes.
+    """Return the state of a run as bytes on rank 0, and b"" on other ranks. Collective.
 
-    `arrays` are those of the first replica, `own` the positions of arrays that differ between
-    replicas, and `rows` the `replica_numbers` of each replica.
+    Arrays are stored once if they are equal on all replicas of all ranks, and otherwise, like
+    random states, once per replica, as numbers.
+
+    Args:
+        replicas: Values of the variables of each replica in this process.
+        world: The workers of the group.
+        input_s: Seconds that this worker has waited for data.
+        is_frozen: Whether the backbone is frozen.
     """
-    named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
+    checksums: list[list[float]] = []
+    for arrays in replicas:
+        checksums += world.gather([float(zlib.crc32(array.tobytes())) for array in arrays])
+    columns = enumerate(zip(*checksums, strict=True))
+    differing = [index for index, column in columns if len(set(column)) > 1]
+    rows: list[list[float]] = []
+    for arrays in replicas:
+        numbers = (float(number) for index in differing for number in arrays[index].flat)
+        rows += world.gather([input_s, *numbers])
+    if world.rank:
+        return b""
+    named = {f"{index:06d}": _plain(array) for index, array in enumerate(replicas[0])}
+    named |= {"differing": np.array(differing, np.int64), "rows": np.array(rows)}
     buffer = io.BytesIO()
-    ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
-    np.savez(buffer, allow_pickle=False, is_frozen=np.array(is_frozen), **ranks, **named)
+    np.savez(buffer, allow_pickle=False, is_frozen=np.array(is_frozen), **named)
     return buffer.getvalue()
 
 
@@ -58,7 +74,10 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     spent waiting for data and whether the backbone was frozen."""
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
+            differing, rows = (
+                arrays["differing"].tolist(),
+                arrays["rows"][rank : rank + len(copies)],
+            )
             is_frozen = bool(arrays["is_frozen"])
             saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -69,26 +88,12 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     )
     for variables, row in zip(copies, rows, strict=True):
         first = 1
-        for index in own:
+        for index in differing:
             shape, size = saved[index].shape, saved[index].size
             saved[index] = row[first : first + size].reshape(shape).astype(saved[index].dtype)
             first += size
         set_values(variables, saved)
     return float(rows[0][0]), is_frozen
-
-
-def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of the arrays that differ between any replicas of all ranks."""
-    sums: list[list[float]] = []
-    for arrays in replicas:
-        sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
-    return [index for index, column in enumerate(zip(*sums, strict=True)) if len(set(column)) > 1]
-
-
-def replica_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
-    """Return the state of a single replica as numbers: seconds spent waiting for data, and the
-    arrays at positions `own`."""
-    return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
 
 def values_of(variables: list[tf.Variable]) -> list[Array]:
