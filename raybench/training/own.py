@@ -333,8 +333,8 @@ class Run:
         from `eval`, then from `setup`.
         """
         lack_s = train_s - self.elapsed_training()
-        rest = "setup" if self._last is None else "eval"
-        self._ledger.move(max(-lack_s, 0.0), "train", rest)
+        surplus_phase = "setup" if self._last is None else "eval"
+        self._ledger.move(max(-lack_s, 0.0), "train", surplus_phase)
         waited_s = self._ledger.seconds("report") + self._ledger.seconds(AWAY)
         for phase, most_s in (
             ("report", waited_s),

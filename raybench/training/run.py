@@ -110,9 +110,9 @@ def run(
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
     has_ranks = world.num_workers > 1 and (spec.record_steps or not spec.exchange_gradients)
-    is_budget, kept = spec.objective.kind == BUDGET, None
+    is_budget, saved_weights = spec.objective.kind == BUDGET, None
     if is_budget and rule.best_value is not None:
-        kept = trainer.save()
+        saved_weights = trainer.save()
     while True:
         goal = min((samples // eval_interval + 1) * eval_interval, samples_total)
         if train_seconds:
@@ -132,13 +132,13 @@ def run(
             room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
             if room <= seen:
                 break
-            least, most = 2 * seen, PILOT_STEPS * spec.global_batch_size
-            pilot = 0 if seen >= most else min(max(least, room // PILOT_DIVISOR), most)
-            more, further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
+            smallest, largest = 2 * seen, PILOT_STEPS * spec.global_batch_size
+            pilot = 0 if seen >= largest else min(max(smallest, room // PILOT_DIVISOR), largest)
+            further, num_further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
             began = ledger.seconds("train")
-            loss += trainer.train(more)
+            loss += trainer.train(further)
             own_s += ledger.seconds("train") - began
-            chunk, seen = [*chunk, *more], seen + further
+            chunk, seen = [*chunk, *further], seen + num_further
         pilot = 0
         _wait_for_all(world)
         ledger.enter("eval")
@@ -166,11 +166,11 @@ def run(
             stop = stop or "max_train_seconds"
         failed = not math.isfinite(train_loss)
         if is_budget and train_seconds > spec.objective.max_train_seconds:
-            if kept is not None:
-                trainer.load(kept)
+            if saved_weights is not None:
+                trainer.load(saved_weights)
         elif is_budget and not (stop or failed):
             ledger.enter("checkpoint")
-            kept = trainer.save()
+            saved_weights = trainer.save()
             ledger.enter("report")
         yield Evaluation(
             index=index,

@@ -73,12 +73,6 @@ def beside_the_user(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", ["Full", "Layers"])
-def test_a_users_workload_is_found_in_the_current_directory(name):
-    workload = find_workload(f"users_own:{name}", shape((3,), 2))
-    assert workload.name == name.lower()
-
-
 @pytest.mark.parametrize(
     ("name", "code", "names"),
     [
@@ -120,7 +114,8 @@ def test_a_task_of_ones_own_needs_data_of_it():
 
 
 def test_require_framework():
-    full, layers = find_workload("users_own:Full"), find_workload("users_own:Layers")
+    full, layers = (find_workload(f"users_own:{one}", shape((3,), 2)) for one in ("Full", "Layers"))
+    assert (full.name, layers.name) == ("full", "layers")
     require_framework(full, "torch")
     with refused(ErrorCode.UNSUPPORTED, "full", "build_keras"):
         require_framework(full, "tensorflow")
