@@ -1,6 +1,7 @@
 """User training loops: clock, reports, stop, checkpoints and errors, on one worker and on two,
 without Ray and mostly without a framework."""
 
+import argparse
 import math
 import os
 import random
@@ -356,6 +357,17 @@ def test_a_signal_handler_of_a_loop_is_left_out_and_said(caplog: pytest.LogCaptu
         assert "run.save" in caplog.text
         signal.signal(signal.SIGTERM, before[0])  # in the main thread as ever
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
+
+
+def test_a_loop_that_parses_a_command_line_finds_an_empty_one() -> None:
+    def loop(run: Run) -> None:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--lr", default=0.5, type=float)
+        reporting(parser.parse_args().lr)(run)
+
+    before = list(sys.argv)
+    assert Worker(loop).to_the_end()[0].value == 0.5
+    assert sys.argv == before
 
 
 def test_one_worker_finds_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
