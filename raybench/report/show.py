@@ -188,7 +188,8 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     which = which if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
     has_race = (results.trials["role"] == "race").any()
     alone = "; then the winner alone" if has_race else ", each run alone on the machine"
-    title = f"Confirmation: {which}, new seeds{alone if is_alone.any() else ''}"
+    seeds = "search run and new seeds" if results.is_timed else "new seeds"
+    title = f"Confirmation: {which}, {seeds}{alone if is_alone.any() else ''}"
     return [(texts(_named(rows, results), forms), title, "")]
 
 

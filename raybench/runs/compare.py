@@ -113,7 +113,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
         say(console, line)
     say(console, f"results: {place}")
     if interrupt.is_set:
-        say(console, "interrupted: the same command continues.")
+        say(console, "interrupted; rerun the same command to resume.")
         return Ended(INTERRUPTED, place)
     return Ended(exit_code(pairs), place)
 

@@ -310,7 +310,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
             written += try_page(report.results, storage.folder, say_so, report.parts())
         report.show(console, written=written, verbose=False)
     if interrupted:
-        tail = "." if report.results.trials.empty else ": the same command continues."
+        tail = "." if report.results.trials.empty else "; rerun the same command to resume."
         console.print(f"interrupted{tail}")
         return Ended(INTERRUPTED, place)
     has_cells = (scaling_cells(report.results)["n"] > 0).any()
