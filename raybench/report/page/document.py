@@ -112,7 +112,8 @@ def unfinished(results: Study) -> list[str]:
         return [f"The study is still running ({results.owner}); this page has its first {number}."]
     if any(run.stop == "interrupted" for run in results.runs.values()):
         return [
-            "The study was interrupted and its last runs were cut off; rerun the same command to resume."
+            "The study was interrupted and its last runs were cut off; rerun the same command to "
+            "resume."
         ]
     return []
 
