@@ -40,10 +40,8 @@ def test_every_script_has_at_most_five_changed_lines() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize(
-    ("name", "num_workers"),
-    [("classification", 2), ("nano_gpt", 2), ("hydra_app", 1), ("partial_fit", 2)],
-)
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_ends_with_the_loss_of_its_script(
     name: str, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

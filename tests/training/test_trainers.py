@@ -18,6 +18,7 @@ LOSS = Objective(
 SOON = Objective(target=0.01, max_train_seconds=1000.0)
 pytestmark = pytest.mark.all
 CASES = [
+    pytest.param("text_classifier", 1000, "hugging_face", 1, id="transformers, 1 worker"),
     pytest.param("text_classifier", 1000, "hugging_face", 2, id="transformers, 2 workers"),
     pytest.param("lightning_module", 1400, "lightning_fit", 1, id="lightning, 1 worker"),
     pytest.param("lightning_module", 1400, "lightning_fit", 2, id="lightning, 2 workers"),
