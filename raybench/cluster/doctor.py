@@ -30,7 +30,7 @@ from raybench.training.machine import (
 VERSION = 2
 """Version of the JSON document, incremented when a key is removed or changes its meaning."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
-"""Bytes of the all-reduces: the smallest shows the latency, the largest the bandwidth."""
+"""Sizes of the all-reduces in bytes: the smallest measures latency, the largest bandwidth."""
 ROUNDS = 5
 FACTS_S, WORKERS_S, MEASURE_S = 300.0, 60.0, 120.0
 MAX_WORKERS = 8
@@ -193,8 +193,10 @@ def _network(
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
-    """Return the network part of the document from all workers' `MeasuredSums`. A time is the
-    median over rounds of the slowest worker's time."""
+    """Return the network section of the JSON document, computed from all workers' `MeasuredSums`.
+
+    Each time is that of the slowest worker, as the median over rounds.
+    """
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:

@@ -360,7 +360,7 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
     from its learning curve at that point. A clearly longer run with a decaying schedule is left
     out, because its curve depends on where the schedule ends.
 
-    A metric that is maximized must be a share, such as an accuracy; 1 - value is then the loss.
+    A metric that is maximized must be a proportion, such as accuracy; the loss is then 1 - value.
 
     Raises:
         UserError: The metric cannot be used, the number of parameters is unknown, or no run reached

@@ -138,7 +138,7 @@ class Dataset:
     name: str
     """Short name, shown in tables."""
     num_classes: int | None
-    """Number of classes, or of token ids of a language model; None for a regression."""
+    """Number of classes, or of token ids of a language model; None for regression."""
     train: Split
     validation: Split
     test: Split

@@ -27,7 +27,7 @@ class ModelData(Document):
     task: Task
     """Task of the model."""
     num_classes: int | None
-    """Number of classes, or of token ids of a language model; None for a regression."""
+    """Number of classes, or of token ids of a language model; None for regression."""
     class_names: tuple[str, ...]
     """Names of the classes, in the order of their numbers; empty if classes have no names."""
     vocabulary: tuple[str, ...]

@@ -320,7 +320,7 @@ class SpeedRuns:
 
     def report(self, store: Store, console: Console) -> None:
         """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`); print the
-        step time of each variant, and the gain of the fastest ones together."""
+        step time of each variant, and the combined gain of the fastest variants."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {

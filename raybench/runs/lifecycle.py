@@ -128,13 +128,13 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run, from its latest known state.
 
-        A user mistake ends the study, without a record of the run, before the first evaluation of
-        any run; later, the mistake only makes its own run fail.
+        If no run of the study has an evaluation yet, a user mistake ends the study and the run is
+        not recorded; after that, a mistake only makes its own run fail.
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
-            cap_s: A run that the time budget ends after more than these training seconds counts as
-                one that did not reach the target (stop reason `cap`).
+            cap_s: Limit in training seconds. A run that is past it when the time budget ends it
+                counts as one that did not reach the target (stop reason `cap`).
 
         Returns:
             The record. If it was not written, its stop reason is `interrupted`, and the run is

@@ -79,7 +79,10 @@ class SeriesKey(NamedTuple):
 
 
 class CellRow(BaseModel):
-    """Row of a CSV file of cells (workers, nodes, batch size); other columns are ignored."""
+    """Row of a CSV file, which describes one run spec (workers, nodes, batch size).
+
+    Other columns are ignored.
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -175,7 +175,8 @@ class Residuals:
     batch: Floats
     """Measured batch sizes."""
     solved: tuple[Floats, ...]
-    """Inverse covariance of the measured log medians for each of MISFITS."""
+    """Inverse covariance matrices of the log median samples to the target, one for each value in
+    MISFITS."""
     residuals: Floats
     """Shape (draws, batch sizes)."""
     level: np.ndarray

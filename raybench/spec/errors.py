@@ -92,7 +92,7 @@ class Ended:
     place: str | None = None
     """Results folder or URL; None if nothing was written."""
     answer: Sequence[str] = ()
-    """Answer in sentences; if empty, that of the study in `place`."""
+    """Answer in sentences; if empty, the answer of the study in `place` is used."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further details, as plain data."""
     error: CommandError | None = None
@@ -137,10 +137,10 @@ class StudyError(Exception):
 
     Example:
         >>> try:
-        ...     raise raybench.StudyError("results/x: has no result.")
+        ...     raise raybench.StudyError("results/x has no result.")
         ... except raybench.StudyError as error:
         ...     print(error)
-        results/x: has no result.
+        results/x has no result.
     """
 
 
@@ -165,9 +165,9 @@ REMOVED = {
     "transfer": "forecast DIR... --to FILE predicts rate, batch and loss of a large model",
     "report --as": "best.yaml holds every number of the winner",
     "key exchange_every": "write accumulate",
-    "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
-    "forecast studies of several sizes",
-    "key spot": "name its price as that of a machine; losses of machines are not predicted",
+    "key mup_base": "it did not improve the predicted rate of a large model; leave it out, and run "
+    "raybench forecast on studies of several sizes",
+    "key spot": "give the spot price as the machine's price; preemptions are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }

@@ -113,7 +113,8 @@ _DEFAULTS: dict[str, Any] = {key: RunSpec.model_fields[key].default for key in S
 def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
     """Return whether the value of a key is among `values`.
 
-    In settings under OPEN, such as `model.NAME`, whose type is unknown, 1, 1.0 and true differ.
+    Settings under OPEN, such as `model.NAME`, have no known type: for them, `1`, `1.0` and `true`
+    are different values.
     """
     if is_open(key):
         return identity(value) in map(identity, values)

@@ -134,8 +134,8 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 bring all of them between 0.7 and 1.2, which trains as well as 1."""
 SMALLEST_NORM = 1e-7
 WIDE = 2
-"""Ratio of columns to rows above which `newton_schulz` iterates on the matrix of row products: this
-takes 0.4 times as long at a ratio of 9 (3 x 3 filters)."""
+"""Ratio of columns to rows above which `newton_schulz` iterates on the Gram matrix: this takes
+ 0.4 times as long at a ratio of 9 (3 x 3 filters)."""
 ADAMW_RMS = 0.2
 """Root mean square of a typical AdamW update; Muon scales its updates to the same."""
 Matrix = Any
@@ -147,13 +147,13 @@ def newton_schulz(
 ) -> Matrix:
     """Return the matrix with its singular values moved near 1.
 
-    For a wide matrix, the steps work on the products of its rows, a smaller square matrix; the wide
-    matrix is multiplied only once, at the end.
+    For a wide matrix, the steps work on its Gram matrix (the matrix times its transpose), which is
+    smaller; the wide matrix itself is multiplied only once, at the end.
 
     Args:
-        matrix: Matrix of norm 1 with at most as many rows as columns.
+        matrix: Matrix of Frobenius norm 1 with at most as many rows as columns.
         products_of: Function that multiplies a matrix by its transpose.
-        polynomial: Function that maps these products to the factor of a step.
+        polynomial: Function that maps the Gram matrix to the matrix by which a step multiplies.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):

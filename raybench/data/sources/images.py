@@ -175,7 +175,8 @@ def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
 def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Decode an image to an array of `form.shape`, uint8.
 
-    Of an animation, the first frame is decoded. The image is rotated by its EXIF orientation,
+    Only the first frame of an animation is decoded. The image is rotated according to its EXIF
+    orientation,
     transparent pixels are blended with white, and values of more than 8 bits are scaled so that
     `form.white` becomes 255.
 

@@ -117,7 +117,7 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and values of a learning curve as they are drawn."""
+    """Return seconds and values of a learning curve for a figure (`drawn`)."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 

@@ -43,7 +43,7 @@ LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """Values of an artist's `gid` that are not names of trials."""
 FAR = 30.0
-"""An axis of seconds extends to at most this multiple of the best seconds."""
+"""A time axis extends to at most this multiple of the best configuration's seconds."""
 ItemT = TypeVar("ItemT")
 
 
@@ -331,7 +331,7 @@ range of better values; diverged runs would otherwise fill the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return values as they are drawn: proportions in percent."""
+    """Convert values for a figure: proportions become percentages."""
     return 100 * values if metric.is_share else values
 
 

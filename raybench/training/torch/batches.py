@@ -71,7 +71,7 @@ class InputClock:
         self._pairs.append((began, moment(self._device)))
 
     def seconds(self) -> float:
-        """Return the seconds so far; waits for the device."""
+        """Return the seconds spent waiting for data so far, after synchronizing with the device."""
         self._seconds += sum(seconds_between(*pair) for pair in self._pairs)
         self._pairs.clear()
         return self._seconds
