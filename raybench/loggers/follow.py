@@ -62,7 +62,7 @@ class Sink(Protocol):
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         """Add evaluations to the learning curve of a run, each as `curve_values` returns it."""
 
-    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, texts: Mapping[str, str]) -> None:
         """End a run and write its numbers (`run_figures`) and text (`run_words`).
 
         A run that stopped before its final record was written has no numbers, and the text CUT_OFF.
@@ -81,15 +81,15 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
 
     Lists are JSON; values that look like secrets are hidden.
     """
-    found: dict[str, Value] = {}
+    params: dict[str, Value] = {}
     for key, value in flat_keys(spec.document()).items():
         name = clean(key)
         if isinstance(value, bool | int | float):
-            found[name] = value
+            params[name] = value
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
-            found[name] = HIDDEN if KEY.search(f"{name}=x") else shown(text)
-    return found
+            params[name] = HIDDEN if KEY.search(f"{name}=x") else shown(text)
+    return params
 
 
 def shown(text: str) -> str:
@@ -108,7 +108,7 @@ def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
 def run_figures(record: RunRecord) -> dict[str, float]:
     """Return the numbers of a finished run; the seconds of a phase are `ledger.<phase>_s`."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
-    found = {
+    figures = {
         "time_to_target_s": seconds,
         "worker_seconds_to_target": seconds and seconds * record.spec.num_workers,
         metric.best_column: record.best_value,
@@ -119,19 +119,19 @@ def run_figures(record: RunRecord) -> dict[str, float]:
         "num_parameters": record.num_parameters,
     }
     phases = {f"ledger.{clean(phase)}_s": spent for phase, spent in record.ledger.items()}
-    return _finite(found | phases)
+    return _finite(figures | phases)
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
     """Return the text fields of a finished run: role, state, failure, ..."""
     names = ("role", "state", "stop", "failure", "message", "source")
-    found = {name: getattr(record, name) for name in names}
-    return {name: shown(value) for name, value in found.items() if value is not None}
+    texts = {name: getattr(record, name) for name in names}
+    return {name: shown(value) for name, value in texts.items() if value is not None}
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    known = {name: value for name, value in values.items() if value is not None}
-    return {name: float(value) for name, value in known.items() if math.isfinite(value)}
+    recorded = {name: value for name, value in values.items() if value is not None}
+    return {name: float(value) for name, value in recorded.items() if math.isfinite(value)}
 
 
 POLL_S = 0.5
@@ -172,12 +172,12 @@ def check_loggers(names: Sequence[str]) -> None:
         if name not in LOGGERS:
             raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
         kind = LOGGERS[name]
-        found = importlib.util.find_spec(kind.package)
+        module_spec = importlib.util.find_spec(kind.package)
         # A mere folder of that name (trackers leave one in the current folder) has no origin.
-        if found is None or found.origin is None:
-            what = f"the package {kind.package} is not installed"
+        if module_spec is None or module_spec.origin is None:
+            problem = f"the package {kind.package} is not installed"
             raise UserError(
-                f"--log {name}: {what}; install it with: pip install {kind.install}",
+                f"--log {name}: {problem}; install it with: pip install {kind.install}",
                 ErrorCode.NOT_INSTALLED,
             )
 
@@ -311,10 +311,10 @@ class _Follower(threading.Thread):
                 for line in new_lines(records):
                     try:
                         content = json.loads(line)
-                        found = record_of(plain(content))
+                        name_and_record = record_of(plain(content))
                     except ValueError:
                         continue  # reading the study reports it
-                    feed.take(*found, content)
+                    feed.take(*name_and_record, content)
                 feed.flush()
         feed.close()
         where = sink.close()
@@ -330,10 +330,10 @@ class _Follower(threading.Thread):
         try:
             files = StudyFiles(self._folder)
             path = files.write_error(f"log-{self._tool}", traceback.format_exc())
-            kept = f"traceback: {path}"
+            traceback_note = f"traceback: {path}"
         except (OSError, StudyError) as problem:  # the disk may be full
-            kept = f"traceback not kept: {problem}"
-        return shown(f"ended, {type(error).__name__}: {reason} ({kept})")
+            traceback_note = f"traceback not kept: {problem}"
+        return shown(f"ended, {type(error).__name__}: {reason} ({traceback_note})")
 
 
 @dataclass
@@ -357,16 +357,16 @@ class Feed:
         self.num_ended = 0
         """Number of runs whose end was written."""
 
-    def take(self, name: str, found: object, line: dict[str, Any]) -> None:
-        """Process a line of the records; `name` and `found` are what `record_of(line)` returns."""
-        if isinstance(found, Evaluation):
+    def take(self, name: str, record: object, line: dict[str, Any]) -> None:
+        """Process a line of the records; `name` and `record` are what `record_of(line)` returns."""
+        if isinstance(record, Evaluation):
             run = self._open.setdefault(name, _OpenRun())
             run.what = what_runs(line) or run.what
-            add_point(run.curve, found)
+            add_point(run.curve, record)
             if len(run.curve) <= run.num_written:  # the tracker has points that no longer count
                 run.logged, run.num_written = None, 0
-        elif isinstance(found, RunRecord):
-            self._end(found, self._open.pop(name, _OpenRun()))
+        elif isinstance(record, RunRecord):
+            self._end(record, self._open.pop(name, _OpenRun()))
 
     def flush(self) -> None:
         """Write the new evaluations of runs that have not ended."""

@@ -66,18 +66,20 @@ class _MLflow(Sink):
             metrics += _metrics(values, round(1000 * run.began) + step, step)
         self._log(self._runs[run.name], metrics)
 
-    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, texts: Mapping[str, str]) -> None:
         number = self._runs.pop(run.name)
         step = round(1000 * figures.get("train_s", 0.0))
-        at = round(1000 * run.began) + step
+        time_ms = round(1000 * run.began) + step
         # The points of the curve already have metrics of these names.
-        own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
-        self._log(number, _metrics(own, at, step))
-        tags = [RunTag(name, value[:LONGEST]) for name, value in words.items()]
+        final_figures = {
+            name: value for name, value in figures.items() if name not in ("train_s", "samples")
+        }
+        self._log(number, _metrics(final_figures, time_ms, step))
+        tags = [RunTag(name, value[:LONGEST]) for name, value in texts.items()]
         self._client.log_batch(number, tags=tags)
-        status = "FAILED" if "failure" in words else "FINISHED"
-        is_killed = words.get("stop") == "interrupted" or words == CUT_OFF
-        self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=at)
+        status = "FAILED" if "failure" in texts else "FINISHED"
+        is_killed = texts.get("stop") == "interrupted" or texts == CUT_OFF
+        self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=time_ms)
 
     def close(self) -> str:
         if self._uri.startswith("http"):
@@ -90,26 +92,28 @@ class _MLflow(Sink):
         key = hashlib.sha256(f"{self._study} {name}".encode()).hexdigest()[:16]
         for earlier in self._client.search_runs([self._experiment], f"tags.{KEY} = '{key}'"):
             self._client.delete_run(earlier.info.run_id)
-        found = self._client.create_run(
+        created = self._client.create_run(
             self._experiment,
             start_time=round(1000 * began),
             run_name=name,
             tags={"study": self._study, "role": role, KEY: key},
         )
-        return str(found.info.run_id)
+        return str(created.info.run_id)
 
     def _params(self, number: str, params: Mapping[str, Value]) -> None:
         rows = [Param(name, str(value)[:LONGEST]) for name, value in params.items()]
-        for at in range(0, len(rows), MOST_PARAMS):
-            self._client.log_batch(number, params=rows[at : at + MOST_PARAMS])
+        for start in range(0, len(rows), MOST_PARAMS):
+            self._client.log_batch(number, params=rows[start : start + MOST_PARAMS])
 
     def _log(self, number: str, metrics: list[Metric]) -> None:
-        for at in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(number, metrics=metrics[at : at + MOST_METRICS])
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(number, metrics=metrics[start : start + MOST_METRICS])
 
 
-def _metrics(values: Mapping[str, float], at: int, step: int) -> list[Metric]:
-    return [Metric(NOT_IN_NAMES.sub("_", name), one, at, step) for name, one in values.items()]
+def _metrics(values: Mapping[str, float], time_ms: int, step: int) -> list[Metric]:
+    return [
+        Metric(NOT_IN_NAMES.sub("_", name), value, time_ms, step) for name, value in values.items()
+    ]
 
 
 open_sink = _MLflow

@@ -57,18 +57,18 @@ class _TensorBoard(Sink):
         file = self._files[run.name]
         for values in points:
             wall_s = run.began + values.get("train_s", 0.0)
-            for axis, (factor, of) in AXES.items():
-                for name in values.keys() - NOT_DRAWN if of in values else ():
-                    step = round(factor * values[of])
+            for axis, (factor, counter) in AXES.items():
+                for name in values.keys() - NOT_DRAWN if counter in values else ():
+                    step = round(factor * values[counter])
                     file.scalar(f"{axis}/{name}", values[name], step, wall_s=wall_s)
 
-    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
+    def end(self, run: LoggedRun, figures: Figures, texts: Mapping[str, str]) -> None:
         file = self._files.pop(run.name)
         wall_s = run.began + figures.get("train_s", 0.0)
         for name, value in figures.items():
             tag = name.replace(".", "/") if name.startswith("ledger.") else f"run/{name}"
             file.scalar(tag, value, 0, wall_s=wall_s)
-        lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in words.items())
+        lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in texts.items())
         file.add(text("end", lines), wall_s=wall_s)
         file.close()
 
@@ -102,8 +102,8 @@ class _Events:
 
     def scalar(self, tag: str, value: float, step: int, *, wall_s: float) -> None:
         """Write a number at a step and a Unix time in seconds."""
-        one = Summary.Value(tag=tag, simple_value=value)
-        self.add(Summary(value=[one]), step, wall_s=wall_s)
+        summary_value = Summary.Value(tag=tag, simple_value=value)
+        self.add(Summary(value=[summary_value]), step, wall_s=wall_s)
 
 
 open_sink = _TensorBoard

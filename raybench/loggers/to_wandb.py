@@ -43,9 +43,9 @@ class _WeightsAndBiases(Sink):
         for values in points:
             self._runs[run.name].log(dict(values))
 
-    def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
-        is_well = "failure" not in words and words != CUT_OFF
-        self._finish(run.name, {**figures, **words}, is_well=is_well)
+    def end(self, run: LoggedRun, figures: Figures, texts: Mapping[str, str]) -> None:
+        is_well = "failure" not in texts and texts != CUT_OFF
+        self._finish(run.name, {**figures, **texts}, is_well=is_well)
 
     def close(self) -> str:
         wandb.teardown()

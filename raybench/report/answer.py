@@ -74,13 +74,13 @@ def configuration_words(results: Study, spec: RunSpec) -> str:
     batch += " per worker" if spec.num_workers > 1 else ""
     batch += f" in each of {spec.accumulate} passes" if spec.accumulate > 1 else ""
     optimizer = named_optimizer(spec)
-    words = (
+    text = (
         f"{FRAMEWORK_NAMES.get(spec.framework, spec.framework)} on "
         f"{counted(spec.num_workers, 'worker')}, {batch}, "
         f"{'' if optimizer == RATE else f'{optimizer} at '}learning rate {spec.learning_rate:.3g}"
     )
-    own = results.label(spec).removeprefix(describe(spec)).strip()
-    return f"{words}, {own}" if own else words
+    searched = results.label(spec).removeprefix(describe(spec)).strip()
+    return f"{text}, {searched}" if searched else text
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Summary:
     @property
     def lines(self) -> list[str]:
         """The conclusions, one string per paragraph."""
-        return [clean(" ".join(one)) for one in self.conclusions]
+        return [clean(" ".join(paragraph)) for paragraph in self.conclusions]
 
 
 def summary_of(results: Study) -> Summary:
@@ -113,29 +113,32 @@ def summary_of(results: Study) -> Summary:
         return Summary([(f"No run has finished{' yet' if results.owner else ''}.",)], caveats=notes)
     if results.is_scaling:
         cells = scaling_cells(results)
-        found = scaling_printed.scaling_answer(cells)
-        if not found and (results.trials["state"] == "failed").all():
-            found = [_why_no_winner(results)]
-        found = found or ["No result: a speed-up takes measured runs on one worker and several."]
+        lines = scaling_printed.scaling_answer(cells)
+        if not lines and (results.trials["state"] == "failed").all():
+            lines = [_why_no_winner(results)]
+        lines = lines or ["No result: a speed-up takes measured runs on one worker and several."]
         caveats = [
             *scaling_printed.outlier_lines(results),
             *scaling_printed.other_lines(cells),
             *scaling_printed.straggler_lines(results),
         ]
         caveats += notes
-        return Summary([(line,) for line in found], caveats=caveats)
+        return Summary([(line,) for line in lines], caveats=caveats)
     if results.study["study"].get("run"):
         return Summary([(_trained(results),)], caveats=notes)
     if results.is_imported:
         return Summary([(_imported(results),)], caveats=notes)
     verdict = judge(results)
-    each = {kind or "hosts without a GPU": one for kind, one in judge_each(results).items()}
-    answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
+    verdicts = {
+        kind or "hosts without a GPU": gpu_verdict
+        for kind, gpu_verdict in judge_each(results).items()
+    }
+    answer = [] if verdicts else [*(guessing_lines(results) or _unreached(results))]
     caveats = []
-    for kind, one in each.items():
-        on = f"On {kind}: " if len(each) > 1 else ""
-        answer += [(on + first, *rest) for first, *rest in _winners(results, one)]
-        caveats += [on + line for line in _doubts(results, one)]
+    for kind, gpu_verdict in verdicts.items():
+        prefix = f"On {kind}: " if len(verdicts) > 1 else ""
+        answer += [(prefix + first, *further) for first, *further in _winners(results, gpu_verdict)]
+        caveats += [prefix + line for line in _doubts(results, gpu_verdict)]
     caveats += [
         *code_line(results),
         *disturbed_line(results),
@@ -152,65 +155,68 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         result_of(results, trial, is_confirmed=verdict.is_confirmed)
         for trial in (verdict.fastest, verdict.cheapest)
     )
-    what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
+    superlative, adjective = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and verdict.is_one:
-        what = "fastest and the cheapest"
+        superlative = "fastest and the cheapest"
     head = "Train with"
     if not fastest.new_hits:
         head = "Not confirmed yet. Best so far (selection-biased):"
-    near = _others_as_good((*verdict.others(), *verdict.once), like)
-    standing = f"the {what} of {tried_words(results)}{near}"
+    tied_clause = _others_as_good((*verdict.others(), *verdict.once), adjective)
+    standing = f"the {superlative} of {tried_words(results)}{tied_clause}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
     reached = f"It {reaches(results, fastest)}."
-    found: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
+    paragraphs: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
     if results.is_timed and not verdict.is_one:
         others = verdict.others(is_cheapest=True)
-        near = _others_as_good((*others, *verdict.cheapest_once), "cheap")
-        near += "; it may be as fast" if cheapest.trial in verdict.others() else ""
-        near = f"{_relative_cost(results, fastest, cheapest)}{near}"
-        second = f"The cheapest is {named(results, cheapest.trial)}{near}."
-        found.append((second, f"It {reaches(results, cheapest)}."))
-    return found
+        tied_clause = _others_as_good((*others, *verdict.cheapest_once), "cheap")
+        tied_clause += "; it may be as fast" if cheapest.trial in verdict.others() else ""
+        tied_clause = f"{_relative_cost(results, fastest, cheapest)}{tied_clause}"
+        second = f"The cheapest is {named(results, cheapest.trial)}{tied_clause}."
+        paragraphs.append((second, f"It {reaches(results, cheapest)}."))
+    return paragraphs
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
     """Return a sentence that compares the winner with the user's first configuration
     (`search.first`); [] if there is none, or its trial has not ended."""
     firsts = (results.study["study"].get("search") or {}).get("first") or []
-    wanted = flat(firsts[0]) if firsts else {}
-    own = [
+    settings = flat(firsts[0]) if firsts else {}
+    matching = [
         name
         for name, run in sorted(results.runs.items())
-        if run.role == "trial" and all(_has(run.spec, *one) for one in wanted.items())
+        if run.role == "trial"
+        and all(_has_setting(run.spec, *setting) for setting in settings.items())
     ]
-    if not wanted or not own:
+    if not settings or not matching:
         return []
-    first, metric = own[0], results.metric
-    called = f"your first configuration (trial {first})"
+    first, metric = matching[0], results.metric
+    phrase = f"your first configuration (trial {first})"
     seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, first)]
     if seedless[0] == seedless[1]:
-        return [f"It is {called}."]
+        return [f"It is {phrase}."]
     rows = configurations(results).set_index("trial")
     column = "time_to_target_s" if results.is_timed else metric.best_column
-    known = {name: float(rows[column].get(name, math.nan)) for name in (winner, first)}
-    if results.is_timed and not math.isnan(known[winner]) and not math.isnan(known[first]):
-        times = known[first] / known[winner]
-        once = "" if rows["is_confirmed"][first] else ", one run"
-        return [f"That is {times:.3g} times as fast as {called}, {duration(known[first])}{once}."]
+    outcomes = {name: float(rows[column].get(name, math.nan)) for name in (winner, first)}
+    if results.is_timed and not math.isnan(outcomes[winner]) and not math.isnan(outcomes[first]):
+        speedup = outcomes[first] / outcomes[winner]
+        note = "" if rows["is_confirmed"][first] else ", one run"
+        return [
+            f"That is {speedup:.3g} times as fast as {phrase}, {duration(outcomes[first])}{note}."
+        ]
     run = results.runs[first]
     best = metric.shown(run.best_value)
     if run.failure is not None:
-        return [f"{called.capitalize()} failed ({run.failure})."]
+        return [f"{phrase.capitalize()} failed ({run.failure})."]
     if results.is_timed and run.time_to_target_s is None:
         ended = "was stopped" if run.state == "stopped" else "ended"
-        return [f"{called.capitalize()} {ended} short of the target, at {metric.words} {best}."]
-    return [f"{called.capitalize()} reached {metric.words} {best}."]
+        return [f"{phrase.capitalize()} {ended} short of the target, at {metric.words} {best}."]
+    return [f"{phrase.capitalize()} reached {metric.words} {best}."]
 
 
-def _has(spec: RunSpec, key: str, value: Any) -> bool:
+def _has_setting(spec: RunSpec, key: str, value: Any) -> bool:
     """Return whether a run spec has `value`, as written in a YAML file, under `key`."""
-    own = value_of(spec, key)
-    return is_one_of(key, own, [value]) or identity(own) == identity(value)
+    actual = value_of(spec, key)
+    return is_one_of(key, actual, [value]) or identity(actual) == identity(value)
 
 
 def named(results: Study, trial: str) -> str:
@@ -226,29 +232,32 @@ def tried_words(results: Study) -> str:
     searched = results.trials[results.trials["phase"] == "search"]
     configuration = searched["trial"].map(configuration_of(results.trials))
     is_unknown = searched["stop"].eq("time_budget") & searched[results.metric.best_column].isna()
-    unknown = len(set(configuration) - set(configuration[~is_unknown]))
-    again = searched["trial"].isin(list(repeated(results)))
+    num_unknown = len(set(configuration) - set(configuration[~is_unknown]))
+    is_repeated = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
-    is_stopped = (searched["state"] == "stopped") & ~again
+    is_stopped = (searched["state"] == "stopped") & ~is_repeated
     configs = is_stopped[~is_unknown].groupby(configuration[~is_unknown]).all()
-    stopped = int(configs.sum())
-    were = "was" if stopped == 1 else "were"
-    parts = [f"{stopped:,} of them {were} stopped early as unpromising"] if stopped else []
-    parts += [f"{unknown:,} more had not reported when the time budget ended"] if unknown else []
-    inside = f" ({', '.join(parts)})" if parts else ""
-    return f"{counted(len(configs), 'configuration')} tried{inside}"
+    num_stopped = int(configs.sum())
+    verb = "was" if num_stopped == 1 else "were"
+    parts = [f"{num_stopped:,} of them {verb} stopped early as unpromising"] if num_stopped else []
+    parts += (
+        [f"{num_unknown:,} more had not reported when the time budget ended"] if num_unknown else []
+    )
+    details = f" ({', '.join(parts)})" if parts else ""
+    return f"{counted(len(configs), 'configuration')} tried{details}"
 
 
-def _others_as_good(others: Sequence[str], like: str) -> str:
-    return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
+def _others_as_good(others: Sequence[str], adjective: str) -> str:
+    return f"; {counted(len(others), 'other')} may be as {adjective}" if others else ""
 
 
-def _cost(results: Study, one: ConfigurationResult) -> float:
+def _cost(results: Study, result: ConfigurationResult) -> float:
     """Return the cost of training to the target, by which the cheapest is chosen: worker-seconds,
     or billed worker-seconds if there is a price."""
-    again = repeated(results).get(one.trial)
-    rate = again.cost if again else cost_of(results, one.num_workers, [one.trial])
-    return one.seconds * rate
+    configuration = repeated(results).get(result.trial)
+    if configuration is not None:
+        return result.seconds * configuration.cost
+    return result.seconds * cost_of(results, result.num_workers, [result.trial])
 
 
 def _relative_cost(
@@ -264,55 +273,60 @@ def _relative_cost(
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
-def _new_runs(one: ConfigurationResult) -> str:
+def _new_runs(result: ConfigurationResult) -> str:
     """Return `3 runs with new seeds, each alone on the machine`."""
-    how = "each alone on the machine" if one.is_alone else "in parallel"
-    return f"{counted(one.new_runs, 'run')} with new seeds, {how}"
+    manner = "each alone on the machine" if result.is_alone else "in parallel"
+    return f"{counted(result.new_runs, 'run')} with new seeds, {manner}"
 
 
-def reaches(results: Study, one: ConfigurationResult) -> str:
+def reaches(results: Study, result: ConfigurationResult) -> str:
     """Return `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by 3 of ...`."""
     if not results.is_timed:
-        return _reaches_value(results, one)
-    aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
-    cost = f"{digits(one.cost)} worker-seconds{price}"
-    if not one.new_runs:
-        mark = " (interpolated)" if one.is_interpolated else ""
-        after = f"{duration(one.search_s)}{mark} of training"
+        return _reaches_value(results, result)
+    aim, rate, price = target_in_words(results), "", price_of(results, result.cost, result.trial)
+    cost = f"{digits(result.cost)} worker-seconds{price}"
+    if not result.new_runs:
+        mark = " (interpolated)" if result.is_interpolated else ""
+        after = f"{duration(result.search_s)}{mark} of training"
         return (
             f"reaches {aim} after {after}, at a cost of {cost}; unconfirmed: one run of the search"
         )
-    if not one.new_hits:
-        after = f"{duration(one.search_s)} of training in the search"
-        return f"reached {aim} after {after}, but in none of {_new_runs(one)}"
-    if one.every_hit < one.every_run:
-        rate = f" in {one.every_hit} of {one.every_run} runs"
-        rate += ", misses counted," if one.new_hits < one.new_runs else ", and of its runs alone"
-    mark = ", interpolated" if one.is_interpolated else ""
-    ends = f"90 % interval: {digits(one.interval_low_s)} to {digits(one.interval_high_s)} s{mark}"
-    within = "; ".join(filter(None, [ends, wall_clock_words(results, one.trial, one.seconds)]))
+    if not result.new_hits:
+        after = f"{duration(result.search_s)} of training in the search"
+        return f"reached {aim} after {after}, but in none of {_new_runs(result)}"
+    if result.every_hit < result.every_run:
+        rate = f" in {result.every_hit} of {result.every_run} runs"
+        rate += (
+            ", misses counted," if result.new_hits < result.new_runs else ", and of its runs alone"
+        )
+    mark = ", interpolated" if result.is_interpolated else ""
+    low, high = digits(result.interval_low_s), digits(result.interval_high_s)
+    interval = f"90 % interval: {low} to {high} s{mark}"
+    wall_clock = wall_clock_words(results, result.trial, result.seconds)
+    details = "; ".join(filter(None, [interval, wall_clock]))
     return (
-        f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), at a cost "
-        f"of {cost}; confirmed by {one.new_hits} of {_new_runs(one)}{_tested(results, one)}"
+        f"reaches {aim}{rate} after {duration(result.seconds)} of training ({details}), at a cost "
+        f"of {cost}; confirmed by {result.new_hits} of {_new_runs(result)}"
+        f"{_tested(results, result)}"
     )
 
 
-def _reaches_value(results: Study, one: ConfigurationResult) -> str:
+def _reaches_value(results: Study, result: ConfigurationResult) -> str:
     """Return `reaches accuracy 95.2 % within 3 s of training (median of 3 runs ...); ...`."""
     metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
-    reached = f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)}"
-    if not one.new_runs:
+    reached = f"reaches {metric.words} {metric.shown(result.value)} {within_budget(budget)}"
+    if not result.new_runs:
         return f"{reached}; unconfirmed: one run of the search"
-    notes = [f"median of {_new_runs(one)}"]
-    ends = one.interval_low, one.interval_high
+    notes = [f"median of {_new_runs(result)}"]
+    ends = result.interval_low, result.interval_high
     if all(map(math.isfinite, ends)):
         notes.append(f"90 % interval: {between(metric, ends)}")
     if budget is not None:
-        notes.append(wall_clock_words(results, one.trial, budget))
-    within = "; ".join(filter(None, notes))
-    return f"{reached} ({within}); confirmed{_tested(results, one)}"
+        notes.append(wall_clock_words(results, result.trial, budget))
+    details = "; ".join(filter(None, notes))
+    return f"{reached} ({details}); confirmed{_tested(results, result)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -321,14 +335,16 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def _tested(results: Study, one: ConfigurationResult) -> str:
+def _tested(results: Study, result: ConfigurationResult) -> str:
     """Return the value on the test split, or why there is none, as the end of a sentence."""
     metric = results.metric
-    if math.isnan(one.test):
+    if math.isnan(result.test):
         return "" if results.has_test else "; not tested: there is no test split"
-    both = one.test_low, one.test_high
-    ends = "" if math.isnan(sum(both)) else f" (90 % interval: {between(metric, both)})"
-    return f"; test {metric.words} {metric.shown(one.test)}{ends}"
+    test_ends = result.test_low, result.test_high
+    interval = (
+        "" if math.isnan(sum(test_ends)) else f" (90 % interval: {between(metric, test_ends)})"
+    )
+    return f"; test {metric.words} {metric.shown(result.test)}{interval}"
 
 
 def _doubts(results: Study, verdict: Verdict) -> list[str]:
@@ -336,51 +352,51 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     if not verdict.is_confirmed:
         return []
     tied, cheap_tied = verdict.others(), verdict.others(is_cheapest=True)
-    which = "fastest" if results.is_timed else results.metric.superlative
+    superlative = "fastest" if results.is_timed else results.metric.superlative
     if verdict.is_one and set(tied) == set(cheap_tied):
-        which, cheap_tied = "winner", ()
+        superlative, cheap_tied = "winner", ()
     lines = [
         f"Statistically tied with the {name}: {named_trials(names)}."
-        for name, names in ((which, tied), ("cheapest", cheap_tied))
+        for name, names in ((superlative, tied), ("cheapest", cheap_tied))
         if names
     ]
-    if once := len({*verdict.once, *verdict.cheapest_once}):
-        others = counted(once, "other configuration")
+    if num_once := len({*verdict.once, *verdict.cheapest_once}):
+        others = counted(num_once, "other configuration")
         lines.append(f"{others} ran only in the search and cannot be ruled out.")
     if not results.baselines and results.metric.name not in METRICS:
         lines.append(f"Not compared with a baseline: that of {results.metric.words} is not known.")
     return lines
 
 
-def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
-    """Return the comment above the spec in best.yaml and cheapest.yaml; `what` is, say,
+def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str) -> str:
+    """Return the comment above the spec in best.yaml and cheapest.yaml; `title` is, say,
     `fastest`."""
     run, metric = results.runs[trial], results.metric
-    name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
+    name = f"{title} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
-        one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
-        proof = reaches(results, one)
+        result = result_of(results, trial, is_confirmed=verdict.is_confirmed)
+        proof = reaches(results, result)
     elif refuted := refuted_words(results, trial):
         proof = f"refuted: {refuted}"
     else:
         value, seconds = metric.shown(run.best_value), run.ledger["train"]
-        which = "reference run" if run.role == "reference" else "search trial"
-        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one {which}"
+        kind = "reference run" if run.role == "reference" else "search trial"
+        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one {kind}"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
     """Return a paragraph on why there is no winner, and which run came nearest."""
-    why, trial, metric = _why_no_winner(results), nearest(results), results.metric
+    reason, trial, metric = _why_no_winner(results), nearest(results), results.metric
     if trial is None:
-        return [(why,)]
+        return [(reason,)]
     run = results.runs[trial]
     name = named(results, trial)
     if refuted := refuted_words(results, trial):
-        return [(why, f"The nearest: {name} {refuted}.")]
+        return [(reason, f"The nearest: {name} {refuted}.")]
     reached = f"{metric.words} {metric.shown(run.best_value)}"
     after = f"{duration(run.ledger['train'])} of training"
-    return [(why, f"The nearest, one run, not confirmed: {name}, {reached} after {after}.")]
+    return [(reason, f"The nearest, one run, not confirmed: {name}, {reached} after {after}.")]
 
 
 def guessing_lines(results: Study) -> list[tuple[str, ...]]:
@@ -393,18 +409,20 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
         verdict = best_of(results, kind)
         if verdict is None or is_better_than_baseline(results, verdict) is not False:
             continue
-        found, metric = judged_on(results, verdict), results.metric
-        assert found is not None
-        base, value = results.baselines[found[0]], metric.shown(found[1])
-        than = "it is no better than guessing" if found[0] == "test" else "that may be chance"
+        part_and_value, metric = judged_on(results, verdict), results.metric
+        assert part_and_value is not None
+        part, value = part_and_value
+        baseline = results.baselines[part]
+        conclusion = "it is no better than guessing" if part == "test" else "that may be chance"
         guess = GUESSES.get(metric.name, "guessing")
         first = (
             f"No winner: {results.label(results.specs[verdict.fastest])} (trial "
-            f"{verdict.fastest}) did best in validation, but on the {found[0]} rows {than} "
-            f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)})."
+            f"{verdict.fastest}) did best in validation, but on the {part} rows "
+            f"{conclusion} ({metric.shown(value)} of {baseline.rows:,}; {guess} gives "
+            f"{metric.shown(baseline.value)})."
         )
-        why = "There may be nothing to learn in these inputs, or too few rows to show it."
-        lines.append((first, why))
+        advice = "There may be nothing to learn in these inputs, or too few rows to show it."
+        lines.append((first, advice))
     return lines
 
 
@@ -424,34 +442,34 @@ def _why_no_winner(results: Study) -> str:
     if not results.is_timed or target is None:
         return f"No result: {reached}."
     aim = target_in_words(results)
-    once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
-    if set(once) & set(repeated(results)):
+    reaching = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
+    if set(reaching) & set(repeated(results)):
         return (
-            f"No result: {named_trials(list(once))} reached the target of {aim} in "
+            f"No result: {named_trials(list(reaching))} reached the target of {aim} in "
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
-    own = trials[trials["role"] == "trial"]
-    who = f"No {'trial' if len(own) else 'run'} reached the target of {aim}"
+    trial_runs = trials[trials["role"] == "trial"]
+    subject = f"No {'trial' if len(trial_runs) else 'run'} reached the target of {aim}"
     if ended := _cut_by_budget(results):
-        again = "with a longer --time-budget the same command goes on from there."
-        return f"{who}: {ended}; {again}"
-    if any(metric.reaches(value, target) for value in own[metric.best_column].dropna()):
+        hint = "with a longer --time-budget the same command goes on from there."
+        return f"{subject}: {ended}; {hint}"
+    if any(metric.reaches(value, target) for value in trial_runs[metric.best_column].dropna()):
         reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
-    return f"{who}: {reached}; {advice}."
+    return f"{subject}: {reached}; {advice}."
 
 
 def _cut_by_budget(results: Study) -> str:
     """Return a clause if the time budget ended the search before all its trials ran, else ""."""
     search = results.study["study"].get("search") or {}
-    budget, asked = search.get("time_budget_s"), results.num_trials_asked
-    done = int((results.trials["role"] == "trial").sum())
-    is_cut = any(one.stop == "time_budget" for one in results.runs.values())
-    if budget is None or not (is_cut or (asked is not None and not done)):
+    budget, num_asked = search.get("time_budget_s"), results.num_trials_asked
+    num_done = int((results.trials["role"] == "trial").sum())
+    is_cut = any(run.stop == "time_budget" for run in results.runs.values())
+    if budget is None or not (is_cut or (num_asked is not None and not num_done)):
         return ""
-    of = "" if asked is None else f" of {asked:,}"
-    return f"the time budget of {budget:g} s ended the search after {done}{of} trials"
+    total = "" if num_asked is None else f" of {num_asked:,}"
+    return f"the time budget of {budget:g} s ended the search after {num_done}{total} trials"
 
 
 NOTEBOOK_ROWS = 5
@@ -460,8 +478,8 @@ NOTEBOOK_ROWS = 5
 
 def lines_of(results: Study) -> list[str]:
     """Return the summary, the number of runs, and a line with the study's folder and DataFrames."""
-    found = summary_of(results)
-    return [*found.lines, *map(clean, found.caveats), _counted(results), _frames(results)]
+    summary = summary_of(results)
+    return [*summary.lines, *map(clean, summary.caveats), _counted(results), _frames(results)]
 
 
 def _frames(results: Study) -> str:
@@ -473,11 +491,11 @@ def _frames(results: Study) -> str:
 
 def html_of(results: Study) -> str:
     """Return `lines_of` as HTML, with a table of the best configurations; all text is escaped."""
-    found = summary_of(results)
-    head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in found.lines)
-    caveats = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.caveats)
-    small = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
-    table = f"{table_html(_best(results))}<p><small>{small}</small></p>"
+    summary = summary_of(results)
+    head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in summary.lines)
+    caveats = "".join(f"<p>{html.escape(clean(line))}</p>" for line in summary.caveats)
+    footer = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
+    table = f"{table_html(_best(results))}<p><small>{footer}</small></p>"
     return f'<div class="raybench-study">{head}{caveats}{table}</div>'
 
 
@@ -506,8 +524,8 @@ def _counted(results: Study) -> str:
     """Return the number of runs and evaluations, and whether the study is still running."""
     trials = results.trials
     failed = int((trials["state"] == "failed").sum())
-    inside = f" ({failed} failed)" if failed else ""
-    text = f"{counted(len(trials), 'run')}{inside}, {len(results.curves):,} evaluations"
+    details = f" ({failed} failed)" if failed else ""
+    text = f"{counted(len(trials), 'run')}{details}, {len(results.curves):,} evaluations"
     return f"{text}; still running: {results.owner}" if results.owner else text
 
 
@@ -522,10 +540,10 @@ def _trained(results: Study) -> str:
         best += f", {metric.shown(record.test_value)} on the test set"
     if target is None:
         return f"{name}: {best} after {record.ledger['train']:.2f} s."
-    words = target_words(metric, target)
+    target_text = target_words(metric, target)
     if record.time_to_target_s is None:
-        return f"{name} did not reach {words}: {best}, ended by {record.stop}."
-    return f"{name} reaches {words} after {record.time_to_target_s:.2f} s ({best})."
+        return f"{name} did not reach {target_text}: {best}, ended by {record.stop}."
+    return f"{name} reaches {target_text} after {record.time_to_target_s:.2f} s ({best})."
 
 
 def _imported(results: Study) -> str:
@@ -537,5 +555,5 @@ def _imported(results: Study) -> str:
     reached = f"{results.metric.words} {results.metric.shown(best[results.metric.best_column])}"
     if results.is_timed and after:
         reached = target_in_words(results)
-    named = f"trial {best['trial']}, {best['config']}"
-    return f"The best of {runs} of {source} is {named}: {reached}{after}."
+    trial_text = f"trial {best['trial']}, {best['config']}"
+    return f"The best of {runs} of {source} is {trial_text}: {reached}{after}."

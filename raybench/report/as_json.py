@@ -96,22 +96,22 @@ def document_of(command: str, ended: Ended) -> CommandResult:
     error = None
     if (problem := ended.error) is not None:
         error = Error(kind=problem.kind, code=problem.code, message=problem.message)
-    found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
+    content: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
     if ended.place is not None:
         results = StudyResults.load(ended.place, WINNERS)
-        found |= study_fields(results)
-        found["answer"] = list(ended.answer) or found["answer"]
-        found["details"] |= ended.details
-    plain = _plain(found | {"command": command, "exit_code": ended.code, "results": ended.place})
+        content |= study_fields(results)
+        content["answer"] = list(ended.answer) or content["answer"]
+        content["details"] |= ended.details
+    plain = _plain(content | {"command": command, "exit_code": ended.code, "results": ended.place})
     return CommandResult.model_validate(plain | {"error": error})
 
 
 def study_fields(results: StudyResults) -> dict[str, Any]:
     """Return the fields of the document that are derived from a study."""
-    trials, words = results.trials, summary_of(results)
-    found: dict[str, Any] = {
-        "answer": words.lines,
-        "notes": [*words.caveats],
+    trials, summary = results.trials, summary_of(results)
+    content: dict[str, Any] = {
+        "answer": summary.lines,
+        "notes": [*summary.caveats],
         "details": {
             "runs": len(trials),
             "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
@@ -119,50 +119,56 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
         },
     }
     if (pairs := comparison_of(results)) is not None:
-        found["details"] |= documents(pairs)
-        return found
+        content["details"] |= documents(pairs)
+        return content
     if (file := results.folder / DIAGNOSIS).is_file():
         diagnosis = read_mapping(file)
-        found["details"] |= diagnosis
-        found["answer"] = [str(diagnosis["sentence"])]
-        return found
+        content["details"] |= diagnosis
+        content["answer"] = [str(diagnosis["sentence"])]
+        return content
     if trials.empty:
-        return found
+        return content
     if results.is_scaling:
-        found["details"]["cells"] = scaling_cells(results).to_dict("records")
-        return found
+        content["details"]["cells"] = scaling_cells(results).to_dict("records")
+        return content
     if results.study["study"].get("run"):
         run = next(iter(results.runs.values()))
         keys = ("stop", "best_value", "test_value", "time_to_target_s")
-        found["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}
-        found["details"] |= {key: getattr(run, key) for key in keys}
-        return found
+        content["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}
+        content["details"] |= {key: getattr(run, key) for key in keys}
+        return content
     if results.is_imported:
-        found["details"][IMPORTED] = results.study[IMPORTED]
-    found["configurations"] = [
-        row for gpu, one in judge_each(results).items() for row in _winner_fields(results, one, gpu)
+        content["details"][IMPORTED] = results.study[IMPORTED]
+    content["configurations"] = [
+        row
+        for gpu, verdict in judge_each(results).items()
+        for row in _winner_fields(results, verdict, gpu)
     ]
     steps = next_steps(results, judge(results))
-    found["next"] = [{"what": one.what, "do": one.do} for one in steps]
-    return found
+    content["next"] = [{"what": step.what, "do": step.do} for step in steps]
+    return content
 
 
 def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
     """Return the fields of `Configuration` for the winners, and for the trials tied with the
     fastest."""
-    named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
-    named += [("tied", trial) for trial in verdict.others()]
+    winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
+    winners += [("tied", trial) for trial in verdict.others()]
     rows = []
-    for role, trial in named:
-        one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
+    for role, trial in winners:
+        result = result_of(results, trial, is_confirmed=verdict.is_confirmed)
         row: dict[str, Any] = {"role": role, "gpu": gpu or None, "trial": trial}
-        row["configuration"] = one.config
-        row |= {"spec": results.specs[trial].complete(), "runs": one.new_runs}
-        row |= {"hits": one.new_hits, "is_confirmed": one.new_hits > 0}
-        row |= {"seconds": one.seconds, "low_s": one.interval_low_s}
-        row |= {"high_s": one.interval_high_s, "worker_seconds": one.cost}
-        row |= {"value": one.value, "value_low": one.interval_low, "value_high": one.interval_high}
-        rows.append(row | {"test_value": one.test})
+        row["configuration"] = result.config
+        row |= {"spec": results.specs[trial].complete(), "runs": result.new_runs}
+        row |= {"hits": result.new_hits, "is_confirmed": result.new_hits > 0}
+        row |= {"seconds": result.seconds, "low_s": result.interval_low_s}
+        row |= {"high_s": result.interval_high_s, "worker_seconds": result.cost}
+        row |= {
+            "value": result.value,
+            "value_low": result.interval_low,
+            "value_high": result.interval_high,
+        }
+        rows.append(row | {"test_value": result.test})
     return rows
 
 
@@ -170,7 +176,7 @@ def _plain(value: Any) -> Any:
     """Convert a value to plain data for JSON: NumPy numbers to Python numbers, NaN and infinity to
     None."""
 
-    def other(one: Any) -> Any:
-        return one.tolist() if isinstance(one, np.generic | np.ndarray) else str(one)
+    def other(item: Any) -> Any:
+        return item.tolist() if isinstance(item, np.generic | np.ndarray) else str(item)
 
     return to_jsonable_python(value, inf_nan_mode="null", fallback=other)

@@ -47,38 +47,42 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return _unconfirmed(results, verdict, noise)
-    found = (_basis(results, verdict, noise), _more_runs(results, verdict).sentence)
-    return " ".join(filter(None, found))
+    parts = (_basis(results, verdict, noise), _more_runs(results, verdict).sentence)
+    return " ".join(filter(None, parts))
 
 
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
-    once = len(verdict.once)
-    near = f"; {counted(once, 'other configuration')} cannot be ruled out" if once else ""
+    num_once = len(verdict.once)
+    once_clause = (
+        f"; {counted(num_once, 'other configuration')} cannot be ruled out" if num_once else ""
+    )
     scatter = _scatter(results, noise)
-    ran = ", and no configuration ran again after the search"
+    outcome = ", and no configuration ran again after the search"
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
-        ran = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
-    return f"{scatter}{ran}{near}."
+        outcome = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
+    return f"{scatter}{outcome}{once_clause}."
 
 
 def _basis(results: Study, verdict: Verdict, noise: Noise) -> str:
     kind = results.runs[verdict.fastest].accelerators
-    again = repeated(results).items()
-    found = {name: one for name, one in again if results.runs[name].accelerators == kind}
-    share = len(found[verdict.fastest].chosen)
+    compared = {
+        name: configuration
+        for name, configuration in repeated(results).items()
+        if results.runs[name].accelerators == kind
+    }
+    num_runs = len(compared[verdict.fastest].chosen)
     scatter = _scatter(results, noise)
-    if len(found) == 1:
-        head = f"only trial {verdict.fastest} was run again ({counted(share, 'run')})"
+    if len(compared) == 1:
+        head = f"only trial {verdict.fastest} was run again ({counted(num_runs, 'run')})"
         return f"{head}; {scatter}."
-    runs = sum(len(one.chosen) for one in found.values())
-    head = (
-        f"based on {runs} runs of {len(found)} configurations ({share} of trial {verdict.fastest})"
-    )
-    near = " or tied with it" if verdict.others() else ""
+    runs = sum(len(configuration.chosen) for configuration in compared.values())
+    head = f"based on {runs} runs of {len(compared)} configurations "
+    head += f"({num_runs} of trial {verdict.fastest})"
+    tied_clause = " or tied with it" if verdict.others() else ""
     return (
         f"{head}; {scatter}. In nine of ten similar studies, the winner is the best of the "
-        f"{len(found)}{near}."
+        f"{len(compared)}{tied_clause}."
     )
 
 
@@ -108,7 +112,7 @@ class MoreRuns(NamedTuple):
 
 def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
-    once = {*verdict.once, *verdict.cheapest_once}
+    ran_once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
         sentence = f"{MORE_OPTION} {runs} adds at most {runs} runs until each difference is "
@@ -117,12 +121,14 @@ def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
         return MoreRuns(runs, sentence, f"run {several} again")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
-    if once:
-        runs = max(LEAST_PROPOSED_RUNS, min(len(once), MOST_PROPOSED_RUNS))
+    if ran_once:
+        runs = max(LEAST_PROPOSED_RUNS, min(len(ran_once), MOST_PROPOSED_RUNS))
         sentence = f"Those that ran only in the search can run again: {MORE_OPTION} {runs}."
         return MoreRuns(runs, sentence, "repeat what ran only in the search")
-    again = [one for one in repeated(results) if one not in verdict.ties]
-    return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
+    distinguishable = [trial for trial in repeated(results) if trial not in verdict.ties]
+    return MoreRuns(
+        None, "The others that ran again are distinguishable from it." if distinguishable else ""
+    )
 
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
@@ -180,8 +186,8 @@ def ledger_line(results: Study) -> str:
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
     phases = phases.sort_values("share", ascending=False, kind="stable")
-    named = zip(phases["phase"], phases["share"], strict=True)
-    shares = [f"{IN_WORDS[phase]} {100 * share:.0f} %" for phase, share in named]
+    phase_shares = zip(phases["phase"], phases["share"], strict=True)
+    shares = [f"{IN_WORDS[phase]} {100 * share:.0f} %" for phase, share in phase_shares]
     total = float(trials["wall_s"].sum())
     return (
         f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
@@ -194,23 +200,23 @@ def disturbed_line(results: Study) -> list[str]:
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
-    whose = "its times are" if number == 1 else "their times are"
+    clause = "its times are" if number == 1 else "their times are"
     return [
         f"Slowed by other processes: {number} of {counted(len(results.trials), 'run')} (marked "
-        f"{DISTURBED}); {whose} overstated."
+        f"{DISTURBED}); {clause} overstated."
     ]
 
 
 def failed_line(results: Study) -> list[str]:
     """Return a sentence on the failed runs and their most frequent cause; [] if none failed."""
-    broken = failures(results.trials)
-    if broken.empty:
+    causes = failures(results.trials)
+    if causes.empty:
         return []
-    first = broken.iloc[0]
-    most = "" if len(broken) == 1 else f" most often ({counted(first['runs'], 'run')})"
+    first = causes.iloc[0]
+    frequency = "" if len(causes) == 1 else f" most often ({counted(first['runs'], 'run')})"
     message = shorten(clean(str(first["for example"])), LONGEST_MESSAGE)
-    runs = counted(int(broken["runs"].sum()), "run")
-    return [f"Failed: {runs},{most} {first['failure']}: {message}"]
+    runs = counted(int(causes["runs"].sum()), "run")
+    return [f"Failed: {runs},{frequency} {first['failure']}: {message}"]
 
 
 def unranked_lines(results: Study) -> list[str]:
@@ -266,16 +272,16 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
         files = {"train it" if is_run else "train it and save the model": "best.yaml"}
         if verdict.fastest != verdict.cheapest:
             files["or the cheapest"] = "cheapest.yaml"
-        for what, file in files.items():
-            steps.append(SuggestedStep(what, results.command("train", results.folder / file)))
+        for purpose, file in files.items():
+            steps.append(SuggestedStep(purpose, results.command("train", results.folder / file)))
     if (results.folder / PAGE_FILE).is_file():
         steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _more_confidence(results, verdict)
-    left = _remaining_trials(results)
-    if left and steps and steps[-1].do == left[0].do:  # one command does both
-        return [*steps[:-1], SuggestedStep(f"{left[0].what}, confirm", left[0].do)]
-    return [*steps, *left]
+    remaining = _remaining_trials(results)
+    if remaining and steps and steps[-1].do == remaining[0].do:  # one command does both
+        return [*steps[:-1], SuggestedStep(f"{remaining[0].what}, confirm", remaining[0].do)]
+    return [*steps, *remaining]
 
 
 def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
@@ -284,11 +290,11 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
         if repeated(results):  # they missed the target or failed, so more runs do not help
             return []
         # `--more` needs a confirmed winner, so the study's own command runs again.
-        asked = results.study["study"].get("confirm")
-        is_unasked = isinstance(asked, dict) and asked.get("race") == 0
-        more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
-        own = _continue_command(results, *more, without="--no-confirm")
-        return [SuggestedStep("confirm it with new seeds", own)]
+        confirm = results.study["study"].get("confirm")
+        is_unasked = isinstance(confirm, dict) and confirm.get("race") == 0
+        options = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
+        command = _continue_command(results, *options, without="--no-confirm")
+        return [SuggestedStep("confirm it with new seeds", command)]
     more_runs = _more_runs(results, verdict)
     if more_runs.number is None:
         return []
@@ -307,12 +313,14 @@ def _remaining_trials(results: Study) -> list[SuggestedStep]:
     """Return the step that runs the remaining trials; [] if there are none."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
-    asked = results.num_trials_asked
-    done = int((results.trials["role"] == "trial").sum())
-    if asked is None or done >= asked or not len(ranked(results.trials)):
+    num_asked = results.num_trials_asked
+    num_done = int((results.trials["role"] == "trial").sum())
+    if num_asked is None or num_done >= num_asked or not len(ranked(results.trials)):
         return []
     return [
-        SuggestedStep(f"run the {counted(asked - done, 'trial')} left", _continue_command(results))
+        SuggestedStep(
+            f"run the {counted(num_asked - num_done, 'trial')} left", _continue_command(results)
+        )
     ]
 
 
@@ -320,19 +328,22 @@ def _continue_command(results: Study, *more: str, without: str = "") -> str:
     """Return the command that continues the study in its current folder, with the options `more`
     added and the option `without` dropped."""
     sessions = [results.study, *(results.study.get("continued") or [])]
-    asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
-    given = next((one for one in reversed(asked) if one and MORE_OPTION not in one), asked[0])
-    while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
-        given.pop(0)
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--out")
-    own.add_argument("--fresh", action="store_true")
-    is_asked = bool(given)  # otherwise the study was started from Python
+    commands = [split_command(clean(str(session.get("command", "")))) for session in sessions]
+    words = next(
+        (command for command in reversed(commands) if command and MORE_OPTION not in command),
+        commands[0],
+    )
+    while words and PurePath(words[0]).name not in ("tune", "raybench.tune"):
+        words.pop(0)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--out")
+    parser.add_argument("--fresh", action="store_true")
+    is_asked = bool(words)  # otherwise the study was started from Python
     space = [str(results.folder / STUDY_FILE)]
-    known, rest = own.parse_known_args(given[1:] if is_asked else space)
-    rest = [word for word in rest if word != without]
+    options, remaining = parser.parse_known_args(words[1:] if is_asked else space)
+    remaining = [word for word in remaining if word != without]
     # The command must continue in the current folder, not start a new one.
-    place = results.place if known.fresh or not is_asked else known.out
+    place = results.place if options.fresh or not is_asked else options.out
     if place is None and Path(results.place).parent.name != DEFAULT_FOLDER:
         place = results.place
-    return results.command("tune", *rest, *(["--out", place] if place else []), *more)
+    return results.command("tune", *remaining, *(["--out", place] if place else []), *more)

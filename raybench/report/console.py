@@ -20,8 +20,8 @@ class WholeLines(Console):
     another thread in between would appear beside the last line of the screen.
     """
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.turn = threading.RLock()
 
     def __enter__(self) -> Self:
@@ -83,13 +83,15 @@ class Sentences(tuple[str, ...]):
     """Sentences whose `repr` and `str` are wrapped paragraphs."""
 
     def __repr__(self) -> str:
-        return "\n".join(line for one in self for line in wrapped(clean(one), NOTEBOOK_WIDTH))
+        return "\n".join(
+            line for sentence in self for line in wrapped(clean(sentence), NOTEBOOK_WIDTH)
+        )
 
     __str__ = __repr__
 
 
 def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     """Print one pair per line, with the second items aligned."""
-    width = max((cell_len(first) for first, _ in pairs), default=0)
-    for first, second in pairs:
-        say(console, f"{first}:{' ' * (width - cell_len(first))} {second}")
+    width = max((cell_len(label) for label, _ in pairs), default=0)
+    for label, text in pairs:
+        say(console, f"{label}:{' ' * (width - cell_len(label))} {text}")

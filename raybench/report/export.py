@@ -29,8 +29,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials
-    alike = [] if len(set(trials["code"].dropna())) > 1 else ["code"]
-    store.write_text("trials.csv", to_csv(trials.drop(columns=alike)))
+    constant = [] if len(set(trials["code"].dropna())) > 1 else ["code"]
+    store.write_text("trials.csv", to_csv(trials.drop(columns=constant)))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
@@ -43,9 +43,11 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
             store.write_yaml("best.yaml", results.specs[trial].complete(), comment=comment)
             written.append(store.folder / "best.yaml")
         return written
-    whats = ("fastest", "cheapest") if results.is_timed else [results.metric.superlative] * 2
-    for name, trial, what in zip(WINNERS, (verdict.fastest, verdict.cheapest), whats, strict=True):
-        comment = spec_comment(results, trial, verdict, what)
+    titles = ("fastest", "cheapest") if results.is_timed else [results.metric.superlative] * 2
+    for name, trial, title in zip(
+        WINNERS, (verdict.fastest, verdict.cheapest), titles, strict=True
+    ):
+        comment = spec_comment(results, trial, verdict, title)
         store.write_yaml(name, results.specs[trial].complete(), comment=comment)
         written.append(store.folder / name)
     return written

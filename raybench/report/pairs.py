@@ -84,7 +84,7 @@ class Pairs:
     @property
     def is_decided(self) -> bool:
         """Whether no further pair is needed."""
-        return all(one.outcome != "undecided" for one in self.comparisons.values())
+        return all(comparison.outcome != "undecided" for comparison in self.comparisons.values())
 
     def differences(self, name: str) -> list[float]:
         """Return one number per pair, positive if the side `name` is better than the baseline.
@@ -94,7 +94,7 @@ class Pairs:
         reached the target, and NaN if neither did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
-        hits = [one.seconds for one in first.values() if one.is_hit]
+        hits = [run.seconds for run in first.values() if run.is_hit]
         unit = 1.0
         if not self.is_timed and not self.objective.judged_by.is_share and hits:
             unit = max(abs(statistics.median(hits)), 1e-12)
@@ -135,11 +135,11 @@ def pairs_of(
         is_pair = record.role == "pair" and record.counts_for("measurement") and not is_broken
         if is_pair and record.source in runs:
             curve = curves.get(trial, ())
-            found = replicate_of(record, curve, baseline_value=objective.baseline_value)
+            replicate = replicate_of(record, curve, baseline_value=objective.baseline_value)
             if is_throughput:
                 seconds = seconds_per_sample(record, curve)
-                found = Replicate(seconds or math.inf, is_hit=seconds is not None)
-            runs[record.source][int(trial.rpartition("-")[2])] = found
+                replicate = Replicate(seconds or math.inf, is_hit=seconds is not None)
+            runs[record.source][int(trial.rpartition("-")[2])] = replicate
     return Pairs(sides, objective, runs, smallest, errors, is_throughput)
 
 
@@ -155,18 +155,18 @@ def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float 
 @once
 def comparison_of(results: Study) -> Pairs | None:
     """Return the runs of a study made by `raybench compare`; None for other studies."""
-    asked = results.study.get("compare")
-    if not isinstance(asked, dict):
+    comparison = results.study.get("compare")
+    if not isinstance(comparison, dict):
         return None
     where = f"{results.folder / STUDY_FILE}: study.objective"
     return pairs_of(
-        [Side(**side) for side in asked["sides"]],
+        [Side(**side) for side in comparison["sides"]],
         validate(Objective, results.study["study"]["objective"], where),
         results.runs,
         results.evaluations,
-        smallest=asked["smallest"],
-        errors=asked["errors"],
-        is_throughput=asked.get("is_throughput", False),
+        smallest=comparison["smallest"],
+        errors=comparison["errors"],
+        is_throughput=comparison.get("is_throughput", False),
     )
 
 
@@ -177,36 +177,36 @@ def answer_lines(pairs: Pairs) -> list[str]:
 
 def _side_line(pairs: Pairs, side: Side) -> str:
     runs = list(pairs.runs[side.name].values())
-    hits = [one.seconds for one in runs if one.is_hit]
+    hits = [run.seconds for run in runs if run.is_hit]
     if pairs.is_throughput:
         middle = f"{1 / statistics.median(hits):,.4g}" if hits else "none"
-        what = f"{middle} samples/s in the median of {len(hits)} runs"
+        outcome = f"{middle} samples/s in the median of {len(hits)} runs"
     elif pairs.is_timed:
         middle = f", {statistics.median(hits):.3g} s in the median" if hits else ""
-        what = f"{len(hits)} of {len(runs)} runs reached the target{middle}"
+        outcome = f"{len(hits)} of {len(runs)} runs reached the target{middle}"
     else:
         metric = pairs.objective.judged_by
         middle = metric.shown(-metric.sign * statistics.median(hits), digits=2) if hits else "none"
-        what = f"{metric.words} {middle} in the median of {len(hits)} runs"
-    return f"{side.name}  {side.label}  ({side.source}): {what}"
+        outcome = f"{metric.words} {middle} in the median of {len(hits)} runs"
+    return f"{side.name}  {side.label}  ({side.source}): {outcome}"
 
 
 def sentences(pairs: Pairs) -> list[str]:
     """Return a sentence for each comparison."""
     first, lines = pairs.sides[0].name, []
-    for name, found in pairs.comparisons.items():
-        after = f"after {counted(found.pairs, 'pair')}"
-        interval = f"{pairs.level} interval {interval_words(pairs, found)}"
-        if found.outcome == "undecided":
+    for name, comparison in pairs.comparisons.items():
+        after = f"after {counted(comparison.pairs, 'pair')}"
+        interval = f"{pairs.level} interval {interval_words(pairs, comparison)}"
+        if comparison.outcome == "undecided":
             more = pairs.more(name)
             tail = "." if more is None else f"; about {more} more are likely to decide (--runs)."
             lines.append(f"{name} and {first}: undecided {after} ({interval}){tail}")
             continue
-        words = f"{name} is {found.outcome} than {first} by {_size(pairs, found)}"
-        if found.outcome == "same":
-            least = f"{100 * pairs.smallest:g} {_unit(pairs)}"
-            words = f"Between {name} and {first} there is no difference of {least} or more"
-        lines.append(f"{words} ({interval}) {after}.")
+        sentence = f"{name} is {comparison.outcome} than {first} by {_size(pairs, comparison)}"
+        if comparison.outcome == "same":
+            smallest = f"{100 * pairs.smallest:g} {_unit(pairs)}"
+            sentence = f"Between {name} and {first} there is no difference of {smallest} or more"
+        lines.append(f"{sentence} ({interval}) {after}.")
     return lines
 
 
@@ -225,7 +225,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
                 "source": side.source,
                 "configuration": side.label,
                 "runs": len(pairs.runs[side.name]),
-                "hits": sum(one.is_hit for one in pairs.runs[side.name].values()),
+                "hits": sum(run.is_hit for run in pairs.runs[side.name].values()),
             }
             for side in pairs.sides
         ],
@@ -233,14 +233,14 @@ def documents(pairs: Pairs) -> dict[str, Any]:
             {
                 "side": name,
                 "beside": pairs.sides[0].name,
-                "outcome": found.outcome,
-                "pairs": found.pairs,
-                "effect": share(found.effect),
-                "low": share(found.low),
-                "high": share(found.high),
-                "more_pairs": pairs.more(name) if found.outcome == "undecided" else None,
+                "outcome": comparison.outcome,
+                "pairs": comparison.pairs,
+                "effect": share(comparison.effect),
+                "low": share(comparison.low),
+                "high": share(comparison.high),
+                "more_pairs": pairs.more(name) if comparison.outcome == "undecided" else None,
             }
-            for name, found in pairs.comparisons.items()
+            for name, comparison in pairs.comparisons.items()
         ],
     }
 
@@ -254,36 +254,38 @@ def _unit(pairs: Pairs) -> str:
     return "points" if not pairs.is_timed and pairs.objective.judged_by.is_share else "%"
 
 
-def _size(pairs: Pairs, found: Comparison) -> str:
-    if found.effect is None:
-        better = found.outcome == "better"
+def _size(pairs: Pairs, comparison: Comparison) -> str:
+    if comparison.effect is None:
+        better = comparison.outcome == "better"
         if pairs.is_throughput:
             return "training at all" if better else "not training"
         return "reaching the target more often" if better else "missing the target"
-    what = " of the seconds" if pairs.is_timed else ""
-    what += " per sample" if pairs.is_throughput else ""
-    return f"{abs(_percent(pairs, found.effect)):.1f} {_unit(pairs)}{what}"
+    quantity = " of the seconds" if pairs.is_timed else ""
+    quantity += " per sample" if pairs.is_throughput else ""
+    return f"{abs(_percent(pairs, comparison.effect)):.1f} {_unit(pairs)}{quantity}"
 
 
-def interval_words(pairs: Pairs, found: Comparison) -> str:
+def interval_words(pairs: Pairs, comparison: Comparison) -> str:
     """Return `1.9 to 6.3 % better`, `3.1 % worse to 9.2 % better`, `at most 4.0 % better`."""
 
     def word(end: float) -> str:
         return f"{abs(end):.1f} {_unit(pairs)} {'worse' if end < 0 else 'better'}"
 
-    known = [_percent(pairs, one) for one in (found.low, found.high) if math.isfinite(one)]
-    if len(known) == 2 and known[0] * known[1] >= 0:
-        small, large = sorted(map(abs, known))
-        return f"{small:.1f} to {word(math.copysign(large, sum(known)))}"
-    if len(known) == 2:
-        return " to ".join(map(word, known))
-    if not known:
+    finite = [
+        _percent(pairs, end) for end in (comparison.low, comparison.high) if math.isfinite(end)
+    ]
+    if len(finite) == 2 and finite[0] * finite[1] >= 0:
+        small, large = sorted(map(abs, finite))
+        return f"{small:.1f} to {word(math.copysign(large, sum(finite)))}"
+    if len(finite) == 2:
+        return " to ".join(map(word, finite))
+    if not finite:
         return "not known yet"
-    is_least = (known[0] >= 0) == math.isfinite(found.low)
-    return f"at {'least' if is_least else 'most'} {word(known[0])}"
+    is_least = (finite[0] >= 0) == math.isfinite(comparison.low)
+    return f"at {'least' if is_least else 'most'} {word(finite[0])}"
 
 
 def exit_code(pairs: Pairs) -> int:
     """Return the exit code of the command; see EXIT_CODES."""
-    found = {one.outcome for one in pairs.comparisons.values()}
-    return next(code for outcome, code in EXIT_CODES.items() if outcome in found)
+    outcomes = {comparison.outcome for comparison in pairs.comparisons.values()}
+    return next(code for outcome, code in EXIT_CODES.items() if outcome in outcomes)

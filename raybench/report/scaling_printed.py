@@ -82,9 +82,9 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
         forms["target after s"] = "{time_to_target_s:.2f} {reached}/{tried}"
 
     def series(row: dict[Any, Any]) -> str:
-        where = f", {row['topology']}" if several else ""
+        topology = f", {row['topology']}" if several else ""
         hosts = f", {row['num_nodes']} hosts" if several and row["num_nodes"] > 1 else ""
-        return clean(f"{row['series']}{where}{hosts}")
+        return clean(f"{row['series']}{topology}{hosts}")
 
     rows, table = cells.to_dict("records"), texts(cells, forms)
     table.insert(0, "series", [series(row) for row in rows])
@@ -126,12 +126,12 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
             "its size on fewer."
         )
     for stop, cold in ended[~ended["is_warm"].astype(bool)].groupby("stop"):
-        why = " or ".join(ENDINGS.get(one, one) for one in str(stop).split(", "))
-        which = "; ".join(map(_cell_words, cold.drop_duplicates("cell").to_dict("records")))
-        which = which if len(cold) < len(ended) else "all cells"
+        reasons = " or ".join(ENDINGS.get(ending, ending) for ending in str(stop).split(", "))
+        cells_text = "; ".join(map(_cell_words, cold.drop_duplicates("cell").to_dict("records")))
+        cells_text = cells_text if len(cold) < len(ended) else "all cells"
         lines.append(
-            f"Samples/s include the first epoch: {which}. No run went beyond that epoch, because "
-            f"{why}."
+            f"Samples/s include the first epoch: {cells_text}. No run went beyond that epoch, "
+            f"because {reasons}."
         )
     larger = ended["global_batch_size"] > ended["epoch_samples"]
     for row in ended[larger].drop_duplicates("cell").to_dict("records"):
@@ -144,16 +144,24 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 
 def straggler_lines(results: Study) -> list[str]:
     """Return sentences on workers that are slower than others on the same devices."""
-    found: dict[tuple[str, ...], RankRows] = {}
+    rows_by_places: dict[tuple[str, ...], RankRows] = {}
     for exchanges in (True, False):  # False overrides: such runs time workers independently
-        own: dict[tuple[str, ...], RankRows] = {}
+        measured: dict[tuple[str, ...], RankRows] = {}
         for name, run in results.runs.items():
             if run.spec.exchange_gradients != exchanges:
                 continue
             for kind, rows in rank_rows(results.evaluations.get(name, ()), run.spec).items():
-                own.setdefault(tuple(run.places), {}).setdefault(kind, []).extend(rows)
-        found |= {one: rows for one, rows in own.items() if len(rows["input"]) >= FEWEST_MEASURED}
-    return [one.sentence for places, rows in found.items() for one in slow_ranks(rows, places)]
+                measured.setdefault(tuple(run.places), {}).setdefault(kind, []).extend(rows)
+        rows_by_places |= {
+            places: rows
+            for places, rows in measured.items()
+            if len(rows["input"]) >= FEWEST_MEASURED
+        }
+    return [
+        straggler.sentence
+        for places, rows in rows_by_places.items()
+        for straggler in slow_ranks(rows, places)
+    ]
 
 
 def _cell_words(row: Any) -> str:
@@ -176,9 +184,9 @@ SCALINGS = {
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
     """Return a sentence on the best speed-up of each kind of scaling, weak before strong; [] if no
     speed-up is known."""
-    known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
-    known = known.sort_values("speedup", ascending=False, kind="stable")
-    best = known.drop_duplicates("scaling").to_dict("records")
+    with_speedup = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
+    with_speedup = with_speedup.sort_values("speedup", ascending=False, kind="stable")
+    best = with_speedup.drop_duplicates("scaling").to_dict("records")
     return [_speedup_sentence(row) for name in SCALINGS for row in best if row["scaling"] == name]
 
 

@@ -69,8 +69,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
     if len(plan.answers):
         rows = plan.answers.replace(math.inf, math.nan)
         for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _percentage):
-            own = [column for column in columns if column in rows]
-            rows[own] = rows[own].map(form, na_action="ignore")
+            present = [column for column in columns if column in rows]
+            rows[present] = rows[present].map(form, na_action="ignore")
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows, PLAN)))
     return PagePart(f"To the target: {plan.series}", lines, tables)
 
@@ -78,19 +78,19 @@ def plan_part(plan: TargetPlan) -> PagePart:
 def plan_lines(plan: TargetPlan) -> list[str]:
     """Return sentences on each recommended option, and on a budget or deadline that cannot be
     met."""
-    taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
+    recommended: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
-        where = tuple(row[key] for key in ("offer", *KEYS))
-        taken.setdefault(where, ([], row))[0].append(str(row["answer"]))
-    lines = [_answer(names, row) for names, row in taken.values()]
+        option = tuple(row[key] for key in ("offer", *KEYS))
+        recommended.setdefault(option, ([], row))[0].append(str(row["answer"]))
+    lines = [_answer(names, row) for names, row in recommended.values()]
     for name, limit, column, form in (
         (WITHIN, plan.terms.budget, "cost", _amount),
         (IN_TIME, plan.terms.deadline_s, "seconds", duration),
     ):
-        if taken and limit is not None and name not in set(plan.answers["answer"]):
-            least = "cheapest option costs" if column == "cost" else "fastest option takes"
+        if recommended and limit is not None and name not in set(plan.answers["answer"]):
+            extreme = "cheapest option costs" if column == "cost" else "fastest option takes"
             value = form(plan.table[column].min())
-            lines.append(f"No {name}: the {least} {value}, more than {form(limit)}.")
+            lines.append(f"No {name}: the {extreme} {value}, more than {form(limit)}.")
     return lines
 
 
@@ -99,14 +99,14 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     machine = row["offer"]
     if row["offer"] != row["gpu_type"]:
         machine = f"{row['machines']:g} {machine}"
-    kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
-    more = [f"{_percentage(chance)} sure to keep the {what}" for what, chance in kept]
+    chances = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
+    clauses = [f"{_percentage(chance)} sure to keep the {quantity}" for quantity, chance in chances]
     return (
         f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on "
         f"{machine}, global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
         f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'], row)} "
         f"({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
-        f"{''.join(f'; {one}' for one in more)}."
+        f"{''.join(f'; {clause}' for clause in clauses)}."
     )
 
 
@@ -121,7 +121,7 @@ def _percentage(chance: float) -> str:
 
 
 def _concatenated(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
+    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +144,7 @@ class PlanReport:
             UserError: if no study has a target, or none has measured steps.
         """
         fitted = fit_study(*studies, predict=predict, allow_few=True)
-        if all(one.target is None for one in studies):
+        if all(study.target is None for study in studies):
             raise UserError(
                 f"{studies[0].place}: has no target, so the length of a job is not known; "
                 "measure one, for example with --set base.objective.target=0.95.",
@@ -155,29 +155,29 @@ class PlanReport:
                 f"{studies[0].place}: no run has measured steps; finish the study.",
                 ErrorCode.NO_RESULT,
             )
-        offers_of([one.key.gpu_type or NO_GPU for one in fitted], terms.prices)
+        offers_of([series.key.gpu_type or NO_GPU for series in fitted], terms.prices)
         return cls(target_plans(studies, fitted, terms))
 
     @property
     def table(self) -> pd.DataFrame:
         """All options, one per row; for the columns, see `scaling.plan.plan` and
         `with_measured`."""
-        return _concatenated([one.table for one in self.plans])
+        return _concatenated([plan.table for plan in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
         """The recommended options; for the columns, see `scaling.plan.answers`."""
-        return _concatenated([one.answers for one in self.plans])
+        return _concatenated([plan.answers for plan in self.plans])
 
     @cached_property
     def words(self) -> Sentences:
         """The recommended options in sentences."""
-        return Sentences(line for one in self.parts for line in one.lines)
+        return Sentences(line for part in self.parts for line in part.lines)
 
     @cached_property
     def parts(self) -> list[PagePart]:
         """The part about the plan of each series, for terminal and page."""
-        return [plan_part(one) for one in self.plans]
+        return [plan_part(plan) for plan in self.plans]
 
     def plot(self) -> Figure:
         """Draw the training time of the options over their cost."""
@@ -189,10 +189,10 @@ class PlanReport:
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
-            words = kind.title, kind.reading
-            figure = PageFigure("", *words, drawing, table_of(table, kind.title))
+            heading = kind.title, kind.reading
+            figure = PageFigure("", *heading, drawing, table_of(table, kind.title))
             parts = [PagePart(kind.title, pictures=[figure]), *parts]
-        lines = [line for one in self.plans for line in plan_lines(one)]
+        lines = [line for plan in self.plans for line in plan_lines(plan)]
         headline = f"{lines[0].partition(';')[0].rstrip('.')}." if lines else "No plan."
         return write_extras(headline, parts, file)
 
@@ -218,15 +218,19 @@ FIT = {
 }
 
 
-def print_part(console: Console, one: PagePart) -> None:
+def print_part(console: Console, part: PagePart) -> None:
     """Print a part of the page on a terminal."""
-    for line in one.lines:
+    for line in part.lines:
         say_wrapped(console, line)
-    for caption, table in one.tables:
-        more = len(table) - MOST_PRINTED
-        below = f"{caption}. {more} more rows are left out here" if more > 0 else caption
-        print_frame(console, table.head(MOST_PRINTED), one.title, below=below, drop=())
-    if not one.tables:
+    for caption, table in part.tables:
+        num_left_out = len(table) - MOST_PRINTED
+        below = (
+            f"{caption}. {num_left_out} more rows are left out here"
+            if num_left_out > 0
+            else caption
+        )
+        print_frame(console, table.head(MOST_PRINTED), part.title, below=below, drop=())
+    if not part.tables:
         console.print()
 
 
@@ -275,11 +279,13 @@ class ScalingReport:
         tables = {
             "scaling.csv": [scaling_cells(self.results)],
             "scaling_runs.csv": [scaling_runs(self.results)],
-            "predictions.csv": [one.predictions for one in self.fitted if len(one.predictions)],
+            "predictions.csv": [
+                series.predictions for series in self.fitted if len(series.predictions)
+            ],
             scaling_plots.MODEL_FILE: [scaling_plots.model_frame(*self.drawn())]
             if self.fitted
             else [],
-            scaling_plots.PLAN_FILE: [one.table for one in self.plans if len(one.table)],
+            scaling_plots.PLAN_FILE: [plan.table for plan in self.plans if len(plan.table)],
         }
         for name, parts in tables.items():
             if parts:
@@ -295,18 +301,18 @@ class ScalingReport:
             written: files of the study; the page is named at the end, or else the pictures.
             verbose: whether to print fits and predictions even if they were not requested.
         """
-        results, found = self.results, summary_of(self.results)
+        results, summary = self.results, summary_of(self.results)
         print_cells(console, scaling_cells(results), metric=results.metric)
-        for line in found.caveats:
+        for line in summary.caveats:
             say_wrapped(console, line)
         console.print()
         for part in self.parts(is_whole=verbose):
             print_part(console, part)
-        for sentence in found.lines:
+        for sentence in summary.lines:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
         pages, plots = (
-            [str(path) for path in written if path.suffix == one] for one in (".html", ".png")
+            [str(path) for path in written if path.suffix == suffix] for suffix in (".html", ".png")
         )
         steps = [("pictures, every run", page) for page in pages]
         if not verbose and self.fitted:
@@ -319,27 +325,27 @@ class ScalingReport:
 
     def parts(self, *, is_whole: bool = True) -> list[PagePart]:
         """Return the parts on fits, plans and claims; unless `is_whole`, fits only if requested."""
-        results, named = self.results, self.results.study.get(NAMED)
-        found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
+        results, published = self.results, self.results.study.get(NAMED)
+        parts = [fit_part(series) for series in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
         if is_whole and (lines := fits.noise_lines(results)):
-            found.append(PagePart("Critical batch sizes", lines))
-        found += map(plan_part, self.plans)
-        if named in STUDIES:
-            title = f"Claims published by {named}, and the results here"
-            found.append(PagePart(title, (), [("Claims of its paper", claims_table(results))]))
-        return found
+            parts.append(PagePart("Critical batch sizes", lines))
+        parts += map(plan_part, self.plans)
+        if published in STUDIES:
+            title = f"Claims published by {published}, and the results here"
+            parts.append(PagePart(title, (), [("Claims of its paper", claims_table(results))]))
+        return parts
 
     @property
     def words(self) -> Sentences:
         """Sentences on each fit: its data, and its errors on measurements held out of the fit."""
-        return Sentences(line for one in self.fitted for line in one.words())
+        return Sentences(line for series in self.fitted for line in series.words())
 
     @property
     def predictions(self) -> pd.DataFrame:
         """The predictions, one per row; see `scaling.fit_command.prediction_table`."""
-        tables = [one.predictions for one in self.fitted]
+        tables = [series.predictions for series in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def plot(self) -> Figure:
@@ -371,9 +377,9 @@ def claims_table(results: Study) -> pd.DataFrame:
     """
     name = results.study.get(NAMED)
     if name not in STUDIES:
-        named = ", ".join(STUDIES)
+        known_studies = ", ".join(STUDIES)
         raise UserError(
-            f"{results.place}: is no named study; claims are known of {named}.",
+            f"{results.place}: is no named study; claims are known of {known_studies}.",
             ErrorCode.NO_RESULT,
         )
     return _claims(STUDIES[name].compare(results.scaling_study, scaling_cells(results)))
@@ -383,15 +389,15 @@ def published_claims() -> dict[str, pd.DataFrame]:
     """Return the claims of each published study that raybench can repeat, without measurements.
     Columns as in `claims_table`."""
     return {
-        name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
-        for name, one in STUDIES.items()
+        name: _claims(published.compare(published.study(quick=True), pd.DataFrame()))
+        for name, published in STUDIES.items()
     }
 
 
 def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
     table = pd.DataFrame(claims).rename(columns={"ours": "here"})
     verdicts = {True: "yes", False: "no", None: "not measured"}
-    table["holds"] = [verdicts[one.holds] for one in claims]
+    table["holds"] = [verdicts[claim.holds] for claim in claims]
     return table.map(clean)
 
 
@@ -413,9 +419,9 @@ def fit_to_files(
     """
     if out is not None:
         if predict is None:
-            where = clean(str(out))
+            path = clean(str(out))
             raise UserError(
-                f"--out {where}: there is nothing to write without --predict.", ErrorCode.MISSING
+                f"--out {path}: there is nothing to write without --predict.", ErrorCode.MISSING
             )
         if out.resolve() == file.resolve():
             raise UserError(
@@ -447,7 +453,11 @@ def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
     names = {**fitted.key._asdict(), "for": vars(asked)}
     return [
         names
-        | vars(one.cell)
-        | {"steps": NUM_STEPS, "worker_seconds": one.worker_seconds, "spread_after": one.spread}
-        for one in cells
+        | vars(candidate.cell)
+        | {
+            "steps": NUM_STEPS,
+            "worker_seconds": candidate.worker_seconds,
+            "spread_after": candidate.spread,
+        }
+        for candidate in cells
     ]

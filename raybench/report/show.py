@@ -67,8 +67,8 @@ def show(
         for line in pair_lines(pairs):
             say(console, line)
     elif results.trials.empty:
-        found = summary_of(results)
-        for line in (*found.lines, *found.caveats):
+        summary = summary_of(results)
+        for line in (*summary.lines, *summary.caveats):
             say_wrapped(console, line)
     else:
         _show_tables(console, results, is_brief=not verbose)
@@ -79,14 +79,14 @@ def show(
 
 
 def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
-    found = summary_of(results)
+    summary = summary_of(results)
     for paragraph in (
         *([] if verbose or results.is_imported else [ledger_line(results), *failed_line(results)]),
-        *found.caveats,
-        *([f"Confidence: {found.confidence}"] if found.confidence else []),
+        *summary.caveats,
+        *([f"Confidence: {summary.confidence}"] if summary.confidence else []),
     ):
         say_wrapped(console, paragraph)
-    for paragraph in found.lines:
+    for paragraph in summary.lines:
         console.print()
         say_wrapped(console, f"Answer: {paragraph}", style="bold")
     steps = [(step.what, step.do) for step in next_steps(results, judge(results))]
@@ -112,15 +112,15 @@ def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
         say(console, MARK_SAYS)
 
 
-def _show_failures(console: Console, broken: pd.DataFrame) -> None:
-    if broken.empty:
+def _show_failures(console: Console, causes: pd.DataFrame) -> None:
+    if causes.empty:
         return
     print_frame(
-        console, texts(broken.head(MOST_CAUSES_PRINTED), FAILURE_FORMS), "Failed runs, by cause"
+        console, texts(causes.head(MOST_CAUSES_PRINTED), FAILURE_FORMS), "Failed runs, by cause"
     )
-    more = broken.iloc[MOST_CAUSES_PRINTED:]
-    if len(more):
-        say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
+    others = causes.iloc[MOST_CAUSES_PRINTED:]
+    if len(others):
+        say(console, f"and {others['runs'].sum()} of {len(others)} other causes: see trials.csv")
         console.print()
 
 
@@ -138,11 +138,11 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
         forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
     forms["total s"] = "{wall_s:.2f}"
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
-    which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
+    selection = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    title = f"Search: {which}{aim}, one run each, selection-biased"
+    title = f"Search: {selection}{aim}, one run each, selection-biased"
     below = "" if results.is_imported else CONFIGURATION_NOTE
-    return [(texts(_named(rows, results), forms), title, below)]
+    return [(texts(_with_marks(rows, results), forms), title, below)]
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
@@ -151,12 +151,12 @@ def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
     Failed runs do not count, as they may have had no workers.
     """
     trained = runs[runs["state"] != "failed"]
-    found: dict[str, CellFormat] = {}
+    columns: dict[str, CellFormat] = {}
     if len(set(trained["num_nodes"].dropna())) > 1:
-        found["hosts"] = "{num_nodes}"
+        columns["hosts"] = "{num_nodes}"
     if len(set(trained["accelerators"].fillna(""))) > 1:
-        found["GPUs"] = "{accelerators}"
-    return found
+        columns["GPUs"] = "{accelerators}"
+    return columns
 
 
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
@@ -184,22 +184,22 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
         alone_s=rows["printed_s"].where(is_alone),
         mark=_marks(rows),
     )
-    which = counted(len(table), "configuration")
-    which = which if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
+    selection = counted(len(table), "configuration")
+    selection = selection if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
     has_race = (results.trials["role"] == "race").any()
-    alone = "; then the winner alone" if has_race else ", each run alone on the machine"
+    alone_clause = "; then the winner alone" if has_race else ", each run alone on the machine"
     seeds = "search run and new seeds" if results.is_timed else "new seeds"
-    title = f"Confirmation: {which}, {seeds}{alone if is_alone.any() else ''}"
-    return [(texts(_named(rows, results), forms), title, "")]
+    title = f"Confirmation: {selection}, {seeds}{alone_clause if is_alone.any() else ''}"
+    return [(texts(_with_marks(rows, results), forms), title, "")]
 
 
 def _marks(table: pd.DataFrame) -> list[str]:
     """Return the suffix of each row's times: MARK or a space; "" if no time is interpolated."""
     are_marked = table["is_interpolated"].eq(True).fillna(False)
-    return ["" if not are_marked.any() else MARK if one else " " for one in are_marked]
+    return ["" if not are_marked.any() else MARK if is_marked else " " for is_marked in are_marked]
 
 
-def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
+def _with_marks(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
     """Return rows with `tensorflow` abbreviated, and a mark on trials with a disturbed run."""
     trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
     is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})

@@ -52,8 +52,8 @@ class Chosen:
         """Command that trains this trial again, from the study's `best.yaml` or `cheapest.yaml` if
         one of them holds this spec."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
-        own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
-        return command_line("train", *(own[:1] or arguments_of(self.spec)))
+        matching = [str(file) for file in files if read_mapping(file) == self.spec.complete()]
+        return command_line("train", *(matching[:1] or arguments_of(self.spec)))
 
     def train(
         self,
@@ -89,7 +89,7 @@ class Chosen:
 
 def arguments_of(spec: RunSpec) -> list[str]:
     """Return the `--set KEY=VALUE` arguments with which `raybench train` runs a spec."""
-    return [word for key, one in settings_of(spec) for word in ("--set", f"{key}={one}")]
+    return [word for key, value in settings_of(spec) for word in ("--set", f"{key}={value}")]
 
 
 class StudyResults(Study):
@@ -248,8 +248,8 @@ class StudyPlots:
         return partial(kinds[name].draw, self._results)
 
     def __repr__(self) -> str:
-        shown = [(name, self._kinds[name]) for name in dir(self)]
-        return "\n".join(f".{name}(): {kind.title}. {kind.reading}" for name, kind in shown)
+        kinds = [(name, self._kinds[name]) for name in dir(self)]
+        return "\n".join(f".{name}(): {kind.title}. {kind.reading}" for name, kind in kinds)
 
     @property
     def _kinds(self) -> "dict[str, FigureKind]":
@@ -277,7 +277,7 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
         raise UserError(
             "raybench.load: the list is empty; name folders of studies.", ErrorCode.MISSING
         )
-    return Studies([load_one(one) for one in places])
+    return Studies([load_one(path) for path in places])
 
 
 def load_one(place: str | Path) -> StudyResults:
@@ -290,13 +290,13 @@ def load_one(place: str | Path) -> StudyResults:
     if folder.is_file():
         raise UserError(f"{folder}: is no study of raybench; name a folder.", ErrorCode.NOT_FOUND)
     if not (folder / RECORDS_FILE).is_file():
-        below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
-        if below:
-            named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_STUDIES_NAMED])
-            more = ", ..." if len(below) > MOST_STUDIES_NAMED else ""
+        folders = sorted(file.parent for file in folder.glob(f"*/{RECORDS_FILE}"))
+        if folders:
+            names = ", ".join(f"'{clean(str(path))}'" for path in folders[:MOST_STUDIES_NAMED])
+            ellipsis = ", ..." if len(folders) > MOST_STUDIES_NAMED else ""
             raise UserError(
-                f"{folder}: is no study itself, below it are {len(below)}: name one, or several, "
-                f"as in raybench.load([{named}{more}]).",
+                f"{folder}: is no study itself, below it are {len(folders)}: name one, or several, "
+                f"as in raybench.load([{names}{ellipsis}]).",
                 ErrorCode.NOT_FOUND,
             )
     return load(folder)
@@ -307,7 +307,7 @@ class Studies(Sequence[StudyResults]):
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
-        self.names = unique_names([(one.name, one.place) for one in studies])
+        self.names = unique_names([(study.name, study.place) for study in studies])
         """Unique names of the studies."""
 
     @overload
@@ -321,9 +321,9 @@ class Studies(Sequence[StudyResults]):
             return Studies(self._studies[index])
         if isinstance(index, str):
             if index not in self.names:
-                there = ", ".join(self.names)
+                names = ", ".join(self.names)
                 raise UserError(
-                    f"There is no study '{clean(index)}'; there are {there}.",
+                    f"There is no study '{clean(index)}'; there are {names}.",
                     ErrorCode.UNKNOWN_NAME,
                 )
             index = self.names.index(index)
@@ -335,17 +335,17 @@ class Studies(Sequence[StudyResults]):
     @property
     def trials(self) -> pd.DataFrame:
         """The runs of all studies; values are missing in columns that a study does not have."""
-        return self._joined([one.trials for one in self])
+        return self._joined([study.trials for study in self])
 
     @property
     def curves(self) -> pd.DataFrame:
         """The evaluations of all studies."""
-        return self._joined([one.curves for one in self])
+        return self._joined([study.curves for study in self])
 
     @property
     def confirmed(self) -> pd.DataFrame:
         """The confirmed configurations of all studies."""
-        return self._joined([one.confirmed for one in self])
+        return self._joined([study.confirmed for study in self])
 
     @property
     def winners(self) -> pd.DataFrame:
@@ -363,38 +363,43 @@ class Studies(Sequence[StudyResults]):
 
         Seconds of studies with different targets, data or machines cannot be compared.
         """
-        rows = [{STUDY_COLUMN: name} | winner_row(one) for name, one in self._named()]
+        rows = [
+            {STUDY_COLUMN: name} | winner_row(study) for name, study in self._names_and_studies()
+        ]
         return pd.DataFrame(rows, columns=[*STUDY_WINNER_COLUMNS])
 
     @property
     def _counted(self) -> str:
         return "1 study" if len(self) == 1 else f"{len(self)} studies"
 
-    def _named(self) -> list[tuple[str, StudyResults]]:
+    def _names_and_studies(self) -> list[tuple[str, StudyResults]]:
         return list(zip(self.names, self, strict=True))
 
     def __repr__(self) -> str:
         lines = [f"{self._counted}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
         lines += [
-            f"{clean(name)}: {' '.join(summary_of(one).lines)}" for name, one in self._named()
+            f"{clean(name)}: {' '.join(summary_of(study).lines)}"
+            for name, study in self._names_and_studies()
         ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        answers = [" ".join(summary_of(one).lines) for one in self]
+        answers = [" ".join(summary_of(study).lines) for study in self]
         rows = table_html(pd.DataFrame({"study": self.names, "answer": answers}))
         head = f"<p><strong>{self._counted}</strong></p>"
         return f'<div class="raybench-studies">{head}{rows}</div>'
 
     def _joined(self, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-        named = []
+        tables = []
         for name, frame in zip(self.names, frames, strict=True):
             if len(frame.columns):
-                own = frame.copy()
-                own.insert(0, STUDY_COLUMN, pd.Series(name, index=own.index, dtype=object))
-                named.append(own)
-        full = [frame for frame in named if len(frame)] or named[:1]
-        return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[STUDY_COLUMN])
+                table = frame.copy()
+                table.insert(0, STUDY_COLUMN, pd.Series(name, index=table.index, dtype=object))
+                tables.append(table)
+        filled = [frame for frame in tables if len(frame)] or tables[:1]
+        return (
+            pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=[STUDY_COLUMN])
+        )
 
 
 def winner_row(study: StudyResults) -> dict[str, Any]:
@@ -403,8 +408,8 @@ def winner_row(study: StudyResults) -> dict[str, Any]:
     row["trials"] = int((study.trials["phase"] == "search").sum())
     if study.is_scaling or study.winners.empty:
         return row
-    first = study.winners.iloc[0]
+    winner = study.winners.iloc[0]
     names = ("trial", "config", "num_workers", "is_confirmed", "seconds", "low_s", "high_s")
-    row |= {name: first[name] for name in (*names, "worker_seconds")}
+    row |= {name: winner[name] for name in (*names, "worker_seconds")}
     ties = int((study.winners["standing"] == TIED).sum())
-    return row | {"value": first[study.metric.best_column], "ties": ties}
+    return row | {"value": winner[study.metric.best_column], "ties": ties}

@@ -41,12 +41,12 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     failed = trials[trials["state"] == "failed"]
     causes = map(cause_of, failed["failure"], failed["message"])
     failed = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
-    found = failed.groupby("cause", sort=False).agg(
+    counts = failed.groupby("cause", sort=False).agg(
         failure=("failure", "first"),
         runs=("trial", "size"),
         **{"for example": ("message", "first")},
     )
-    return found.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
+    return counts.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
 MISSING, MARK = "-", "*"
@@ -72,9 +72,9 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
         frame: one row per row of the table; NaN and infinity are missing values.
         forms: format of each column, by its title.
     """
-    known = frame.notna() & ~frame.isin([math.inf, -math.inf])
+    is_known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
-    rows = frame.astype(object).where(known, missing).to_dict("records")
+    rows = frame.astype(object).where(is_known, missing).to_dict("records")
     cells = {name: [_text(form, row) for row in rows] for name, form in forms.items()}
     return without_unknown(pd.DataFrame(cells, dtype=object))
 
@@ -85,12 +85,12 @@ def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
-    known = defaultdict(_Missing, row)
-    text = form(known) if callable(form) else form.format_map(known)
+    values = defaultdict(_Missing, row)
+    text = form(values) if callable(form) else form.format_map(values)
     if callable(form) or " - " in form:  # an interval with a missing end is missing
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
-    rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
-    return rare.get(text) or shorten(clean(text), LONGEST_CELL)
+    replacements = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
+    return replacements.get(text) or shorten(clean(text), LONGEST_CELL)
 
 
 WRAPPED = (
@@ -136,11 +136,11 @@ def print_frame(
         is_explained: whether a line below explains MARK, if it is used.
     """
     cells = frame.astype(str)
-    says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
+    notes = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
     if "trial" in cells and cells["trial"].str.endswith(DISTURBED).any():
-        says.append(DISTURBED_SAYS)
+        notes.append(DISTURBED_SAYS)
     widths = {str(name): _least_width(str(name), cells[name]) for name in cells}
-    for name in [one for begin in drop for one in widths if one.startswith(begin)]:
+    for name in [column for begin in drop for column in widths if column.startswith(begin)]:
         if sum(widths.values()) + len(widths) - 1 > console.width:
             del widths[name]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -160,7 +160,7 @@ def print_frame(
         table.add_row(*(Text(cell) for cell in row))
     console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(table, crop=False)
-    for line in says:
+    for line in notes:
         for part in wrapped(line, console.width):
             say(console, part)
     console.print()

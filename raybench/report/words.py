@@ -50,9 +50,9 @@ def digits(number: float) -> str:
 
 def named_trials(trials: Sequence[str]) -> str:
     """Return `trial 0003`, `trials 0003, 0004`, or `trials 0003, ... and 7 more` (MOST_NAMED)."""
-    more = len(trials) - MOST_NAMED
-    named = ", ".join(trials[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
+    num_more = len(trials) - MOST_NAMED
+    names = ", ".join(trials[:MOST_NAMED]) + (f" and {num_more} more" if num_more > 0 else "")
+    return f"{'trial' if len(trials) == 1 else 'trials'} {names}"
 
 
 def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
@@ -64,10 +64,10 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
             none.
         train_s: seconds of training.
     """
-    one = repeated(results).get(trial)
-    if one is None or not one.is_alone:
+    configuration = repeated(results).get(trial)
+    if configuration is None or not configuration.is_alone:
         return ""
-    ledgers = [results.runs[name].ledger for name in one.printed_runs]
+    ledgers = [results.runs[name].ledger for name in configuration.printed_runs]
 
     def seconds(*phases: str) -> float:
         return statistics.median(sum(ledger[phase] for phase in phases) for ledger in ledgers)
@@ -80,10 +80,10 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 def refuted_words(results: Study, trial: str) -> str:
     """Return `reached it once, in 0 of 3 runs with new seeds`; "" if the trial never reached the
     target, or did not run again. Only for studies without a confirmed winner."""
-    again = repeated(results).get(trial)
-    if again is None or results.runs[trial].time_to_target_s is None:
+    configuration = repeated(results).get(trial)
+    if configuration is None or results.runs[trial].time_to_target_s is None:
         return ""
-    runs = counted(len(again.printed_runs), "run")
+    runs = counted(len(configuration.printed_runs), "run")
     return f"reached it once, in 0 of {runs} with new seeds"
 
 
@@ -102,8 +102,8 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
         return ""
     names = list(results.runs)
     if trial is not None:
-        one = repeated(results).get(trial)
-        names = [trial] if one is None else list(one.printed_runs)
+        configuration = repeated(results).get(trial)
+        names = [trial] if configuration is None else list(configuration.printed_runs)
     money = worker_seconds / 3600 * price
     bill = money * held_per_trained(results.runs[name] for name in names)
     return f", cost {bill:.3g} at {price:g} per worker-hour ({money:.3g} for training alone)"
@@ -119,8 +119,8 @@ def target_in_words(results: Study) -> str:
     """Return the target of a study with its metric: `95 % accuracy`, `RMSE 10`."""
     if results.target is None:
         return "no target"
-    words = target_words(results.metric, results.target)
-    return f"{words} accuracy" if results.metric == ACCURACY else words
+    text = target_words(results.metric, results.target)
+    return f"{text} accuracy" if results.metric == ACCURACY else text
 
 
 def within_budget(budget: float | None) -> str:
@@ -136,10 +136,10 @@ def target_sentence(results: Study) -> str:
     if not results.is_timed:
         return f"The best validation {results.metric.words}{within}."
     hold = objective.get("hold") or 1
-    held = "" if hold == 1 else f" in {hold} evaluations in a row"
-    by = results.study.get("target_set_by")
-    who = f". Set by {by}" if isinstance(by, str) and by != "the user" else ""
-    return f"{target_in_words(results)} on the validation set{held}{within}{who}."
+    hold_note = "" if hold == 1 else f" in {hold} evaluations in a row"
+    setter = results.study.get("target_set_by")
+    set_by = f". Set by {setter}" if isinstance(setter, str) and setter != "the user" else ""
+    return f"{target_in_words(results)} on the validation set{hold_note}{within}{set_by}."
 
 
 def fault_words(error: Exception) -> str:
@@ -158,5 +158,7 @@ def settings_of(spec: RunSpec) -> list[tuple[str, str]]:
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
     content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
-    asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
-    return [(key, json.dumps(one, ensure_ascii=False)) for key, one in asked.items()]
+    settings = {
+        key: value for key, value in content.items() if key in PARTS or value != default[key]
+    }
+    return [(key, json.dumps(value, ensure_ascii=False)) for key, value in settings.items()]

@@ -41,8 +41,8 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     points = points.assign(gain=gain).sort_values(
         ["train_s", "gain"], ascending=[True, False], kind="stable"
     )
-    before = points["gain"].cummax().shift(fill_value=-float("inf"))
-    return points.loc[points["gain"] > before, columns].reset_index(drop=True)
+    best_before = points["gain"].cummax().shift(fill_value=-float("inf"))
+    return points.loc[points["gain"] > best_before, columns].reset_index(drop=True)
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
@@ -78,20 +78,20 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
     front["worker_seconds_to_target"] = front["num_workers"] * front["time_to_target_s"]
     front = front[np.isfinite(front["time_to_target_s"])]
     costs = front[["time_to_target_s", "worker_seconds_to_target"]].to_numpy(dtype=float)
-    kept: pd.DataFrame = front[not_dominated(costs)]
-    return kept.sort_values("time_to_target_s", ignore_index=True)
+    optimal: pd.DataFrame = front[not_dominated(costs)]
+    return optimal.sort_values("time_to_target_s", ignore_index=True)
 
 
 def not_dominated(costs: np.ndarray) -> np.ndarray:
     """Return a mask of the Pareto-optimal rows of `costs`, shape (n, 2); smaller is better."""
-    kept = np.zeros(len(costs), dtype=bool)
+    is_optimal = np.zeros(len(costs), dtype=bool)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
-    least, last = np.inf, np.array([np.nan, np.nan])
+    smallest, last = np.inf, np.array([np.nan, np.nan])
     for row in order:  # the first cost only grows, so the second must fall
-        if costs[row, 1] < least or (costs[row] == last).all():
-            kept[row] = True
-            least, last = costs[row, 1], costs[row]
-    return kept
+        if costs[row, 1] < smallest or (costs[row] == last).all():
+            is_optimal[row] = True
+            smallest, last = costs[row, 1], costs[row]
+    return is_optimal
 
 
 SPEED_UP_COLUMNS = (
@@ -111,8 +111,8 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The rows with a speed-up over one worker; `ideal` (linear speed-up) is the worker count.
     """
-    known = scaling[scaling["speedup"].notna()]
-    table = known.assign(ideal=known["num_workers"].astype(float))
+    rows = scaling[scaling["speedup"].notna()]
+    table = rows.assign(ideal=rows["num_workers"].astype(float))
     return table[[*SPEED_UP_COLUMNS]].sort_values(
         ["scaling", "curve", "num_workers"], kind="stable", ignore_index=True
     )
@@ -234,21 +234,21 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
     from sklearn.inspection import permutation_importance
     from sklearn.model_selection import KFold
 
-    worse, predicted = np.zeros((FOLDS, inputs.shape[1])), np.zeros(len(score))
+    increases, predicted = np.zeros((FOLDS, inputs.shape[1])), np.zeros(len(score))
     folds = KFold(FOLDS, shuffle=True, random_state=0).split(inputs)
-    for number, (known, held) in enumerate(folds):
+    for number, (train, test) in enumerate(folds):
         forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=number)
-        predicted[held] = forest.fit(inputs[known], score[known]).predict(inputs[held])
-        worse[number] = permutation_importance(
+        predicted[test] = forest.fit(inputs[train], score[train]).predict(inputs[test])
+        increases[number] = permutation_importance(
             forest,
-            inputs[held],
-            score[held],
+            inputs[test],
+            score[test],
             scoring="neg_mean_squared_error",
             n_repeats=SHUFFLES,
             random_state=number,
         ).importances_mean
     explained = 1.0 - float(np.mean((predicted - score) ** 2) / score.var())
-    return worse, explained
+    return increases, explained
 
 
 @once

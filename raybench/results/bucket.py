@@ -65,9 +65,9 @@ class Bucket:
         """Return the keys of all objects."""
         fs = _filesystems()
         with self._asked() as system:
-            wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
-            found = system.get_file_info(wanted)
-        files = (info.path for info in found if info.type == fs.FileType.File)
+            selector = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
+            infos = system.get_file_info(selector)
+        files = (info.path for info in infos if info.type == fs.FileType.File)
         return [path.removeprefix(self._path("")) for path in files]
 
     def delete(self, key: str) -> None:
@@ -153,5 +153,5 @@ def _filesystems() -> Any:
 
 def in_words(url: str, error: OSError) -> str:
     """Return an error of a store as a sentence that says what to do."""
-    said = shorten(redact_text(clean(str(error)), os.environ), 200)
-    return f"{url}: cannot be used ({said}); check that the bucket exists, and the credentials."
+    reason = shorten(redact_text(clean(str(error)), os.environ), 200)
+    return f"{url}: cannot be used ({reason}); check that the bucket exists, and the credentials."

@@ -65,10 +65,10 @@ class ForeignTable:
         return list(dict.fromkeys(column for row in self.rows for column in row))
 
 
-def read_csv(path: Path, asked: str = "") -> ForeignTable:
+def read_csv(path: Path, option: str = "") -> ForeignTable:
     """Read a CSV file with a row for each run.
 
-    `asked` is the option that named the file, for error messages.
+    `option` is the option that named the file, for error messages.
 
     Raises:
         UserError: The file is not valid CSV.
@@ -78,17 +78,17 @@ def read_csv(path: Path, asked: str = "") -> ForeignTable:
         file.seek(0)
         delimiter = max(",;\t", key=sample.partition("\n")[0].count)
         try:
-            given = list(csv.DictReader(file, delimiter=delimiter))
+            raw_rows = list(csv.DictReader(file, delimiter=delimiter))
         except csv.Error as error:
-            message = f"{asked}{path}: is no CSV ({error})."
+            message = f"{option}{path}: is no CSV ({error})."
             raise UserError(message, ErrorCode.INVALID_FILE) from None
     rows = [
         {name: cell_value(text) for name, text in row.items() if text and isinstance(text, str)}
-        for row in given
+        for row in raw_rows
     ]
     states = [str(row.get("state", row.get("status"))).lower() for row in rows]
-    kept = [row for row, state in zip(rows, states, strict=True) if state not in NOT_ENDED]
-    return ForeignTable(str(path), kept, len(rows) - len(kept))
+    ended_rows = [row for row, state in zip(rows, states, strict=True) if state not in NOT_ENDED]
+    return ForeignTable(str(path), ended_rows, len(rows) - len(ended_rows))
 
 
 def cell_value(text: str) -> Any:
@@ -137,18 +137,21 @@ def _texts(folder: Path) -> list[tuple[str, str]]:
     """Return the relative path and the content of each file below a folder that is not empty."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
     return [
-        (one.relative_to(folder).as_posix(), one.read_text("utf-8", "replace")) for one in files
+        (file.relative_to(folder).as_posix(), file.read_text("utf-8", "replace")) for file in files
     ]
 
 
 def match_columns(
-    table: ForeignTable, named: Mapping[str, str], metric: str | None, direction: Direction | None
+    table: ForeignTable,
+    user_meanings: Mapping[str, str],
+    metric: str | None,
+    direction: Direction | None,
 ) -> tuple[Metric, dict[str, str]]:
     """Return the metric of the runs, and the meaning of each column.
 
     Args:
         table: The runs.
-        named: Meanings that the user gave, by column: a run spec key, the metric,
+        user_meanings: Meanings that the user gave, by column: a run spec key, the metric,
             `time_to_target_s`, `seconds`, `samples`, or `none` for a column to leave out. Other
             columns are matched by name.
         metric: Name of the metric; by default the only known metric among the columns.
@@ -161,14 +164,17 @@ def match_columns(
     Raises:
         UserError: A column is unknown or matches nothing, or there is no metric.
     """
-    for column in named:
+    for column in user_meanings:
         if column not in table.columns:
             message = f"--column {column}: is no column of {table.place}; "
             message += did_you_mean(column, table.columns)
             raise UserError(message, ErrorCode.UNKNOWN_NAME)
-    names = {one: MEASURE.sub("", SETTING.sub("", one)) for one in table.columns}
-    meanings = {one: named.get(one) or OTHER_NAMES.get(name, name) for one, name in names.items()}
-    found, value = _metric_of(table, meanings, metric, direction)
+    names = {column: MEASURE.sub("", SETTING.sub("", column)) for column in table.columns}
+    meanings = {
+        column: user_meanings.get(column) or OTHER_NAMES.get(name, name)
+        for column, name in names.items()
+    }
+    run_metric, value = _metric_of(table, meanings, metric, direction)
     columns, unmatched = {value: VALUE}, []
     is_export = any(map(SETTING.match, table.columns))
     for column, meaning in meanings.items():
@@ -179,21 +185,21 @@ def match_columns(
             continue
         if is_meant and meaning not in columns.values():
             columns[column] = meaning
-        elif SETTING.match(column) and column not in named:
+        elif SETTING.match(column) and column not in user_meanings:
             columns[column] = own_setting(meaning)
-        elif column in named or not (is_export or is_no_setting):
+        elif column in user_meanings or not (is_export or is_no_setting):
             unmatched.append(column)
     if unmatched:
-        first, own = unmatched[0], own_setting(unmatched[0])
+        first, setting = unmatched[0], own_setting(unmatched[0])
         raise UserError(
             f"{table.place}: what is in column {', '.join(unmatched)}? Say it for each: --column "
-            f"{first}={own} for a setting of your own, --column {first}=none to leave it out.",
-            ErrorCode.UNKNOWN_KEY if first in named else ErrorCode.MISSING,
+            f"{first}={setting} for a setting of your own, --column {first}=none to leave it out.",
+            ErrorCode.UNKNOWN_KEY if first in user_meanings else ErrorCode.MISSING,
         )
     if not any(map(is_key, columns.values())):
         message = f"{table.place}: no column is a setting; name one with --column NAME=KEY."
         raise UserError(message, ErrorCode.MISSING)
-    return found, columns
+    return run_metric, columns
 
 
 _NO_SETTINGS = {"seed", *NOT_SEARCHED} - {*OPEN}
@@ -218,30 +224,33 @@ def _metric_of(
     direction: Direction | None,
 ) -> tuple[Metric, str]:
     """Return the metric and its column, preferably the column on the validation set."""
-    place, wanted, found = table.place, direction or table.direction, dict[str, str]()
+    place, wanted_direction = table.place, direction or table.direction
+    metric_columns: dict[str, str] = {}
     for column, meaning in meanings.items():
         name = metric if meaning == metric else _metric_name(meaning)
         is_asked = name in METRICS if metric is None else name == metric
-        is_first = name not in found or VALIDATION.match(meaning)
+        is_first = name not in metric_columns or VALIDATION.match(meaning)
         if name is not None and is_asked and is_first and not SETTING.match(column):
-            found[name] = column
-    if not found and metric is not None and table.direction is not None:
-        found = {metric: VALUE}
-    if len(found) != 1:
+            metric_columns[name] = column
+    if not metric_columns and metric is not None and table.direction is not None:
+        metric_columns = {metric: VALUE}
+    if len(metric_columns) != 1:
         raise UserError(
             f"{place}: which column is the metric? Name it with --metric; there are "
-            f"{', '.join(found or meanings) or 'none'}.",
+            f"{', '.join(metric_columns or meanings) or 'none'}.",
             ErrorCode.MISSING if metric is None else ErrorCode.UNKNOWN_NAME,
         )
-    ((name, column),) = found.items()
-    known = METRICS.get(OTHER_METRIC_NAMES.get(name, name))
-    if known is None and wanted is None:
+    ((name, column),) = metric_columns.items()
+    known_metric = METRICS.get(OTHER_METRIC_NAMES.get(name, name))
+    if known_metric is None and wanted_direction is None:
         message = f"{place}: is more {name} better, or less? Add --direction max or min."
         raise UserError(message, ErrorCode.MISSING)
-    if known is not None and wanted not in (None, known.direction):
-        message = f"{place}: the best {name} is not its {wanted}imum; name what its values are "
+    if known_metric is not None and wanted_direction not in (None, known_metric.direction):
+        message = (
+            f"{place}: the best {name} is not its {wanted_direction}imum; name what its values are "
+        )
         raise UserError(f"{message}with --metric.", ErrorCode.CONFLICT)
-    return known or Metric(name, wanted or "max"), column
+    return known_metric or Metric(name, wanted_direction or "max"), column
 
 
 def write_imported(
@@ -272,26 +281,28 @@ def write_imported(
             "together; give both (--column NAME=KEY says what a column is), or leave both out.",
             ErrorCode.MISSING,
         )
-    runs = [{columns[one]: row[one] for one in row if one in columns} for row in table.rows]
+    runs = [
+        {columns[column]: row[column] for column in row if column in columns} for row in table.rows
+    ]
     runs = [run for run in runs if number_of(run.get(VALUE)) is not None]
     values = [float(run[VALUE]) for run in runs]
     if not runs or (metric.is_share and not 0 <= min(values) <= max(values) <= 100):
         message = f"{place}: holds no {metric.words} in the column named so; name another --metric."
         raise UserError(message, ErrorCode.INVALID_VALUE)
     percent = 100 if metric.is_share and max(values) > 1 else 1
-    times = [positive_number(run.get(one)) for run in runs for one in (SECONDS, SECONDS_TO_TARGET)]
+    times = [positive_number(run.get(key)) for run in runs for key in (SECONDS, SECONDS_TO_TARGET)]
     objective = naming(metric) | {"kind": TIME if is_timed else BUDGET, "target": target}
     if any(times):
-        objective["max_train_seconds"] = max(one for one in times if one)
+        objective["max_train_seconds"] = max(time for time in times if time)
     study: dict[str, Any] = {"workload": IMPORTED, "dataset": OWN_DATA, "objective": objective}
     space: dict[str, dict[str, Any]] = {}
     lines = []
     for number, run in enumerate(runs):
-        settings = {key: one for key, one in run.items() if is_key(key)}
+        settings = {key: value for key, value in run.items() if is_key(key)}
         if (optimizer := str(settings.get("optimizer")).lower()) in OPTIMIZERS:  # Adam, SGD
             settings["optimizer"] = optimizer
-        for key, one in settings.items():
-            space.setdefault(key, {})[identity(one)] = one
+        for key, value in settings.items():
+            space.setdefault(key, {})[identity(value)] = value
         spec = _spec(nested(settings) | study, f"{place}, run {number + 1}")
         lines.append(_line(f"{number:04d}", spec, run, values[number] / percent))
     notes = [
@@ -301,7 +312,7 @@ def write_imported(
     ]
     if missing := table.num_failed + len(table.rows) - len(runs):
         notes.append(f"Left out: {counted(missing, 'run')} that failed or without {metric.words}.")
-    study["space"] = {key: list(known.values()) for key, known in space.items()}
+    study["space"] = {key: list(distinct.values()) for key, distinct in space.items()}
     source = {"from": place, "columns": dict(columns)}
     with Store(folder) as store:
         content = {"study": study, IMPORTED: source, "notes": notes}
@@ -322,7 +333,7 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
     """Return the record line of a run of another tool; unknown fields are empty."""
     reached_s = positive_number(run.get(SECONDS_TO_TARGET))
     seconds = positive_number(run.get(SECONDS)) or reached_s or 0.0
-    last = Evaluation(
+    evaluation = Evaluation(
         index=0,
         epoch=math.nan,
         samples=int(min(positive_number(run.get(SAMPLES)) or 0, MOST_SAMPLES)),
@@ -335,7 +346,7 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
         time_to_target_s=reached_s,
         stop="epochs" if reached_s is None else "target",
     )
-    outcome = RunOutcome(evaluation=last, ledger={"train": seconds}, wall_s=seconds)
+    outcome = RunOutcome(evaluation=evaluation, ledger={"train": seconds}, wall_s=seconds)
     return outcome.record(name, spec, role="trial", source=None, stopped_by="epochs").line()
 
 

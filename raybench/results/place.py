@@ -63,18 +63,21 @@ it when no job uses it any more."""
 def check_folder(wanted: Path) -> None:
     """Raise UserError if results cannot be written to a folder, without creating it."""
     try:
-        there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
+        existing = next(
+            folder for folder in (wanted, *wanted.absolute().parents) if folder.exists()
+        )
     except OSError as error:
-        wrong = f"--out {shorten(str(wanted), 60)}: is no usable folder ({error.strerror})"
-        raise UserError(f"{wrong}; name another.", ErrorCode.NOT_WRITABLE) from None
-    if not there.is_dir():
+        problem = f"--out {shorten(str(wanted), 60)}: is no usable folder ({error.strerror})"
+        raise UserError(f"{problem}; name another.", ErrorCode.NOT_WRITABLE) from None
+    if not existing.is_dir():
         raise UserError(
-            f"--out {wanted}: cannot be written ({there} is a file); name another.",
+            f"--out {wanted}: cannot be written ({existing} is a file); name another.",
             ErrorCode.NOT_WRITABLE,
         )
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(
-            f"--out {wanted}: cannot be written (no permission in {there}).", ErrorCode.NOT_WRITABLE
+            f"--out {wanted}: cannot be written (no permission in {existing}).",
+            ErrorCode.NOT_WRITABLE,
         )
     if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
         raise UserError(
@@ -108,10 +111,10 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
         raise UserError(
             f"{file}: is not a study's; restore it, or name another folder.", ErrorCode.INVALID_FILE
         )
-    found, now = comparable(before, file, study)
-    if not _differences(found, now):
+    old, new = comparable(before, file, study)
+    if not _differences(old, new):
         return
-    changes = _differences(as_written(found), as_written(now)) or _differences(found, now)
+    changes = _differences(as_written(old), as_written(new)) or _differences(old, new)
     learning = f" (with --seed-from {place} it learns from this one)"
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
         learning = ""  # scores of another task are not comparable
@@ -133,9 +136,9 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
             f"{place}: holds no scaling study; name another place with --out.",
             ErrorCode.STUDY_CHANGED,
         )
-    found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
-    now["base"]["objective"] = _named(now["base"]["objective"], found["base"]["objective"])
-    changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
+    old, new = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
+    new["base"]["objective"] = _with_metric(new["base"]["objective"], old["base"]["objective"])
+    changes = _differences(old, new, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
@@ -151,19 +154,19 @@ def comparable(
 
     Both dicts have all keys. If the given study names no metric, that of the file is filled in.
     """
-    found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
-    now["objective"] = _named(now["objective"], found["objective"])
-    return found, now
+    old, new = validate(StudySpec, before, f"{file}: study").document(), study.document()
+    new["objective"] = _with_metric(new["objective"], old["objective"])
+    return old, new
 
 
-def _named(objective: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with the metric of `there` if it names none."""
+def _with_metric(objective: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    """Return an objective with the metric of `written` if it names none."""
     if objective["metric"] is not None:
         return objective
-    return objective | {key: there[key] for key in ("metric", "direction", "is_share")}
+    return objective | {key: written[key] for key in ("metric", "direction", "is_share")}
 
 
-def _shown(value: Any) -> str:
+def _as_yaml(value: Any) -> str:
     """Return a value as YAML in one line."""
     if value is None:
         return "not set"
@@ -185,7 +188,7 @@ def _differences(
                 before.get(key), now.get(key), f"{path}.{key}".strip("."), may_change=may_change
             )
         ]
-    return [f"{path} was {_shown(before)}, is {_shown(now)}"]
+    return [f"{path} was {_as_yaml(before)}, is {_as_yaml(now)}"]
 
 
 def is_url(place: str | Path) -> bool:
@@ -295,8 +298,8 @@ class StudyLock:
 def owner_of(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's OWNER_FILE; {} if there is none, or if it is invalid."""
     try:
-        found = json.loads((folder / OWNER_FILE).read_bytes())
-        return found if isinstance(found["pid"], int) else {}
+        owner = json.loads((folder / OWNER_FILE).read_bytes())
+        return owner if isinstance(owner["pid"], int) else {}
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
 
@@ -321,7 +324,7 @@ def _owner() -> str:
 
 
 def _owner_in_words(owner: Mapping[str, Any]) -> str:
-    who = f"process {owner.get('pid', '?')}"
+    text = f"process {owner.get('pid', '?')}"
     if owner:
-        who += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"
-    return who
+        text += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"
+    return text

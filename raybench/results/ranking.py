@@ -80,7 +80,7 @@ class Repeated:
     @property
     def hits(self) -> int:
         """Number of runs in `chosen` that reached the target."""
-        return sum(repeat.is_hit for repeat in self.chosen)
+        return sum(run.is_hit for run in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
         """Return whether there are solo runs but no run in `printed` reached the target.
@@ -88,7 +88,7 @@ class Repeated:
         With `best_at_budget` (`is_timed=False`), return whether all runs in `printed` failed.
         """
         is_enough = self.is_alone or self.group.alone or not is_timed
-        return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
+        return bool(is_enough) and not any(run.is_hit for run in self.printed)
 
     def on(self, axis: Axis) -> ConfigurationRuns:
         """Return `group` in the unit of an axis: seconds or worker-seconds."""
@@ -112,14 +112,14 @@ def repeated(results: Study) -> dict[str, Repeated]:
         if record.counts_for("comparison") and is_alike:
             again.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
-    found = {}
+    by_trial = {}
     for trial, records in again.items():
-        own = results.runs[trial]
-        counts = trial != cold and trial not in unranked and own.counts_for("comparison")
-        found[trial] = _repeated(results, own, records, counts=counts)
-    groups = {trial: one.group for trial, one in found.items()}
+        search_run = results.runs[trial]
+        counts = trial != cold and trial not in unranked and search_run.counts_for("comparison")
+        by_trial[trial] = _repeated(results, search_run, records, counts=counts)
+    groups = {trial: configuration.group for trial, configuration in by_trial.items()}
     order, _ = best_first(groups, is_timed=results.is_timed)
-    return {trial: found[trial] for trial in order}
+    return {trial: by_trial[trial] for trial in order}
 
 
 def repeat(results: Study, trial: str) -> Replicate:
@@ -137,33 +137,36 @@ def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
     return cost_per_s(price, num_workers, [results.runs[name] for name in names])
 
 
-def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:
+def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
     """Return the scatter over seeds, pooled over the runs by which configurations are compared."""
-    return pooled((one.chosen for one in found.values()), is_timed=results.is_timed)
+    return pooled(
+        (configuration.chosen for configuration in configurations.values()),
+        is_timed=results.is_timed,
+    )
 
 
 def _repeated(
-    results: Study, own: RunRecord, records: list[RunRecord], *, counts: bool
+    results: Study, search_run: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return the configuration of the search run `own`, with its race and solo runs `records`.
+    """Return the configuration of a search run, with its race and solo runs `records`.
 
     `counts`: whether the search run is valid for comparisons.
     """
-    race = [one.trial for one in records if one.role == "race"]
-    alone = [one.trial for one in records if one.role == "confirm"]
-    chosen = [*([own.trial] if counts else []), *race] if race else alone
+    race = [record.trial for record in records if record.role == "race"]
+    alone = [record.trial for record in records if record.role == "confirm"]
+    chosen = [*([search_run.trial] if counts else []), *race] if race else alone
     is_hit = any(repeat(results, name).is_hit for name in alone)
     printed = alone if is_hit or not race else [*race, *alone]
     rounds = {_round_of(name): repeat(results, name) for name in race or alone}
     group = ConfigurationRuns(
-        search_run=repeat(results, own.trial) if own.trial in chosen else None,
+        search_run=repeat(results, search_run.trial) if search_run.trial in chosen else None,
         rounds=dict(sorted(rounds.items())),
         alone=[repeat(results, name) for name in (alone if race else ())],
     )
     return Repeated(
-        trial=own.trial,
-        num_workers=own.spec.num_workers,
-        cost=cost_of(results, own.spec.num_workers, printed),
+        trial=search_run.trial,
+        num_workers=search_run.spec.num_workers,
+        cost=cost_of(results, search_run.spec.num_workers, printed),
         group=group,
         chosen_runs=tuple(chosen),
         printed=tuple(repeat(results, name) for name in printed),
@@ -255,7 +258,7 @@ class ConfigurationResult:
         return self.num_workers * self.seconds
 
 
-RESULT_FIELDS = [one.name for one in fields(ConfigurationResult)]
+RESULT_FIELDS = [field.name for field in fields(ConfigurationResult)]
 CONFIRMED_COLUMNS = RESULT_FIELDS[: RESULT_FIELDS.index("every_run")]
 METRIC_COLUMNS = CONFIRMED_COLUMNS[CONFIRMED_COLUMNS.index("median") :]
 """Columns of `confirmed` to which the name of the metric is appended."""
@@ -284,9 +287,9 @@ def nearest(results: Study, phase: str = "search") -> str | None:
     better than that of a constant prediction.
     """
     metric, baseline_value = results.metric, results.value_at_start
-    if (known := results.baselines.get("validation")) is not None:
-        beyond = known.beyond(metric, MARGIN_WITH_TEST_SPLIT)
-        baseline_value = baseline_value if beyond is None else beyond
+    if (baseline := results.baselines.get("validation")) is not None:
+        bound = baseline.beyond(metric, MARGIN_WITH_TEST_SPLIT)
+        baseline_value = baseline_value if bound is None else bound
     for trial in ranked(results.trials, phase)["trial"]:
         value = results.runs[trial].best_value
         if value is not None:
@@ -321,22 +324,28 @@ def confirmed(results: Study) -> pd.DataFrame:
     Order: upper confidence bound of expected_s, so that one lucky run does not outrank five good
     runs (`stats.replicates`). With `best_at_budget`, the mean value.
     """
-    names = {one: f"{one}_{results.metric.name}" for one in METRIC_COLUMNS}
-    rows = [asdict(one) for one in confirmed_results(results).values()]
+    names = {column: f"{column}_{results.metric.name}" for column in METRIC_COLUMNS}
+    rows = [asdict(result) for result in confirmed_results(results).values()]
     return pd.DataFrame(rows, columns=CONFIRMED_COLUMNS).rename(columns=names)
 
 
 @once
 def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
     """Return the results of the configurations in `repeated`, keyed by trial, best first."""
-    found = repeated(results)
-    new_and_alone = [runs for one in found.values() for runs in (one.new, one.group.alone)]
+    by_trial = repeated(results)
+    new_and_alone = [
+        runs
+        for configuration in by_trial.values()
+        for runs in (configuration.new, configuration.group.alone)
+    ]
     noise = pooled(new_and_alone, is_timed=results.is_timed)
-    ends = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
+    ends = intervals_of_chosen(
+        {trial: configuration.new for trial, configuration in by_trial.items()}, noise
+    )
     tested = _tested(results)
     return {
-        trial: _result_of(results, one, noise, ends[trial], tested[trial])
-        for trial, one in found.items()
+        trial: _result_of(results, configuration, noise, ends[trial], tested[trial])
+        for trial, configuration in by_trial.items()
     }
 
 
@@ -360,51 +369,54 @@ Ends = tuple[float, float]
 
 
 def _result_of(
-    results: Study, one: Repeated, noise: Noise, chosen_ends: Ends, tested: Ends
+    results: Study, configuration: Repeated, noise: Noise, chosen_ends: Ends, tested: Ends
 ) -> ConfigurationResult:
     """Return the results of a repeated configuration.
 
     Args:
         noise: Scatter over seeds, pooled over all configurations.
-        chosen_ends: Interval of seconds (or scores) from `one.new`, corrected for selection.
+        chosen_ends: Interval of seconds (or scores) from the new runs, corrected for selection.
         tested: Interval of its value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
     printed_ends = chosen_ends
-    if one.is_alone and one.group.alone:
-        printed_ends = interval(one.printed, noise)
-    runs, own = trials.loc[list(one.printed_runs)], trials.loc[[one.trial]].iloc[0]
-    every = {*one.chosen_runs, *one.printed_runs}
-    found: dict[str, Any] = _values(results, one, runs, printed_ends)
+    if configuration.is_alone and configuration.group.alone:
+        printed_ends = interval(configuration.printed, noise)
+    runs = trials.loc[list(configuration.printed_runs)]
+    search_row = trials.loc[[configuration.trial]].iloc[0]
+    names = {*configuration.chosen_runs, *configuration.printed_runs}
+    values: dict[str, Any] = _values(results, configuration, runs, printed_ends)
     if results.is_timed:
-        found |= _seconds(one, chosen_ends, printed_ends) | {"search_s": own["crossed_s"]}
-        found["is_interpolated"] = bool(trials.loc[list(every), "is_interpolated"].eq(True).any())
+        values |= _seconds(configuration, chosen_ends, printed_ends) | {
+            "search_s": search_row["crossed_s"]
+        }
+        values["is_interpolated"] = bool(trials.loc[list(names), "is_interpolated"].eq(True).any())
     return ConfigurationResult(
-        trial=one.trial,
-        config=own["config"],
-        num_workers=one.num_workers,
-        runs=len(one.chosen),
-        hits=one.hits,
-        new_runs=len(one.printed),
-        new_hits=sum(run.is_hit for run in one.printed),
-        is_alone=one.is_alone,
-        search=float(own[metric.best_column]),
+        trial=configuration.trial,
+        config=search_row["config"],
+        num_workers=configuration.num_workers,
+        runs=len(configuration.chosen),
+        hits=configuration.hits,
+        new_runs=len(configuration.printed),
+        new_hits=sum(run.is_hit for run in configuration.printed),
+        is_alone=configuration.is_alone,
+        search=float(search_row[metric.best_column]),
         test=float(runs[metric.test_column].mean()),
         test_low=tested[0],
         test_high=tested[1],
-        every_run=len(every),
-        every_hit=sum(repeat(results, name).is_hit for name in every),
-        **found,
+        every_run=len(names),
+        every_hit=sum(repeat(results, name).is_hit for name in names),
+        **values,
     )
 
 
-def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
+def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
     """Return the fields of `ConfigurationResult` in seconds; `chosen_ends` and `printed_ends` are
     intervals from the runs that decide the order and from those that are reported."""
-    times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
+    times = [run.seconds if run.is_hit else math.inf for run in configuration.printed]
     middle = statistics.median(times)
-    printed = middle if max(times) < math.inf else expected_running_time(one.printed)
-    expected = expected_running_time(one.chosen)
+    printed = middle if max(times) < math.inf else expected_running_time(configuration.printed)
+    expected = expected_running_time(configuration.chosen)
     return {
         "expected_s": expected,
         # The interval is around the geometric mean, so a slow run may put the mean outside of it.
@@ -416,20 +428,22 @@ def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, 
         "interval_low_s": min(printed_ends[0], printed),
         "interval_high_s": max(printed_ends[1], printed),
         "printed_s": printed,
-        "worker_seconds_to_target": one.num_workers * printed,
+        "worker_seconds_to_target": configuration.num_workers * printed,
     }
 
 
-def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> dict[str, float]:
+def _values(
+    results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
+) -> dict[str, float]:
     """Return the fields of `ConfigurationResult` on the metric values of the new runs."""
     worst = worst_value(results.metric)
     values = runs[results.metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     middle = float(values.median())
-    found = {"median": middle, "low": float(values.min()), "high": float(values.max())}
+    values_of_metric = {"median": middle, "low": float(values.min()), "high": float(values.max())}
     if not results.is_timed:
-        low, high = with_rows(results, "validation", ends, one.printed_runs)
-        found |= {"interval_low": min(low, middle), "interval_high": max(high, middle)}
-    return found
+        low, high = with_rows(results, "validation", ends, configuration.printed_runs)
+        values_of_metric |= {"interval_low": min(low, middle), "interval_high": max(high, middle)}
+    return values_of_metric
 
 
 def _tested(results: Study) -> dict[str, Ends]:
@@ -440,21 +454,21 @@ def _tested(results: Study) -> dict[str, Ends]:
     groups = {
         trial: [
             Replicate(worth * value, is_hit=True)
-            for name in one.printed_runs
+            for name in configuration.printed_runs
             if (value := results.runs[name].test_value) is not None
         ]
-        for trial, one in repeated(results).items()
+        for trial, configuration in repeated(results).items()
     }
     noise = pooled(groups.values(), is_timed=False)
     is_counted = "test" in results.baselines and noise.freedom > 0
-    found = {}
-    for trial, own in groups.items():
+    intervals = {}
+    for trial, replicates in groups.items():
         names = repeated(results)[trial].printed_runs
-        ends = with_rows(results, "test", interval(own, noise), names)
+        ends = with_rows(results, "test", interval(replicates, noise), names)
         error = rows_error(results, "test", sum(ends) / 2, names)
-        is_known = bool(own) and is_counted and error is not None
-        found[trial] = ends if is_known else (math.nan, math.nan)
-    return found
+        is_known = bool(replicates) and is_counted and error is not None
+        intervals[trial] = ends if is_known else (math.nan, math.nan)
+    return intervals
 
 
 def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
@@ -471,19 +485,22 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         for `test`. None if unknown.
     """
     if results.metric.is_share and results.metric.is_mean:
-        known = results.baselines.get(part)
-        if known is None or not math.isfinite(value):
+        baseline = results.baselines.get(part)
+        if baseline is None or not math.isfinite(value):
             return None
-        share = (value * known.rows + 1) / (known.rows + 2)  # so that 0 and 1 have an error too
-        return share_error(share, known.rows)
-    last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
-    errors = [point.value_error for point in last if point.value_error is not None]
+        # One is added so that 0 and 1 have an error too.
+        share = (value * baseline.rows + 1) / (baseline.rows + 2)
+        return share_error(share, baseline.rows)
+    evaluations = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
+    errors = [point.value_error for point in evaluations if point.value_error is not None]
     if not errors or part == "validation":
         return statistics.median(errors) if errors else None
-    both = results.baselines
-    if not {"validation", part} <= both.keys():
+    baselines = results.baselines
+    if not {"validation", part} <= baselines.keys():
         return None
-    return statistics.median(errors) * math.sqrt(both["validation"].rows / both[part].rows)
+    return statistics.median(errors) * math.sqrt(
+        baselines["validation"].rows / baselines[part].rows
+    )
 
 
 def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> Ends:
@@ -531,7 +548,7 @@ def configurations(results: Study) -> pd.DataFrame:
     is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
     # Without a target, a run that did not fail counts as a hit, as in `confirmed`.
     is_hit = single.notna() | (not results.is_timed)
-    found = {
+    columns = {
         "config": search["config"],
         "is_confirmed": is_confirmed,
         "runs": proof["runs"].fillna(1).astype(int),
@@ -539,12 +556,12 @@ def configurations(results: Study) -> pd.DataFrame:
     }
     for name in SECONDS_COLUMNS:
         seconds = proof[SECONDS_COLUMNS[name]].astype(float).where(is_confirmed, single)
-        found[name] = seconds.where(np.isfinite(seconds))
-    found["worker_seconds_to_target"] = search["num_workers"] * found["time_to_target_s"]
+        columns[name] = seconds.where(np.isfinite(seconds))
+    columns["worker_seconds_to_target"] = search["num_workers"] * columns["time_to_target_s"]
     metric = results.metric
     median = proof[f"median_{metric.name}"].astype(float)
-    found[metric.best_column] = median.where(is_confirmed, search[metric.best_column])
-    found |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
-    place = {trial: number for number, trial in enumerate(confirmed(results)["trial"])}
-    order = sorted(search.index, key=lambda trial: place.get(trial, len(place)))
-    return pd.DataFrame(found).loc[order].reset_index()
+    columns[metric.best_column] = median.where(is_confirmed, search[metric.best_column])
+    columns |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
+    rank = {trial: number for number, trial in enumerate(confirmed(results)["trial"])}
+    order = sorted(search.index, key=lambda trial: rank.get(trial, len(rank)))
+    return pd.DataFrame(columns).loc[order].reset_index()

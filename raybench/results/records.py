@@ -52,10 +52,10 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
     there are none."""
     if not bad:
         return None
-    named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_LINES_NAMED])
-    more = f" and {len(bad) - MOST_LINES_NAMED:,} more" if len(bad) > MOST_LINES_NAMED else ""
+    reasons = ", ".join(f"line {number} ({reason})" for number, reason in bad[:MOST_LINES_NAMED])
+    remainder = f" and {len(bad) - MOST_LINES_NAMED:,} more" if len(bad) > MOST_LINES_NAMED else ""
     return (
-        f"records.jsonl: {named}{more} could not be read and do not count; restore the "
+        f"records.jsonl: {reasons}{remainder} could not be read and do not count; restore the "
         "file to have them."
     )
 
@@ -103,8 +103,8 @@ def _whole_number(digits: str) -> int | float | None:
     """Parse an integer in JSON; beyond 64 bits it becomes a float, which a column can hold."""
     if len(digits) <= MOST_DIGITS:
         return int(digits)
-    beyond = float(digits)
-    return beyond if math.isfinite(beyond) else None
+    value = float(digits)
+    return value if math.isfinite(value) else None
 
 
 DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=lambda name: None)
@@ -161,21 +161,21 @@ def read_records(folder: Path) -> Records:
             line = decoded(text, is_last=number == len(texts))
             if line is TORN:
                 continue
-            name, found = record_of(line)
-            if isinstance(found, Evaluation):
-                add_point(pending.setdefault(name, []), found)
+            name, record = record_of(line)
+            if isinstance(record, Evaluation):
+                add_point(pending.setdefault(name, []), record)
                 if line.get("role") == "trial":
                     begun[name] = line
-            elif isinstance(found, RunRecord):
+            elif isinstance(record, RunRecord):
                 records.runs.pop(name, None)  # a later record moves its run to the end
-                records.runs[name] = found
+                records.runs[name] = record
                 records.curves[name] = pending.pop(name, [])
                 begun.pop(name, None)
             else:
-                split = {**vars(found), "time_to_target_s": None}
-                predictions[tuple(split.values())] = found
-        except ValueError as wrong:
-            bad.append((number, str(wrong)))
+                split = {**vars(record), "time_to_target_s": None}
+                predictions[tuple(split.values())] = record
+        except ValueError as error:
+            bad.append((number, str(error)))
     if bad and not (records.runs or pending or predictions):
         number, problem = bad[0]
         raise UserError(
@@ -219,7 +219,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
     run = _built(RUN_TYPE, line)
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
-    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
+    if metric.is_share and any(value is not None and not 0 <= value <= 1 for value in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
     if run.ledger["train"] < 0:
         raise ValueError("training took less than 0 s")
@@ -279,17 +279,17 @@ def read_study(path: Path) -> dict[str, Any]:
             ErrorCode.NOT_FOUND,
         )
     content = read_mapping(path)
-    if (found := content.get("format", FORMAT)) != FORMAT:
+    if (version := content.get("format", FORMAT)) != FORMAT:
         raise UserError(
-            f"{path}: is of format {clean(str(found))}, this version reads {FORMAT}; use the "
+            f"{path}: is of format {clean(str(version))}, this version reads {FORMAT}; use the "
             "version of raybench that wrote it.",
             ErrorCode.STUDY_CHANGED,
         )
     try:
         _built(STUDY_TYPE, content)
-    except ValueError as wrong:
+    except ValueError as error:
         raise UserError(
-            f"{path}: is not a study ({wrong}); restore the file.", ErrorCode.INVALID_FILE
+            f"{path}: is not a study ({error}); restore the file.", ErrorCode.INVALID_FILE
         ) from None
     return content
 

@@ -68,9 +68,9 @@ def cache_folder(kind: str, url: str) -> Path:
     """Return the folder in the user's cache for a URL; `kind` is its use, `read` or `spool`."""
     import pooch  # late import: slow, and not needed for local folders
 
-    words = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
+    readable = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
     digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:10]
-    folder = Path(pooch.os_cache("raybench")) / kind / f"{words}-{digest}"
+    folder = Path(pooch.os_cache("raybench")) / kind / f"{readable}-{digest}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,14 +84,14 @@ def cache_folder(kind: str, url: str) -> Path:
 def unused_url(url: str) -> str:
     """Return a URL without objects below it: the given URL, or that URL with a number appended."""
     path, mark, query = url.partition("?")
-    path, number, found = path.rstrip("/"), 2, url
+    path, number, unused = path.rstrip("/"), 2, url
     try:
-        while Bucket(found).list_keys():
-            found = f"{path}-{number}{mark}{query}"
+        while Bucket(unused).list_keys():
+            unused = f"{path}-{number}{mark}{query}"
             number += 1
     except BucketError as error:
         raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
-    return found
+    return unused
 
 
 JOURNAL = "optuna.log"
@@ -145,7 +145,7 @@ class Mirror:
         if files == self._copied:
             return
         self._check_records_there()
-        for name in [one for one in self._copied if one not in files]:
+        for name in [copied for copied in self._copied if copied not in files]:
             self._bucket.delete(name)
             del self._copied[name]
         for name in sorted(files, key=_order):
@@ -165,8 +165,8 @@ class Mirror:
 
     def _check_records_there(self) -> None:
         """Raise StudyError if the remote records are not a prefix of the local ones."""
-        there = b"" if self._may_shrink else self._bucket.get(RECORDS_FILE) or b""
-        if not whole_lines(self.folder / RECORDS_FILE).startswith(there):
+        uploaded = b"" if self._may_shrink else self._bucket.get(RECORDS_FILE) or b""
+        if not whole_lines(self.folder / RECORDS_FILE).startswith(uploaded):
             raise StudyError(
                 f"{self._bucket.url}: the study was taken over by another driver, whose records "
                 f"stay there; what this driver measured and did not upload is in {self.folder}."
@@ -191,15 +191,15 @@ def fetch_all(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 
 def files_of(folder: Path) -> dict[str, Stamp]:
     """Return the stamp (modification time, size) of each file to copy, by relative path."""
-    found: dict[str, Stamp] = {}
+    stamps: dict[str, Stamp] = {}
     for top, _, files in os.walk(folder):
         for path in (Path(top) / file for file in files):
             name = path.relative_to(folder).as_posix()
             if is_copied(name):
                 with suppress(FileNotFoundError):  # deleted just now
-                    now = path.stat()
-                    found[name] = now.st_mtime_ns, now.st_size
-    return found
+                    status = path.stat()
+                    stamps[name] = status.st_mtime_ns, status.st_size
+    return stamps
 
 
 def is_copied(name: str) -> bool:
@@ -377,11 +377,11 @@ def bring(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
         UserError: The folder has records that the URL lacks, because another driver (process that
             runs a study) resumed the study.
     """
-    there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
-    here = whole_lines(folder / RECORDS_FILE)
-    if len(here) > len(there) and here.startswith(there):
+    uploaded = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
+    local = whole_lines(folder / RECORDS_FILE)
+    if len(local) > len(uploaded) and local.startswith(uploaded):
         return
-    if not there.startswith(here):
+    if not uploaded.startswith(local):
         raise UserError(
             f"--out {bucket.url}: another driver went on where this machine's last one had records "
             f"that were not uploaded; move {folder} away to go on with what is at the URL.",

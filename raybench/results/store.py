@@ -77,8 +77,8 @@ class StudyFiles:
         """Return the path of a trial's output."""
         return self.folder / LOGS_FOLDER / f"{file_name(trial)}.txt"
 
-    def _write_below(self, below: str, trial: str, text: str) -> Path:
-        name, folder = f"{file_name(trial)}.txt", StudyFiles(self.folder / below)
+    def _write_below(self, subfolder: str, trial: str, text: str) -> Path:
+        name, folder = f"{file_name(trial)}.txt", StudyFiles(self.folder / subfolder)
         try:
             folder.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
@@ -171,10 +171,10 @@ class Store(StudyFiles):
         another process took them over."""
         self._may_write()
         try:
-            there = (self.folder / RECORDS_FILE).stat()
+            status = (self.folder / RECORDS_FILE).stat()
         except OSError:
             raise self.gone() from None
-        if not os.path.samestat(there, os.fstat(self._records.fileno())):
+        if not os.path.samestat(status, os.fstat(self._records.fileno())):
             raise self.gone()
 
     def clear(self) -> None:
@@ -251,13 +251,13 @@ PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas
 
 def versions() -> dict[str, str]:
     """Return the installed versions of Python and PACKAGES."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def machine() -> dict[str, Any]:

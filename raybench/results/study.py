@@ -38,8 +38,8 @@ def value_at_start(study: Mapping[str, Any]) -> float | None:
     """Return the value of the metric before training; see `Study.value_at_start`."""
     dataset = study["study"].get("dataset")
     num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
-    known = num_classes if isinstance(num_classes, int) else None
-    return baseline_value_of(objective_of(study), known)
+    known_classes = num_classes if isinstance(num_classes, int) else None
+    return baseline_value_of(objective_of(study), known_classes)
 
 
 NUM_TRIALS = "num_trials"
@@ -112,8 +112,10 @@ class Study:
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
         """Baselines (best constant prediction) by split, `validation` and `test`; {} if unknown."""
-        found = self.study.get("baseline") or {}
-        return {part: Baseline(**one) for part, one in found.items() if one is not None}
+        content = self.study.get("baseline") or {}
+        return {
+            part: Baseline(**baseline) for part, baseline in content.items() if baseline is not None
+        }
 
     @property
     def has_test(self) -> bool:
@@ -131,8 +133,8 @@ class Study:
     def num_trials_asked(self) -> int | None:
         """Total number of trials of the search; None if it has not begun or there is no search."""
         search = self.study["study"].get("search") or {}
-        asked = self.study.get(NUM_TRIALS, search.get("trials"))
-        return asked if isinstance(asked, int) else None
+        number = self.study.get(NUM_TRIALS, search.get("trials"))
+        return number if isinstance(number, int) else None
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -231,13 +233,13 @@ def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
     """Decorator: compute a function of a study once and cache the result on the study."""
 
     @wraps(function)
-    def kept(results: Study) -> T:
+    def cached(results: Study) -> T:
         if function not in results.kept:
             results.kept[function] = function(results)
         value: T = results.kept[function]
         return value
 
-    return kept
+    return cached
 
 
 load = Study.load

@@ -92,10 +92,10 @@ class TypicalNodes:
         """Add a run's layout; return whether that changed the typical number of its size."""
         if not layout.num_nodes or not layout.exchanges:
             return False
-        before = self._num_nodes.get(layout.size)
-        best = (max if layout.is_spread else min)(before or layout.num_nodes, layout.num_nodes)
+        previous = self._num_nodes.get(layout.size)
+        best = (max if layout.is_spread else min)(previous or layout.num_nodes, layout.num_nodes)
         self._num_nodes[layout.size] = best
-        return best != before
+        return best != previous
 
     def objection(self, layout: TrialsLayout) -> str | None:
         """Return the reason why runs with this layout are not ranked; None if they are."""
@@ -218,7 +218,7 @@ PREDICTION_TYPES = {
 PREDICTION_COLUMNS = tuple(PREDICTION_TYPES)
 SPEC_COLUMNS = ["framework", "workload", "num_workers", "batch_size_per_worker"]
 SPEC_COLUMNS += ["global_batch_size", "optimizer", "learning_rate", "seed"]
-RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES | EXTRA_TYPES]
+RUN_COLUMNS = [field.name for field in fields(RunRecord) if field.name in TRIAL_TYPES | EXTRA_TYPES]
 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
@@ -238,8 +238,8 @@ def named(columns: Iterable[str], metric: Metric) -> list[str]:
 
 def searched_columns(trials: pd.DataFrame) -> list[str]:
     """Return the columns of searched keys that follow the fixed columns."""
-    known = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
-    return [str(key) for key in trials.columns if is_key(str(key)) and key not in known]
+    fixed = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
+    return [str(key) for key in trials.columns if is_key(str(key)) and key not in fixed]
 
 
 def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
@@ -281,23 +281,23 @@ def trial_table(
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
-    more = [key for key in space if is_key(key) and key not in types]
+    searched = [key for key in space if is_key(key) and key not in types]
     typical, label = typical_of(runs, space, fixed), label_keys(space)
     rows = []
     for run in runs:
-        row = _trial_row(run, more, label, metric)
+        row = _trial_row(run, searched, label, metric)
         row["unranked"] = typical.objection(layout_of(run))
         points = curves.get(run.trial, ())
-        found = interpolated_time(run, points, baseline_value=baseline_value)
-        row["crossed_s"] = None if found is None else found.seconds
-        row["is_interpolated"] = None if found is None else found.is_interpolated
+        crossing = interpolated_time(run, points, baseline_value=baseline_value)
+        row["crossed_s"] = None if crossing is None else crossing.seconds
+        row["is_interpolated"] = None if crossing is None else crossing.is_interpolated
         rows.append(row)
-    table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
+    table = pd.DataFrame(rows, columns=[*types, *searched], dtype=object)
     table["finished_at"] = pd.to_datetime(
         table["finished_at"], utc=True, format="ISO8601", errors="coerce"
     )
     table = table.astype(types)
-    for key in more:
+    for key in searched:
         are_known = [has_value(run.spec, key) for run in runs]
         table[key] = _values_column(table[key].tolist(), are_known, is_typed=not is_open(key))
     return table
@@ -308,17 +308,17 @@ def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) 
 
     `are_known`: whether each run has the key; `is_typed`: whether None always means missing.
     """
-    found = [one for one in values if one is not None]
-    kinds = {type(one) for one in found}
+    present = [value for value in values if value is not None]
+    kinds = {type(value) for value in present}
     if kinds == {bool}:
         return pd.Series(values, dtype=TRUTH if None in values else "bool")
     if kinds == {int}:
         return pd.Series(values, dtype=SOME_COUNT if None in values else COUNT)
-    if kinds and kinds <= {int, float} and len({*found}) == len({*map(identity, found)}):
+    if kinds and kinds <= {int, float} and len({*present}) == len({*map(identity, present)}):
         return pd.Series(values, dtype=NUMBER)
     texts = [
-        None if not known or (is_typed and one is None) else short(one)
-        for one, known in zip(values, are_known, strict=True)
+        None if not has_key or (is_typed and value is None) else short(value)
+        for value, has_key in zip(values, are_known, strict=True)
     ]
     return pd.Series(texts, dtype=TEXT)
 
@@ -327,14 +327,16 @@ def curve_table(
     curves: Mapping[str, Sequence[Evaluation]], metric: Metric = ACCURACY
 ) -> pd.DataFrame:
     """Return the learning curves as a table, one row per evaluation; columns CURVE_COLUMNS."""
-    every = [point for points in curves.values() for point in points]
+    evaluations = [point for points in curves.values() for point in points]
     types = for_metric(CURVE_TYPES, metric)
     names = np.array(list(curves), dtype=object)
     columns = {"trial": np.repeat(names, [len(points) for points in curves.values()])}
     for key in CURVE_KEYS:
         if key != "index":
             name = metric.name if key == "value" else key
-            columns[name] = np.fromiter(map(attrgetter(key), every), types[name], len(every))
+            columns[name] = np.fromiter(
+                map(attrgetter(key), evaluations), types[name], len(evaluations)
+            )
     return pd.DataFrame(columns).astype(types)
 
 
@@ -347,13 +349,13 @@ def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
 
 
 def _trial_row(
-    run: RunRecord, more: Sequence[str], label: tuple[str, ...], metric: Metric
+    run: RunRecord, searched: Sequence[str], label: tuple[str, ...], metric: Metric
 ) -> dict[str, Any]:
     spec, train = run.spec, run.ledger["train"]
     reached = run.time_to_target_s
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
-    for key in (*SPEC_COLUMNS, *more):
+    for key in (*SPEC_COLUMNS, *searched):
         row[key] = value_of(spec, key)
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}

@@ -87,17 +87,17 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
     Returns:
         Verdicts by GPU model; {} for imported runs.
     """
-    found: dict[str, Verdict] = {}
+    verdicts: dict[str, Verdict] = {}
     if results.is_imported:  # single runs, measured by an unknown clock
-        return found
+        return verdicts
     for kind in gpu_models(results.trials):
         verdict = best_of(results, kind)
         if verdict is None:
             continue
         is_due = untested and not _ran_alone(results, verdict.fastest)
         if is_due or is_better_than_baseline(results, verdict) is not False:
-            found[kind] = verdict
-    return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
+            verdicts[kind] = verdict
+    return dict(sorted(verdicts.items(), key=lambda item: not item[1].is_confirmed))
 
 
 def best_of(results: Study, kind: str) -> Verdict | None:
@@ -118,8 +118,8 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
         return None
     part, value = judged
     errors = ONE_SIDED if part == "test" else MARGIN_WITHOUT_TEST_SPLIT
-    beyond = results.baselines[part].beyond(results.metric, errors)
-    return None if beyond is None else results.metric.reaches(value, beyond)
+    bound = results.baselines[part].beyond(results.metric, errors)
+    return None if bound is None else results.metric.reaches(value, bound)
 
 
 def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
@@ -138,42 +138,52 @@ def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
 
 
 def _ran_alone(results: Study, trial: str) -> bool:
-    one = repeated(results).get(trial)
-    return one is not None and bool(one.is_alone or one.group.alone)
+    configuration = repeated(results).get(trial)
+    return configuration is not None and bool(configuration.is_alone or configuration.group.alone)
 
 
 def _were_all_guessing(results: Study) -> bool:
     """Return whether configurations were tested and none of them was better than the baseline."""
-    beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
+    bound = results.baselines["test"].beyond(results.metric, ONE_SIDED)
     tests = [new_value(results, trial, "test") for trial in repeated(results)]
-    known = [value for value in tests if value is not None]
-    if beyond is None or not known:
+    measured = [value for value in tests if value is not None]
+    if bound is None or not measured:
         return False
-    return not any(results.metric.reaches(value, beyond) for value in known)
+    return not any(results.metric.reaches(value, bound) for value in measured)
 
 
 def new_value(results: Study, trial: str, part: str) -> float | None:
     """Return the mean value of a configuration's reported runs on a split; None if unknown."""
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
-    values = [one.test_value if part == "test" else one.best_value for one in runs]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    values = [run.test_value if part == "test" else run.best_value for run in runs]
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None
 
 
 def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][gpu_model_of(results.trials) == kind])
-    found = [one for one in repeated(results).values() if one.trial in of_kind and one.hits]
+    candidates = [
+        configuration
+        for configuration in repeated(results).values()
+        if configuration.trial in of_kind and configuration.hits
+    ]
     # A configuration is refuted if only its search run reached the target.
-    found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
-    if not found:
+    candidates = [
+        configuration
+        for configuration in candidates
+        if not configuration.is_refuted(is_timed=results.is_timed)
+    ]
+    if not candidates:
         return None
-    groups = {one.trial: one.group for one in found}
+    groups = {configuration.trial: configuration.group for configuration in candidates}
     best = _ties(results, groups, kind, "seconds")
     if not results.is_timed:
         first = best.repeated[0]
         return Verdict(first, first, True, best.repeated, best.once, undecided=best.undecided)
-    found.sort(key=lambda one: one.num_workers)  # fewer workers win a draw
-    groups = {one.trial: one.on("worker_seconds") for one in found}
+    candidates.sort(key=lambda configuration: configuration.num_workers)  # fewer workers win a draw
+    groups = {
+        configuration.trial: configuration.on("worker_seconds") for configuration in candidates
+    }
     cheap = _ties(results, groups, kind, "worker_seconds")
     return Verdict(
         *(best.repeated[0], cheap.repeated[0], True, best.repeated, best.once),
@@ -189,14 +199,14 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     if results.is_timed:
         # Repeated configurations are left out: their new runs missed the target.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
-        each = zip(runs["num_workers"], runs["trial"], strict=True)
-        cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in each]
+        pairs = zip(runs["num_workers"], runs["trial"], strict=True)
+        cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in pairs]
         costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
         runs = runs[runs[results.metric.best_column].notna()]
         # Configurations that failed with all new seeds come last.
-        again = runs["trial"].isin(list(repeated(results)))
-        runs = costs = pd.concat([runs[~again], runs[again]])
+        is_repeated = runs["trial"].isin(list(repeated(results)))
+        runs = costs = pd.concat([runs[~is_repeated], runs[is_repeated]])
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
@@ -218,15 +228,15 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
         is_other = configuration[trial] not in taken
         if is_other and results.runs[trial].counts_for("comparison"):
             searched.setdefault(configuration[trial], []).append(trial)
-    once = {}
+    searched_only = {}
     for names in searched.values():
-        repeats = {at: repeat(results, name) for at, name in enumerate(names)}
-        if not any(one.is_hit for one in repeats.values()):
+        repeats = {number: repeat(results, name) for number, name in enumerate(names)}
+        if not any(run.is_hit for run in repeats.values()):
             continue
         cost = cost_of(results, results.runs[names[0]].spec.num_workers, names)
-        found = ConfigurationRuns(rounds=repeats)
-        once[names[0]] = found.times(cost) if axis == "worker_seconds" else found
-    return ties_of(groups, once, is_timed=results.is_timed)
+        group = ConfigurationRuns(rounds=repeats)
+        searched_only[names[0]] = group.times(cost) if axis == "worker_seconds" else group
+    return ties_of(groups, searched_only, is_timed=results.is_timed)
 
 
 WINNER_COLUMNS = (

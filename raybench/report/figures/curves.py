@@ -61,11 +61,11 @@ def curves_figure(results: Study) -> Figure:
     else:
         axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
     if others:
-        rest = f"gray: {counted(len(others), 'other search run')}"
-        rest += parts.of_all(MOST_CURVES, len(others))
-        keys.append(parts.key(rest, parts.QUIET, linewidth=1))
-    named = counted(len(best), "configuration")
-    parts.head(axes, f"best {named} of {len(search):,} search runs", parts.TEXT)
+        label = f"gray: {counted(len(others), 'other search run')}"
+        label += parts.of_all(MOST_CURVES, len(others))
+        keys.append(parts.key(label, parts.QUIET, linewidth=1))
+    num_best = counted(len(best), "configuration")
+    parts.head(axes, f"best {num_best} of {len(search):,} search runs", parts.TEXT)
     parts.legend_below(figure, keys, columns=1)
     return figure
 
@@ -76,9 +76,9 @@ def curves_table(results: Study) -> pd.DataFrame:
     search = set(trials["trial"][trials["phase"] == "search"])
     best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
     best[metric.name] = drawn(metric, best[metric.name])
-    words = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
+    titles = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
     return parts.in_words(
-        _with_configs(results, best).tail(parts.MOST_ROWS), words | parts.TRIAL_WORDS
+        _with_configs(results, best).tail(parts.MOST_ROWS), titles | parts.TRIAL_WORDS
     )
 
 
@@ -87,9 +87,9 @@ def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
-    every = results.curves[results.curves["trial"].isin(set(trials))]
+    curves = results.curves[results.curves["trial"].isin(set(trials))]
     # A lookup per trial would take minutes for 10,000 trials.
-    for trial, curve in every.groupby("trial", sort=False):
+    for trial, curve in curves.groupby("trial", sort=False):
         x, y = curve_xy(results.metric, curve)
         marker = "." if len(curve) == 1 else "None"
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
@@ -106,11 +106,11 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     axes.plot(x, y, color=color, linewidth=2, linestyle=style, zorder=3, gid=trial)
     shape = parts.marker_of(run.spec.num_workers)
     if curve[metric.name].notna().any():
-        at = int(np.nanargmax(metric.sign * y))
+        index = int(np.nanargmax(metric.sign * y))
         if run.time_to_target_s is not None:
-            at = int(np.abs(x - run.time_to_target_s).argmin())
+            index = int(np.abs(x - run.time_to_target_s).argmin())
         look: dict[str, Any] = {"color": color, "markeredgecolor": parts.PAPER, "marker": shape}
-        axes.plot(x[at], y[at], markersize=8, zorder=5, **look)
+        axes.plot(x[index], y[index], markersize=8, zorder=5, **look)
     return parts.key(
         name_of(results, trial), color, linestyle=style, lw=2, marker=shape, mec=parts.PAPER
     )
@@ -144,25 +144,25 @@ def race_figure(results: Study) -> Figure:
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
-    shown = rows[:MOST_ROWS]
-    figure, axes = parts.new_figure(0.8 + ROW_HEIGHT * max(len(shown), 2))
+    trials_drawn = rows[:MOST_ROWS]
+    figure, axes = parts.new_figure(0.8 + ROW_HEIGHT * max(len(trials_drawn), 2))
     verdict = judge(results)
     ties = set(verdict.ties) if verdict is not None else set()
-    _scale(axes, results, table[table["trial"].isin(shown)])
+    _scale(axes, results, table[table["trial"].isin(trials_drawn)])
     top = axes.get_yaxis_transform()
-    for place, trial in enumerate(shown):
-        own = table[table["trial"] == trial]
-        color = parts.color_of(own["framework"].iloc[0])
+    for place, trial in enumerate(trials_drawn):
+        runs = table[table["trial"] == trial]
+        color = parts.color_of(runs["framework"].iloc[0])
         _interval(axes, results, trial, place, color)
-        for row in parts.tuples(own):
+        for row in parts.tuples(runs):
             _run(axes, row, place, color)
-        words = name_of(results, trial).split("\n")[0]
+        label = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
-            words += " · tied"
-        parts.write(axes, 0, place - 0.22, words, transform=top, va="bottom")
-    axes.set(yticks=[], ylim=(len(shown) - 0.5, -0.75))
+            label += " · tied"
+        parts.write(axes, 0, place - 0.22, label, transform=top, va="bottom")
+    axes.set(yticks=[], ylim=(len(trials_drawn) - 0.5, -0.75))
     parts.rows_only(axes)
-    _legend(figure, results, table, left_out=len(rows) - len(shown))
+    _legend(figure, results, table, left_out=len(rows) - len(trials_drawn))
     return figure
 
 
@@ -174,14 +174,14 @@ def race_rows(results: Study) -> pd.DataFrame:
     """
     trials = results.trials.set_index("trial")
     rows = []
-    for trial, one in repeated(results).items():
-        for name in dict.fromkeys((*one.chosen_runs, *one.printed_runs)):
-            found = repeat(results, name)
-            value = found.seconds
+    for trial, configuration in repeated(results).items():
+        for name in dict.fromkeys((*configuration.chosen_runs, *configuration.printed_runs)):
+            replicate = repeat(results, name)
+            value = replicate.seconds
             if not results.is_timed:
-                value = -results.metric.sign * value if found.is_hit else math.nan
+                value = -results.metric.sign * value if replicate.is_hit else math.nan
             role, framework = trials.loc[name, "role"], trials.loc[name, "framework"]
-            rows.append((trial, name, role, framework, value, found.is_hit))
+            rows.append((trial, name, role, framework, value, replicate.is_hit))
     columns = ["trial", "run", "role", "framework", "value", "is_hit"]
     table = pd.DataFrame(rows, columns=columns).astype({"value": float, "is_hit": bool})
     return table if results.is_timed else table.assign(value=drawn(results.metric, table["value"]))
@@ -191,10 +191,10 @@ def race_table(results: Study) -> pd.DataFrame:
     """Return `race_rows` with configurations as a table for display."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
-    words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
+    titles = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
     if results.is_timed:
-        words = {"value": "seconds to the target", "is_hit": "reached the target"}
-    return parts.in_words(rows, parts.TRIAL_WORDS | {"run": "run", "role": "what for"} | words)
+        titles = {"value": "seconds to the target", "is_hit": "reached the target"}
+    return parts.in_words(rows, parts.TRIAL_WORDS | {"run": "run", "role": "what for"} | titles)
 
 
 def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:
@@ -202,9 +202,9 @@ def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:
         axes.set_xlabel(parts.plain(f"best {results.metric.axis_words}"))
         axes.margins(x=0.08)
         return
-    known = table["value"][table["value"] > 0]
+    positive = table["value"][table["value"] > 0]
     proof = confirmed(results)[confirmed(results)["trial"].isin(set(table["trial"]))]
-    ends = pd.concat([known, proof["expected_low_s"], proof["expected_high_s"]])
+    ends = pd.concat([positive, proof["expected_low_s"], proof["expected_high_s"]])
     ends = ends[(ends > 0) & (ends < math.inf)]
     parts.log_axis(axes, "x", ends.min(), ends.max(), margin=1.1)
     axes.set_xlabel("seconds of training to the target [s]  (left: faster)")
@@ -242,11 +242,11 @@ def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: in
         for role, marker in ROLE_MARKERS.items()
         if role in set(table["role"])
     ]
-    what = "expected seconds" if results.is_timed else "median"
-    keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))
+    quantity = "expected seconds" if results.is_timed else "median"
+    keys.append(Patch(color=parts.QUIET, label=f"{quantity}, 90 % interval"))
     if not table["is_hit"].all():
-        words = "missed the target" if results.is_timed else "failed"
-        keys.append(parts.key(words, linestyle="none", **MISS_STYLE))
+        label = "missed the target" if results.is_timed else "failed"
+        keys.append(parts.key(label, linestyle="none", **MISS_STYLE))
     keys += parts.frameworks(table["framework"])
     if left_out:
         keys.append(parts.note(f"{left_out} more are not drawn"))

@@ -37,7 +37,7 @@ class StudyOutcomes:
     """`ranking.configurations`, best first, with the column `outcome`; NaN if the target was
     missed."""
     is_seconds: bool
-    words: str
+    label: str
     """Label of the axis, with the unit."""
     sign: int
     """1 if larger is better, otherwise -1."""
@@ -62,19 +62,19 @@ def outcome(results: Study) -> StudyOutcomes:
     rows, metric = configurations(results), results.metric
     is_seconds = bool(results.is_timed and rows["expected_s"].notna().any())
     if is_seconds:
-        found = rows["expected_s"].astype(float)
-        words, sign = "seconds to the target [s]", -1
+        outcomes = rows["expected_s"].astype(float)
+        label, sign = "seconds to the target [s]", -1
     else:
-        found = drawn(metric, rows[metric.best_column].astype(float))
-        words, sign = parts.plain(f"best {metric.axis_words}"), metric.sign
-    finite = found.where(np.isfinite(found))
-    return StudyOutcomes(rows.assign(outcome=finite), is_seconds, words, sign)
+        outcomes = drawn(metric, rows[metric.best_column].astype(float))
+        label, sign = parts.plain(f"best {metric.axis_words}"), metric.sign
+    finite = outcomes.where(np.isfinite(outcomes))
+    return StudyOutcomes(rows.assign(outcome=finite), is_seconds, label, sign)
 
 
-def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
+def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
     """Scale the y axis for outcomes; an axis of seconds is logarithmic."""
-    values = found.known["outcome"]
-    if not found.is_seconds:
+    values = outcomes.known["outcome"]
+    if not outcomes.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
         metric_axis(axes, results, values, is_labeled=False)
         return
@@ -82,21 +82,21 @@ def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
     parts.log_axis(axes, "y", low, min(high, parts.FAR * low), margin=1.25)
 
 
-def plateau(results: Study, found: StudyOutcomes) -> set[str]:
+def plateau(results: Study, outcomes: StudyOutcomes) -> set[str]:
     """Return the trials as good as the best: statistically tied with it, or close to it (see NEAR
     and NEAR_SHARE)."""
-    verdict, known = judge(results), found.known
-    if known.empty:
+    verdict, rows = judge(results), outcomes.known
+    if rows.empty:
         return set()
-    values = known.set_index("trial")["outcome"]
+    values = rows.set_index("trial")["outcome"]
     best = float(values.iloc[0])
-    if found.is_seconds:
-        near = values <= NEAR * best
+    if outcomes.is_seconds:
+        is_near = values <= NEAR * best
     else:
         reach = NEAR_SHARE * abs(best - float(values.median()))
-        near = found.sign * values >= found.sign * best - reach
+        is_near = outcomes.sign * values >= outcomes.sign * best - reach
     ties = () if verdict is None else verdict.ties
-    return {*values.index[near], *(trial for trial in ties if trial in values.index)}
+    return {*values.index[is_near], *(trial for trial in ties if trial in values.index)}
 
 
 MOST_IMPORTANCES = 12
@@ -126,25 +126,28 @@ def importance_figure(results: Study) -> Figure:
     axes.set(xlim=(0, end), xticks=ticks)
     axes.set_xlabel("importance [%]")
     runs = counted(int(table["runs"].iloc[0]), "run")
-    words = f"by {runs}; the keys explain {100 * table['explained'].iloc[0]:.0f} % of unseen runs"
-    figure.suptitle(words, x=0.01, ha="left", fontsize=parts.TEXT, color=parts.INK)
+    title = f"by {runs}; the keys explain {100 * table['explained'].iloc[0]:.0f} % of unseen runs"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=parts.TEXT, color=parts.INK)
     return figure
 
 
 def importance_table(results: Study) -> pd.DataFrame:
     """Return the importance of each key as a table for display."""
     table = importance_of(results)
-    words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
-    table = table.assign(**{key: 100 * table[key] for key in words})
-    return parts.in_words(table, {"key": "key"} | words)
+    titles = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
+    table = table.assign(**{key: 100 * table[key] for key in titles})
+    return parts.in_words(table, {"key": "key"} | titles)
 
 
 def keys_by_importance(results: Study) -> list[str]:
     """Return the searched keys with more than one value, the most important first."""
     rows = configurations(results)
     varied = [key for key in results.searched if key in rows and len(rows[key].unique()) > 1]
-    known = list(importance_of(results)["key"])
-    return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
+    by_importance = list(importance_of(results)["key"])
+    return sorted(
+        varied,
+        key=lambda key: by_importance.index(key) if key in by_importance else len(by_importance),
+    )
 
 
 LOG_VALUES_FROM = 20.0
@@ -166,20 +169,20 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     categories at 0, 1, ..., with a random offset so that points do not overlap.
     """
     column = rows[key]
-    texts, known = names_of(column), []
+    texts, ordered = names_of(column), []
     if _is_of_numbers(column):
         numbers = column.astype("Float64").astype("float64")
-        every = sorted(set(numbers[np.isfinite(numbers)]))
-        if len(every) > MOST_DISTINCT:
+        distinct = sorted(set(numbers[np.isfinite(numbers)]))
+        if len(distinct) > MOST_DISTINCT:
             return numbers, []
-        known = [parts.number(one) for one in every]
-    known += sorted({*texts} - {*known})
-    often = [name for name, _ in Counter(texts).most_common()]
-    if is_many := len(often) > MOST_NAMES:
-        often = often[: MOST_NAMES - 1]
-    names = [name for name in dict.fromkeys((*known, *often)) if name in often]
+        ordered = [parts.number(value) for value in distinct]
+    ordered += sorted({*texts} - {*ordered})
+    frequent = [name for name, _ in Counter(texts).most_common()]
+    if is_many := len(frequent) > MOST_NAMES:
+        frequent = frequent[: MOST_NAMES - 1]
+    names = [name for name in dict.fromkeys((*ordered, *frequent)) if name in frequent]
     names += ["others"] * is_many
-    codes = [names.index(one) if one in often else len(names) - 1 for one in texts]
+    codes = [names.index(text) if text in frequent else len(names) - 1 for text in texts]
     # Seeded, so that a figure can be reproduced.
     scatter = np.random.default_rng(0).uniform(-0.28, 0.28, len(codes))
     return pd.Series(codes + scatter, index=rows.index), names
@@ -191,11 +194,11 @@ def _is_of_numbers(column: "pd.Series[Any]") -> bool:
 
 def names_of(column: "pd.Series[Any]") -> list[str]:
     """Return the names of a key's values, for axes and tables."""
-    name = parts.number if _is_of_numbers(column) else _named
-    return [NULL_NAME if pd.isna(one) else name(one) for one in column]
+    name = parts.number if _is_of_numbers(column) else _value_name
+    return [NULL_NAME if pd.isna(value) else name(value) for value in column]
 
 
-def _named(value: object) -> str:
+def _value_name(value: object) -> str:
     """Return the name of a bool or a string."""
     return clean(value) if isinstance(value, str) else short(bool(value))
 
@@ -212,21 +215,21 @@ def slices_figure(results: Study) -> Figure:
     A point is a configuration; a cross at the upper edge, one that missed the target. The shaded
     range has the values of the configurations as good as the best (`plateau`).
     """
-    found, keys = outcome(results), keys_by_importance(results)
-    shown = keys[:MOST_KEYS]
-    figure, grid = parts.panels(len(shown), 1.9, 0.3, columns=2, sharey=True)
-    near = plateau(results, found)
-    best = found.known.head(1)
-    rows = parts.some(found.rows, max(MOST_SLICED // len(shown), 60))
+    outcomes, keys = outcome(results), keys_by_importance(results)
+    keys_drawn = keys[:MOST_KEYS]
+    figure, grid = parts.panels(len(keys_drawn), 1.9, 0.3, columns=2, sharey=True)
+    near_trials = plateau(results, outcomes)
+    best = outcomes.known.head(1)
+    rows = parts.some(outcomes.rows, max(MOST_SLICED // len(keys_drawn), 60))
     rows = pd.concat([best, rows]).drop_duplicates("trial")
-    for axes, key in zip(grid, shown, strict=False):
-        _panel(axes, found, key, rows, near)
+    for axes, key in zip(grid, keys_drawn, strict=False):
+        _panel(axes, outcomes, key, rows, near_trials)
         parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
-    outcome_axis(grid[0], results, found)
-    parts.y_title(figure, found.words)
-    legend = _slice_keys(found, rows, near)
-    if len(keys) > len(shown):
-        legend.append(parts.note(f"the first {len(shown)} of {len(keys)} keys"))
+    outcome_axis(grid[0], results, outcomes)
+    parts.y_title(figure, outcomes.label)
+    legend = _slice_keys(outcomes, rows, near_trials)
+    if len(keys) > len(keys_drawn):
+        legend.append(parts.note(f"the first {len(keys_drawn)} of {len(keys)} keys"))
     parts.legend_below(figure, legend)
     return figure
 
@@ -236,12 +239,12 @@ def plateaus(results: Study) -> pd.DataFrame:
 
     Columns: key, best, from, to; for categories, `from` lists all values and `to` is empty.
     """
-    found = outcome(results)
-    rows = found.known[found.known["trial"].isin(plateau(results, found))]
+    outcomes = outcome(results)
+    rows = outcomes.known[outcomes.known["trial"].isin(plateau(results, outcomes))]
     table = []
     for key in keys_by_importance(results) if len(rows) else []:
         names = names_of(rows[key])
-        if values_of(key, found.rows)[1]:
+        if values_of(key, outcomes.rows)[1]:
             table.append((key, names[0], ", ".join(sorted({*names})), ""))
         else:
             table.append((key, rows[key].iloc[0], rows[key].min(), rows[key].max()))
@@ -254,9 +257,11 @@ def slices_table(results: Study) -> pd.DataFrame:
     return plateaus(results).rename(columns=names)
 
 
-def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near: set[str]) -> None:
-    places, names = values_of(key, found.rows)
-    good = places[found.rows["trial"].isin(near)].dropna()
+def _panel(
+    axes: Axes, outcomes: StudyOutcomes, key: str, rows: pd.DataFrame, near_trials: set[str]
+) -> None:
+    places, names = values_of(key, outcomes.rows)
+    good = places[outcomes.rows["trial"].isin(near_trials)].dropna()
     if names:
         _names_axis(axes, names, good)
     else:
@@ -267,11 +272,11 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
         color = parts.color_of(row.framework)
         parts.mark(axes, places[row.Index], row.outcome, str(row.trial), color=color, **style)
     missed = rows[rows["outcome"].isna()]
-    if found.is_seconds and len(missed):
+    if outcomes.is_seconds and len(missed):
         top = axes.get_xaxis_transform()
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
         axes.plot(places[missed.index], np.full(len(missed), 0.97), "x", transform=top, **style)
-    best: Any = found.known.iloc[0]
+    best: Any = outcomes.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
 
@@ -305,20 +310,22 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: parts.number(value)))
 
 
-def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
+def _slice_keys(outcomes: StudyOutcomes, rows: pd.DataFrame, near_trials: set[str]) -> list[Artist]:
     keys: list[Artist] = [
         parts.dot(parts.plain(name), parts.color_of(name), marker=SHAPES.get(name, "^"))
         for name in sorted(set(rows["framework"].astype(str)))
     ]
     keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
-    if len(near) > 1:
-        keys.append(Patch(label=f"as good: {counted(len(near), 'configuration')}", **SHADE_STYLE))
-    if found.is_seconds and len(found.missed):
-        words = f"upper edge: missed the target ({len(found.missed):,})"
-        keys.append(parts.key(words, parts.QUIET, marker="x", linestyle="none"))
-    if len(rows) < len(found.rows):
-        words = counted(len(found.rows), "configuration")
-        keys.append(parts.note(words + parts.of_all(len(rows), len(found.rows))))
+    if len(near_trials) > 1:
+        keys.append(
+            Patch(label=f"as good: {counted(len(near_trials), 'configuration')}", **SHADE_STYLE)
+        )
+    if outcomes.is_seconds and len(outcomes.missed):
+        label = f"upper edge: missed the target ({len(outcomes.missed):,})"
+        keys.append(parts.key(label, parts.QUIET, marker="x", linestyle="none"))
+    if len(rows) < len(outcomes.rows):
+        label = counted(len(outcomes.rows), "configuration")
+        keys.append(parts.note(label + parts.of_all(len(rows), len(outcomes.rows))))
     return keys
 
 
@@ -342,28 +349,28 @@ def pareto_figure(results: Study) -> Figure:
     # The axes span the points and the intervals of those on the front.
     ends = pd.concat([front["low_s"], front["high_s"]])
     costs = ends * pd.concat([front["num_workers"]] * 2)
-    for which, more in (("x", costs), ("y", ends)):
-        values = pd.concat([points[which], more]).dropna()
+    for which, intervals in (("x", costs), ("y", ends)):
+        values = pd.concat([points[which], intervals]).dropna()
         parts.log_axis(axes, which, values.min(), values.max())
-    shown = _points(axes, points, set(front["trial"]))
-    known = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
-    for row in parts.tuples(known):
+    num_drawn = _points(axes, points, set(front["trial"]))
+    with_interval = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
+    for row in parts.tuples(with_interval):
         interval = np.array([row.low_s, row.high_s])
         style: dict[str, Any] = {"color": parts.color_of(row.framework), "alpha": 0.25}
         axes.plot(interval * row.num_workers, interval, linewidth=6, zorder=1, **style)
     _diagonals(axes, sorted(set(points["num_workers"])))
     _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
-    once = "search (one run)" + parts.of_all(shown, len(points))
+    once_label = "search (one run)" + parts.of_all(num_drawn, len(points))
     handles = [*parts.frameworks(points["framework"]), *parts.workers(points["num_workers"])]
     if not points["is_confirmed"].all():
-        handles.append(parts.dot(once, is_filled=False))
+        handles.append(parts.dot(once_label, is_filled=False))
     runs = points["runs"][points["is_confirmed"]]
     if len(runs):
         numbers = " to ".join(dict.fromkeys(f"{end:.0f}" for end in (runs.min(), runs.max())))
         handles.append(parts.dot(f"confirmed (expected, {numbers} runs)"))
     handles.append(parts.key("Pareto front", linewidth=1.4))
-    if len(known):
+    if len(with_interval):
         handles.append(Patch(label="90 % interval", **style))
     parts.legend_below(figure, handles, most=2)
     return figure
@@ -374,7 +381,7 @@ def pareto_table(results: Study) -> pd.DataFrame:
     target."""
     rows = reached_target(results)
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
-    words = parts.TRIAL_WORDS | {
+    titles = parts.TRIAL_WORDS | {
         "num_workers": "workers",
         "time_to_target_s": "expected seconds",
         "low_s": "from [s]",
@@ -383,15 +390,15 @@ def pareto_table(results: Study) -> pd.DataFrame:
         "runs": "runs",
         "is_front": "on the Pareto front",
     }
-    return parts.in_words(rows, words)
+    return parts.in_words(rows, titles)
 
 
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
     """Draw the points, at most MOST_ONCE of those that ran once; return the number of points
     drawn."""
     is_named = points["is_confirmed"] | points["trial"].isin(front)
-    shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
-    for row in parts.tuples(shown):
+    points_drawn = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
+    for row in parts.tuples(points_drawn):
         color = parts.color_of(row.framework)
         style: dict[str, Any] = {"marker": parts.marker_of(row.num_workers)}
         if row.is_confirmed:
@@ -399,7 +406,7 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
         else:
             style |= {"ms": 6.5, "mfc": parts.PAPER, "mec": color, "mew": 1.6, "zorder": 3}
         parts.mark(axes, row.x, row.y, str(row.trial), **style)
-    return len(shown)
+    return len(points_drawn)
 
 
 def _diagonals(axes: Axes, counts: Sequence[int]) -> None:
@@ -408,11 +415,11 @@ def _diagonals(axes: Axes, counts: Sequence[int]) -> None:
     for count in counts:
         ends = [count * low, count * high]
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
-        words = f"{count}\n{'worker' if count == 1 else 'workers'}"
+        label = f"{count}\n{'worker' if count == 1 else 'workers'}"
         if left < count * high <= right:
-            parts.write(axes, count * high, high, words, ha="center", va="bottom")
+            parts.write(axes, count * high, high, label, ha="center", va="bottom")
         elif count * low < right:
-            parts.write(axes, right, right / count, f" {words}")
+            parts.write(axes, right, right / count, f" {label}")
 
 
 def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
@@ -435,11 +442,11 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
             axes.annotate(str(number), (row.x, row.y), (-6, -6), **style)
         if number > MOST_ON_FRONT:
             continue
-        words = f"{number}  " if len(front) > 1 else ""
-        words += f"{row.trial}  {row.config}: {row.y:.3g} s, {row.x:.3g} worker-seconds"
+        text = f"{number}  " if len(front) > 1 else ""
+        text += f"{row.trial}  {row.config}: {row.y:.3g} s, {row.x:.3g} worker-seconds"
         if row.is_confirmed and row.hits < row.runs:
-            words += f" ({row.hits} of {row.runs} runs reached the target)"
-        label = parts.wrapped(words, parts.ROOM - 6)
+            text += f" ({row.hits} of {row.runs} runs reached the target)"
+        label = parts.wrapped(text, parts.ROOM - 6)
         num_lines += 1 + label.count("\n")
         color, marker = parts.color_of(row.framework), parts.marker_of(row.num_workers)
         handles.append(parts.dot(label, color, marker=marker, is_filled=row.is_confirmed))

@@ -70,22 +70,22 @@ def new_figure(height: float) -> tuple[Figure, Axes]:
 
 
 def panels(
-    number: int, height: float, more: float = 0.0, *, columns: int = 1, **shared: Any
+    number: int, height: float, extra_height: float = 0.0, *, columns: int = 1, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with panels, made without pyplot, and its axes.
 
     Args:
         number: number of panels.
         height: inches per row of panels.
-        more: inches added to the height.
+        extra_height: inches added to the height.
         columns: panels side by side.
         shared: arguments of `Figure.subplots`.
     """
     lines = -(-number // columns)
-    size = (WIDTH, height * lines + more)
+    size = (WIDTH, height * lines + extra_height)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
-    every = list(figure.subplots(lines, min(number, columns), squeeze=False, **shared).ravel())
-    for axes in every[:number]:
+    all_axes = list(figure.subplots(lines, min(number, columns), squeeze=False, **shared).ravel())
+    for axes in all_axes[:number]:
         axes.set_facecolor("none")
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(INK)
@@ -94,14 +94,14 @@ def panels(
         axes.tick_params(which="both", labelsize=TEXT, color=INK, labelcolor=INK)
         for label in (axes.xaxis.label, axes.yaxis.label):
             label.set(fontsize=TEXT, color=INK)
-    for axes in every[number:]:
+    for axes in all_axes[number:]:
         axes.set_axis_off()
-    return figure, every
+    return figure, all_axes
 
 
-def y_title(figure: Figure, words: str) -> None:
+def y_title(figure: Figure, label: str) -> None:
     """Label the y axes of all panels once."""
-    figure.supylabel(words, fontsize=TEXT, color=INK)
+    figure.supylabel(label, fontsize=TEXT, color=INK)
 
 
 def rows_only(axes: Axes) -> None:
@@ -117,8 +117,8 @@ def head(axes: Axes, text: str, size: float = SMALL) -> None:
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
     """Write `text` at a point."""
-    given: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center"} | style
-    axes.text(x, y, text, **given)
+    arguments: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center"} | style
+    axes.text(x, y, text, **arguments)
 
 
 def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
@@ -135,7 +135,7 @@ def legend_below(
 
     If `columns` is None, the legend has as many columns as fit, at most `most`.
     """
-    columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
+    columns = columns or columns_for([str(handle.get_label()) for handle in handles], most=most)
     legend = figure.legend(
         handles=list(handles),
         loc="outside lower left",
@@ -199,14 +199,14 @@ def note(label: str) -> Line2D:
 
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
     """Return a legend entry for each framework."""
-    every = sorted(set(names.astype(str)))
-    return [Patch(color=color_of(name), label=plain(name)) for name in every]
+    distinct = sorted(set(names.astype(str)))
+    return [Patch(color=color_of(name), label=plain(name)) for name in distinct]
 
 
 def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
     """Return a legend entry for each worker count."""
-    every = [(counted(int(one), "worker"), marker_of(one)) for one in sorted(set(counts))]
-    return [dot(label, marker=marker, is_filled=is_filled) for label, marker in every]
+    entries = [(counted(int(count), "worker"), marker_of(count)) for count in sorted(set(counts))]
+    return [dot(label, marker=marker, is_filled=is_filled) for label, marker in entries]
 
 
 def stacked_bars(
@@ -243,9 +243,9 @@ def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
 
 def log_axis(axes: Axes, which: str, low: float, high: float, *, margin: float = 1.3) -> None:
     """Make x or y logarithmic, from `low` to `high` with a margin, with ticks at 1, 2, 5, 10."""
-    least = 2.2  # on either side of the middle: a shorter axis would have too few ticks
+    min_factor = 2.2  # on either side of the middle: a shorter axis would have too few ticks
     middle = (low * high) ** 0.5
-    ends = (min(low / margin, middle / least), max(high * margin, middle * least))
+    ends = (min(low / margin, middle / min_factor), max(high * margin, middle * min_factor))
     axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
     plain_ticks(axes, which)
 
@@ -278,16 +278,16 @@ def tuples(table: pd.DataFrame) -> Iterator[Any]:
     return table.itertuples()
 
 
-def spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
-    """Return at most `most` items, evenly spaced, with the first and the last."""
-    if len(items) <= most:
+def spread(items: Sequence[ItemT], limit: int) -> list[ItemT]:
+    """Return at most `limit` items, evenly spaced, with the first and the last."""
+    if len(items) <= limit:
         return list(items)
-    return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
+    return [items[place] for place in np.linspace(0, len(items) - 1, limit).round().astype(int)]
 
 
-def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return at most `most` rows of a table, evenly spaced; see `spread`."""
-    return table.iloc[spread(range(len(table)), most)]
+def some(table: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """Return at most `limit` rows of a table, evenly spaced; see `spread`."""
+    return table.iloc[spread(range(len(table)), limit)]
 
 
 MOST_ROWS = 50
@@ -296,18 +296,18 @@ TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
 """Columns of tables with one row per trial, and their display names."""
 
 
-def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """Return the first MOST_ROWS rows of a table for display, with the columns renamed by `words`
+def in_words(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
+    """Return the first MOST_ROWS rows of a table for display, with the columns renamed by `titles`
     and others dropped."""
-    found = table[[key for key in words if key in table]].head(MOST_ROWS)
-    for column in found.select_dtypes("bool"):
-        found[column] = found[column].map({True: "yes", False: "no"})
-    return found.rename(columns=dict(words)).reset_index(drop=True)
+    selected = table[[key for key in titles if key in table]].head(MOST_ROWS)
+    for column in selected.select_dtypes("bool"):
+        selected[column] = selected[column].map({True: "yes", False: "no"})
+    return selected.rename(columns=dict(titles)).reset_index(drop=True)
 
 
-def of_all(most: int, every: int) -> str:
-    """Return `, 300 drawn` if only `most` of `every` are drawn, otherwise ""."""
-    return f", {most} drawn" if most < every else ""
+def of_all(num_drawn: int, num_all: int) -> str:
+    """Return `, 300 drawn` if only `num_drawn` of `num_all` are drawn, otherwise ""."""
+    return f", {num_drawn} drawn" if num_drawn < num_all else ""
 
 
 def plain(text: str) -> str:
@@ -355,11 +355,11 @@ def metric_axis(
     """
     metric, target = results.metric, results.target
     values = results.curves[metric.name] if values is None else values
-    known = [*values[np.isfinite(values)], *([] if target is None else [target])]
+    finite = [*values[np.isfinite(values)], *([] if target is None else [target])]
     if metric.is_share:
-        _error_scale(axes, max(known, default=0.9))
-    elif known:
-        _value_scale(axes, results, min(known), max(known))
+        _error_scale(axes, max(finite, default=0.9))
+    elif finite:
+        _value_scale(axes, results, min(finite), max(finite))
     if target is not None:
         _draw_target(axes, results, target, is_labeled=is_labeled)
 
@@ -382,13 +382,13 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
     """Return a subset of `ticks` whose labels do not overlap, chosen from the largest down."""
     points = HELD * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
-    kept: list[float] = []
+    chosen: list[float] = []
     for tick in reversed(ticks):
-        at = axes.transScale.transform((0, tick))[1]
-        before = axes.transScale.transform((0, kept[-1]))[1] if kept else np.inf
-        if (before - at) / (high - low) * points >= 1.3 * TEXT:
-            kept.append(tick)
-    return kept[::-1]
+        position = axes.transScale.transform((0, tick))[1]
+        previous = axes.transScale.transform((0, chosen[-1]))[1] if chosen else np.inf
+        if (previous - position) / (high - low) * points >= 1.3 * TEXT:
+            chosen.append(tick)
+    return chosen[::-1]
 
 
 def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
@@ -409,9 +409,9 @@ def _draw_target(axes: Axes, results: Study, target: float, *, is_labeled: bool)
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
     if is_labeled:
         hold = results.objective.hold
-        held = f"\n{hold} in a row" if hold > 1 else ""
+        hold_note = f"\n{hold} in a row" if hold > 1 else ""
         # The label must not extend beyond the panel.
         place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
         side = "top" if place > 0.85 else "bottom" if place < 0.15 else "center"
-        words = f"target\n{target:g}{' %' if is_share else ''}{held}"
-        write(axes, 1.01, target, words, transform=axes.get_yaxis_transform(), va=side)
+        label = f"target\n{target:g}{' %' if is_share else ''}{hold_note}"
+        write(axes, 1.01, target, label, transform=axes.get_yaxis_transform(), va=side)

@@ -56,23 +56,27 @@ class SurfaceMap:
 def surface_of(results: Study) -> SurfaceMap | None:
     """Return the surface for the best optimizer; None if no run reached the target, or too few
     settings were tried."""
-    trials = [one for one in results.runs.values() if one.role == "trial" and one.samples]
+    trials = [run for run in results.runs.values() if run.role == "trial" and run.samples]
     best = ranked(results.trials)
     if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
         return None
-    if all(one.time_to_target_s is None for one in trials):
+    if all(run.time_to_target_s is None for run in trials):
         return None
     optimizer = results.specs[str(best["trial"].iloc[0])].optimizer
-    own = [one for one in trials if one.spec.optimizer == optimizer]
-    tried = sorted({one.spec.learning_rate for one in own})
-    batches = sorted({one.spec.global_batch_size for one in own})
-    if len(tried) < LEAST_RATES or len(batches) < LEAST_BATCHES or len(own) < LEAST_SURFACE_TRIALS:
+    chosen = [run for run in trials if run.spec.optimizer == optimizer]
+    distinct_rates = sorted({run.spec.learning_rate for run in chosen})
+    batches = sorted({run.spec.global_batch_size for run in chosen})
+    if (
+        len(distinct_rates) < LEAST_RATES
+        or len(batches) < LEAST_BATCHES
+        or len(chosen) < LEAST_SURFACE_TRIALS
+    ):
         return None
-    rates = np.geomspace(tried[0], tried[-1], NUM_RATES)
+    rates = np.geomspace(distinct_rates[0], distinct_rates[-1], NUM_RATES)
     sizes = np.array(batches, dtype=float)
-    per_sample = _seconds_per_sample(own, sizes)
+    per_sample = _seconds_per_sample(chosen, sizes)
     seconds = per_sample[:, None] * _samples(results, trials, optimizer, rates, sizes)
-    return SurfaceMap(optimizer, rates, sizes, seconds, own)
+    return SurfaceMap(optimizer, rates, sizes, seconds, chosen)
 
 
 def _samples(
@@ -90,77 +94,83 @@ def _samples(
         baseline=None if start is None else sign * start,
         target=sign * results.target,
     )
-    known: dict[str, int] = {}
+    optimizer_indices: dict[str, int] = {}
 
     def point(name: str, rate: float, batch: float) -> list[float]:
-        return [known.setdefault(name, len(known)), np.log(rate), np.log(batch)]
+        return [
+            optimizer_indices.setdefault(name, len(optimizer_indices)),
+            np.log(rate),
+            np.log(batch),
+        ]
 
-    for one in trials:
-        spec = one.spec
+    for run in trials:
+        spec = run.spec
         model.begin(
-            one.trial,
+            run.trial,
             np.array(point(spec.optimizer, spec.learning_rate, spec.global_batch_size), float),
         )
-        best, reached_s = -np.inf, one.time_to_target_s
-        for seen in results.evaluations.get(one.trial, []):
-            best = max(best, sign * seen.value)
-            reached = None
-            if reached_s is not None and seen.train_s and seen.train_s >= reached_s:
-                reached = seen.samples * reached_s / seen.train_s
-            model.observe(one.trial, float(seen.samples), best, reached)
-            if reached is not None:
+        best, reached_s = -np.inf, run.time_to_target_s
+        for evaluation in results.evaluations.get(run.trial, []):
+            best = max(best, sign * evaluation.value)
+            reached_samples = None
+            if reached_s is not None and evaluation.train_s and evaluation.train_s >= reached_s:
+                reached_samples = evaluation.samples * reached_s / evaluation.train_s
+            model.observe(run.trial, float(evaluation.samples), best, reached_samples)
+            if reached_samples is not None:
                 break
-        is_over = one.state == "complete" and one.time_to_target_s is None
-        model.curves[one.trial].has_missed = is_over
-        model.curves[one.trial].has_failed = one.failure == "nan"
+        is_over = run.state == "complete" and run.time_to_target_s is None
+        model.curves[run.trial].has_missed = is_over
+        model.curves[run.trial].has_failed = run.failure == "nan"
     model.refresh()
     grid = [point(optimizer, rate, batch) for batch in batches for rate in rates]
-    found: Array = np.exp(model.means(np.array(grid, float))).reshape(len(batches), len(rates))
-    return found
+    means: Array = np.exp(model.means(np.array(grid, float))).reshape(len(batches), len(rates))
+    return means
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
     """Return the smallest training seconds per sample of the trials for each global batch size,
     shape [batches]."""
-    found = []
+    fastest = []
     for batch in batches:
-        own = [one for one in trials if one.spec.global_batch_size == batch]
-        found.append(min(one.ledger["train"] / one.samples for one in own))
-    return np.array(found)
+        runs = [run for run in trials if run.spec.global_batch_size == batch]
+        fastest.append(min(run.ledger["train"] / run.samples for run in runs))
+    return np.array(fastest)
 
 
 def surface_figure(results: Study) -> Figure:
     """Draw the surface and the trials."""
     surface = surface_of(results)
     assert surface is not None
-    rows, least = range(len(surface.batches)), float(surface.seconds.min())
+    rows, fastest = range(len(surface.batches)), float(surface.seconds.min())
     figure, axes = parts.new_figure(1.4 + 0.25 * len(rows))
     mesh = axes.pcolormesh(
         np.geomspace(surface.rates[0], surface.rates[-1], NUM_RATES + 1),
         np.arange(len(rows) + 1) - 0.5,
         surface.seconds,
         cmap="viridis_r",
-        norm=LogNorm(least, COLOR_RANGE * least),
+        norm=LogNorm(fastest, COLOR_RANGE * fastest),
     )
     mesh.set_gid("envelope")
-    row = {batch: at for at, batch in enumerate(surface.batches)}
-    for one in surface.trials[:MOST_DRAWN]:
-        face = "none" if one.time_to_target_s is None else parts.INK
-        x, y = one.spec.learning_rate, row[one.spec.global_batch_size]
+    row = {batch: position for position, batch in enumerate(surface.batches)}
+    for run in surface.trials[:MOST_DRAWN]:
+        face = "none" if run.time_to_target_s is None else parts.INK
+        x, y = run.spec.learning_rate, row[run.spec.global_batch_size]
         axes.plot(x, y, "o", markersize=5, color=parts.INK, markerfacecolor=face)
     axes.set_yticks(rows, [f"{batch:g}" for batch in surface.batches])
     axes.set(xscale="log", xlabel="learning rate", ylabel="global batch")
     axes.grid(visible=False)
-    tried = counted(len(surface.trials), "trial")
-    parts.head(axes, f"{surface.optimizer}, {tried}{parts.of_all(MOST_DRAWN, len(surface.trials))}")
+    num_trials = counted(len(surface.trials), "trial")
+    parts.head(
+        axes, f"{surface.optimizer}, {num_trials}{parts.of_all(MOST_DRAWN, len(surface.trials))}"
+    )
     bar = figure.colorbar(mesh, ax=axes, label="expected seconds to the target", extend="max")
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
     bar.ax.minorticks_off()
     bar.ax.tick_params(labelsize=parts.SMALL, color=parts.INK, labelcolor=parts.INK)
     bar.ax.yaxis.label.set(fontsize=parts.TEXT, color=parts.INK)
-    is_full, is_hollow = parts.dot("reached the target"), parts.dot("did not", is_filled=False)
-    parts.legend_below(figure, [is_full, is_hollow])
+    full_dot, hollow_dot = parts.dot("reached the target"), parts.dot("did not", is_filled=False)
+    parts.legend_below(figure, [full_dot, hollow_dot])
     return figure
 
 
@@ -177,19 +187,19 @@ def surface_table(results: Study) -> pd.DataFrame:
             "seconds": seconds.min(axis=1),
         }
     )
-    words = {
+    titles = {
         "global_batch": "global batch [samples]",
         "learning_rate": f"best learning rate of {surface.optimizer}",
         "seconds": "expected seconds to the target",
     }
-    return parts.in_words(table, words)
+    return parts.in_words(table, titles)
 
 
 PANELS = ("learning rate", "global batch [samples]", "loss")
 
 
 def forecast_figure(
-    model: LargeRunModel, found: Forecast, parameters: float, samples: float
+    model: LargeRunModel, forecast: Forecast, parameters: float, samples: float
 ) -> Figure:
     """Draw the best learning rate, the best batch size and the loss over compute.
 
@@ -199,7 +209,7 @@ def forecast_figure(
 
     Args:
         model: Model of the small runs.
-        found: Prediction of this model for the large run.
+        forecast: Prediction of this model for the large run.
         parameters: Parameters of the large model.
         samples: Training samples of the large run.
     """
@@ -211,13 +221,16 @@ def forecast_figure(
     ends = np.log([sizes[0], (parameters, samples)])
     path = np.exp(ends[0] + np.linspace(0.0, 1.0, 50)[:, None] * (ends[1] - ends[0]))
     lines = [
-        [one.value for one in (*model.optimum.optimum(*size), model.loss.predict(*size))]
+        [
+            prediction.value
+            for prediction in (*model.optimum.optimum(*size), model.loss.predict(*size))
+        ]
         for size in path
     ]
-    large = (*model.optimum.optimum(parameters, samples), found.loss)
+    large = (*model.optimum.optimum(parameters, samples), forecast.loss)
     for panel, (axis, name) in enumerate(zip(axes, PANELS, strict=True)):
-        axis.plot(_compute(path), [one[panel] for one in lines], color=parts.INK, linewidth=1.2)
-        axis.plot(_compute(np.array(sizes)), [one[panel] for one in measured], "o", gid="small")
+        axis.plot(_compute(path), [line[panel] for line in lines], color=parts.INK, linewidth=1.2)
+        axis.plot(_compute(np.array(sizes)), [point[panel] for point in measured], "o", gid="small")
         _bar(axis, FLOPS_PER_SAMPLE * parameters * samples, large[panel])
         axis.set(xscale="log", yscale="log", xlabel="compute [FLOP]", ylabel=name)
     return figure
@@ -225,9 +238,11 @@ def forecast_figure(
 
 def _compute(sizes: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
     """Return the compute [FLOP] of each row (parameters, samples) of an array of shape [n, 2]."""
-    return [FLOPS_PER_SAMPLE * float(one[0] * one[1]) for one in sizes]
+    return [FLOPS_PER_SAMPLE * float(size[0] * size[1]) for size in sizes]
 
 
-def _bar(axis: Axes, compute: float, one: Predicted) -> None:
-    around = [[one.value - one.low], [one.high - one.value]]
-    axis.errorbar([compute], [one.value], around, fmt="D", capsize=4, color="#D55E00", gid="large")
+def _bar(axis: Axes, compute: float, predicted: Predicted) -> None:
+    around = [[predicted.value - predicted.low], [predicted.high - predicted.value]]
+    axis.errorbar(
+        [compute], [predicted.value], around, fmt="D", capsize=4, color="#D55E00", gid="large"
+    )

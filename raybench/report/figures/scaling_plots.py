@@ -56,16 +56,16 @@ def cell_label(row: Mapping[Any, Any]) -> str:
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells (run specs) with timed steps, in the order of `shares_figure`."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
-    kept = cells[timed.astype(bool)].drop_duplicates("cell")
-    return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
+    distinct = cells[timed.astype(bool)].drop_duplicates("cell")
+    return distinct.sort_values(["series", "batch_size_per_worker", "num_workers"])
 
 
 def shares_figure(results: Study) -> Figure:
     """Draw the parts of an optimizer step of each cell (run spec) as stacked bars."""
     cells = share_cells(scaling_cells(results))
-    shown = cells.head(MOST_BARS).to_dict("records")
-    rows = [step_shares(row) for row in shown]
-    names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
+    cells_drawn = cells.head(MOST_BARS).to_dict("records")
+    rows = [step_shares(row) for row in cells_drawn]
+    names = [parts.wrapped(cell_label(row), parts.ROOM) for row in cells_drawn]
     # A cell's name goes above its bar; beside the bar it would take half the width of a phone.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
@@ -76,15 +76,15 @@ def shares_figure(results: Study) -> Figure:
         if widths.max() >= LEAST_SHARE:
             stack.append((part, widths, style))
     keys, _ = parts.stacked_bars(axes, places, stack, 0.62 * BAR)
-    for place, name, row in zip(places, names, shown, strict=True):
+    for place, name, row in zip(places, names, cells_drawn, strict=True):
         parts.write(axes, 0, place - 0.36 * BAR, name, va="bottom")
         parts.write(axes, 101, place, f"{1000 * row['step_median_s']:.3g} ms")
     axes.set(yticks=[], xlim=(0, 116), ylim=(places[-1] + 0.6 * BAR, 0))
     axes.set_xticks([0, 25, 50, 75, 100])
     axes.set_xlabel("share of an optimizer step [%]")
     parts.rows_only(axes)
-    if more := len(cells) - len(shown):
-        parts.head(axes, MORE.format(more, "cells"), parts.TEXT)
+    if num_left_out := len(cells) - len(cells_drawn):
+        parts.head(axes, MORE.format(num_left_out, "cells"), parts.TEXT)
     parts.legend_below(figure, keys, columns=2)
     return figure
 
@@ -102,16 +102,16 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
         row: a row of `scaling_cells`.
     """
     wait = row["input_share"] if row["input_share"] == row["input_share"] else 0.0
-    found, rest = {"input wait": wait}, 1 - wait
+    shares, remaining = {"input wait": wait}, 1 - wait
     alone, exchange = row["alone_share"], row["communication_share"]
     if alone == alone:
-        found["as one worker alone"] = min(alone, rest)
-        rest -= found["as one worker alone"]
+        shares["as one worker alone"] = min(alone, remaining)
+        remaining -= shares["as one worker alone"]
     if exchange == exchange and row["num_workers"] > 1:
-        found["exchange of gradients"] = min(max(exchange, 0.0), rest)
-        rest -= found["exchange of gradients"]
-    found["more than one worker" if alone == alone else "not distinguishable"] = rest
-    return found
+        shares["exchange of gradients"] = min(max(exchange, 0.0), remaining)
+        remaining -= shares["exchange of gradients"]
+    shares["more than one worker" if alone == alone else "not distinguishable"] = remaining
+    return shares
 
 
 def _curves_figure(column: str, label: str, results: Study) -> Figure:
@@ -126,17 +126,19 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
         if not curves:
             parts.show_message(figure, axes, "no cell with a single worker to compare with")
             continue
-        workers = sorted({int(one) for curve in curves.values() for one in curve["num_workers"]})
-        shown = list(curves.items())[:MOST_CURVES]
-        for number, (name, curve) in enumerate(shown):
-            aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
+        workers = sorted(
+            {int(count) for curve in curves.values() for count in curve["num_workers"]}
+        )
+        curves_drawn = list(curves.items())[:MOST_CURVES]
+        for number, (name, curve) in enumerate(curves_drawn):
+            shift = 2.0 ** (ASIDE * (number - (len(curves_drawn) - 1) / 2))
             middle = curve[column].astype(float)
             below = middle - curve[f"{column}_low"].astype(float)
             above = curve[f"{column}_high"].astype(float) - middle
-            bars = np.array([one.fillna(0.0).clip(lower=0) for one in (below, above)])
+            bars = np.array([length.fillna(0.0).clip(lower=0) for length in (below, above)])
             style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
             style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
-            axes.errorbar(curve["num_workers"] * aside, middle, yerr=bars, capsize=3, **style)
+            axes.errorbar(curve["num_workers"] * shift, middle, yerr=bars, capsize=3, **style)
         if column == "speedup":  # both axes are logarithmic, so that ideal scaling is a line
             low, high = axes.get_ylim()
             parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
@@ -190,10 +192,10 @@ def accuracy_figure(results: Study) -> Figure:
     cells = scaling_cells(results).drop_duplicates("cell")
     figure, panels = parts.panels(2, 2.8, sharey=True)
     curves = dict(iter(results.curves.groupby("trial")))
-    for axes, column, words in zip(
+    for axes, column, label in zip(
         panels, ("epoch", "train_s"), ("epochs", "seconds of training [s]"), strict=True
     ):
-        axes.set(xlabel=words, ylabel=parts.plain(metric.axis_words))
+        axes.set(xlabel=label, ylabel=parts.plain(metric.axis_words))
         for number, cell in enumerate(cells["cell"]):
             for trial in runs.loc[runs["cell"] == cell, "trial"]:
                 if trial in curves:
@@ -231,14 +233,14 @@ missing) or `predicted`."""
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
     """Return the content of MODEL_FILE. Takes the same arguments as `predicted_figure`."""
-    both = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
-    return pd.concat(both, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
+    tables = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
+    return pd.concat(tables, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
 
 
 def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read MODEL_FILE, and return the arguments of `predicted_figure`."""
     table = pd.read_csv(results.folder / MODEL_FILE)
-    measured, predicted = (table[table["kind"] == one] for one in ("measured", "predicted"))
+    measured, predicted = (table[table["kind"] == kind] for kind in ("measured", "predicted"))
     return measured, predicted.astype({"extrapolated": bool})
 
 
@@ -268,9 +270,9 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
         return parts.show_message(figure, panels[0], "no plan: too little was measured")
     offers = list(dict.fromkeys(plan["offer"]))
     for axes, name in zip(panels, names, strict=True):
-        own = plan[plan["series"] == name]
+        rows = plan[plan["series"] == name]
         parts.head(axes, parts.wrapped(name, parts.ROOM))
-        _priced(axes, own, {one: parts.color(i) for i, one in enumerate(offers)})
+        _priced(axes, rows, {offer: parts.color(i) for i, offer in enumerate(offers)})
         axes.set_ylabel("seconds of the job [s]")
     unit = plan["unit"].iloc[0]
     panels[-1].set_xlabel("bill" if unit == MONEY else "worker-seconds that are held [s]")
@@ -285,15 +287,15 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
 
 
 def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
-    near = rows["seconds"] <= parts.FAR * rows["seconds"].min()
-    rows = rows[near | (rows["cost"] <= rows["cost"].min())]
+    is_near = rows["seconds"] <= parts.FAR * rows["seconds"].min()
+    rows = rows[is_near | (rows["cost"] <= rows["cost"].min())]
     ran = rows[np.isfinite(rows["measured_s"])]
     front = rows[not_dominated(rows[["cost", "seconds"]].to_numpy(dtype=float))]
     front = front.sort_values("cost")
-    for which, of_rows, of_front in (("x", "cost", "cost"), ("y", "seconds", "s")):
-        every = [rows[of_rows], front[f"low_{of_front}"], front[f"high_{of_front}"]]
-        every.append(ran["measured_cost" if which == "x" else "measured_s"])
-        values = pd.concat(every)
+    for which, column, suffix in (("x", "cost", "cost"), ("y", "seconds", "s")):
+        columns = [rows[column], front[f"low_{suffix}"], front[f"high_{suffix}"]]
+        columns.append(ran["measured_cost" if which == "x" else "measured_s"])
+        values = pd.concat(columns)
         parts.log_axis(axes, which, values.min(), values.max())
     style: dict[str, Any] = {"drawstyle": "steps-post", "color": parts.INK, "linewidth": 1.2}
     axes.plot(front["cost"], front["seconds"], gid="front", zorder=2, **style)
@@ -301,13 +303,13 @@ def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
         style = {"color": colors[row.offer], "linewidth": 4, "alpha": 0.25, "zorder": 1}
         axes.plot([row.low_cost, row.high_cost], [row.seconds] * 2, **style)
         axes.plot([row.cost] * 2, [row.low_s, row.high_s], **style)
-    for table, x, y, own in (
+    for table, x, y, extra in (
         (rows, "cost", "seconds", {"markerfacecolor": parts.PAPER, "gid": "extrapolated"}),
         (ran, "measured_cost", "measured_s", {}),
     ):
         for (offer, _), group in table.groupby(["offer", "num_workers"], sort=False):
             marker = parts.marker_of(group["num_workers"].iloc[0])
-            style = {"color": colors[str(offer)], "marker": marker, "linestyle": "none", **own}
+            style = {"color": colors[str(offer)], "marker": marker, "linestyle": "none", **extra}
             axes.plot(group[x], group[y], markersize=6, **style)
 
 
@@ -330,17 +332,18 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     if not names:
         return parts.show_message(figure, panels[0], "no series of several numbers of workers")
     batches = sorted(set(predicted["batch_size_per_worker"]))
-    shown = parts.spread(batches, MOST_BATCHES)
+    batches_drawn = parts.spread(batches, MOST_BATCHES)
     for axes, name in zip(panels, names, strict=False):
         axes.set(xscale="log", yscale="log")
         parts.head(axes, parts.wrapped(name, TITLE_WIDTH))
-        own, seen = predicted[predicted["series"] == name], measured[measured["series"] == name]
-        for number, batch in enumerate(shown):
-            line = own[own["batch_size_per_worker"] == batch]
+        predictions = predicted[predicted["series"] == name]
+        measurements = measured[measured["series"] == name]
+        for number, batch in enumerate(batches_drawn):
+            line = predictions[predictions["batch_size_per_worker"] == batch]
             if len(line):
-                dots = seen[seen["batch_size_per_worker"] == batch]
+                dots = measurements[measurements["batch_size_per_worker"] == batch]
                 _predicted_line(axes, line, dots, number)
-        sizes = sorted({int(size) for size in own["num_workers"]})
+        sizes = sorted({int(size) for size in predictions["num_workers"]})
         sizes = sizes[:: max(-(-len(sizes) // 8), 1)]
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()
@@ -348,32 +351,34 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     for axes in panels[max(len(names) - width, 0) : len(names)]:
         axes.set_xlabel("workers")
     parts.y_title(figure, "samples/s of all workers")
-    parts.legend_below(figure, _predicted_keys(shown, len(batches)), columns=2)
+    parts.legend_below(figure, _predicted_keys(batches_drawn, len(batches)), columns=2)
     return figure
 
 
-def _predicted_keys(shown: list[int], every: int) -> list[Artist]:
+def _predicted_keys(batches_drawn: list[int], num_batches: int) -> list[Artist]:
     keys: list[Artist] = [
         parts.key(f"batch {batch:g} a worker", parts.color(number), marker=parts.marker(number))
-        for number, batch in enumerate(shown)
+        for number, batch in enumerate(batches_drawn)
     ]
     keys.append(parts.dot("measured, a dot a repeat"))
     keys.append(Patch(color=parts.INK, alpha=0.15, label="the model, 90 % interval"))
     keys.append(parts.key("~ beyond what was measured", linestyle="--"))
-    if every > len(shown):
-        keys.append(parts.key(f"{len(shown)} of {every} batch sizes drawn", linestyle="none"))
+    if num_batches > len(batches_drawn):
+        keys.append(
+            parts.key(f"{len(batches_drawn)} of {num_batches} batch sizes drawn", linestyle="none")
+        )
     return keys
 
 
 def _predicted_line(axes: Axes, line: pd.DataFrame, dots: pd.DataFrame, number: int) -> None:
     color = parts.color(number)
     line = line.sort_values("num_workers")
-    known = line[~line["extrapolated"]]
-    beyond = pd.concat([known.tail(1), line[line["extrapolated"]]])
-    axes.plot(known["num_workers"], known["samples_per_s"], color=color)
-    if len(beyond) > len(known.tail(1)):
+    interpolated = line[~line["extrapolated"]]
+    extrapolated = pd.concat([interpolated.tail(1), line[line["extrapolated"]]])
+    axes.plot(interpolated["num_workers"], interpolated["samples_per_s"], color=color)
+    if len(extrapolated) > len(interpolated.tail(1)):
         style: dict[str, Any] = {"color": color, "linestyle": "--", "gid": "extrapolated"}
-        axes.plot(beyond["num_workers"], beyond["samples_per_s"], **style)
+        axes.plot(extrapolated["num_workers"], extrapolated["samples_per_s"], **style)
     axes.fill_between(line["num_workers"], line["low"], line["high"], color=color, alpha=0.1, lw=0)
     style = {"marker": parts.marker(number), "markersize": 4.5, "color": color}
     axes.plot(dots["num_workers"], dots["samples_per_s"], linestyle="none", **style)
@@ -415,8 +420,8 @@ PLAN_WORDS = {
 def _speeds(results: Study, column: str) -> pd.DataFrame:
     table = pd.concat(list(curves_of(scaling_cells(results)).values()))
     ends = {f"{column}_low": "low", f"{column}_high": "high"}
-    other = "efficiency" if column == "speedup" else "speedup"
-    return parts.in_words(table.drop(columns=other).rename(columns=ends), SPEED_WORDS)
+    dropped = "efficiency" if column == "speedup" else "speedup"
+    return parts.in_words(table.drop(columns=dropped).rename(columns=ends), SPEED_WORDS)
 
 
 def _shares_table(results: Study) -> pd.DataFrame:

@@ -53,24 +53,24 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
         title: name of the image for screen readers.
     """
     # Names of trials may come from a file, so they must not become ids of the page.
-    artists = [one for one in _artists(figure) if one.get_gid() is not None]
-    gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
+    artists = [artist for artist in _artists(figure) if artist.get_gid() is not None]
+    gids = {f"{GID}{number}": str(artist.get_gid()) for number, artist in enumerate(artists)}
     try:
-        for name, one in zip(gids, artists, strict=True):
-            one.set_gid(name)
+        for name, artist in zip(gids, artists, strict=True):
+            artist.set_gid(name)
         text = _written(figure, prefix)
     finally:
-        for gid, one in zip(gids.values(), artists, strict=True):
-            one.set_gid(gid)
+        for gid, artist in zip(gids.values(), artists, strict=True):
+            artist.set_gid(gid)
     box = re.search(r'viewBox="([^"]*)"', text)
     assert box is not None
     body = LEFT_OUT.sub("", text[text.index(">", box.end()) + 1 :]).replace("xlink:href", "href")
-    body = TAG.sub(lambda found: _tidied(found[0], prefix, gids), body)
+    body = TAG.sub(lambda match: _tidied(match[0], prefix, gids), body)
     body = body.replace("</svg>", "").strip()
     name = html.escape(clean(title))
     head = f'<svg xmlns="{SVG}" viewBox="{box[1]}" class="figure" role="img" style="{ROOT}"'
-    named = f' aria-label="{name}"><title>{name}</title>' if title else ">"
-    return f"{head}{named}{body}</svg>"
+    label_and_title = f' aria-label="{name}"><title>{name}</title>' if title else ">"
+    return f"{head}{label_and_title}{body}</svg>"
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
@@ -93,8 +93,8 @@ def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
     """Return a tag with the colors of the page's theme, short numbers, ids that begin with
     `prefix`, and the trial to which it belongs."""
     mark = re.search(rf'id="({GID}\d+)"', tag)
-    tag = LONG_DECIMALS.sub(lambda found: f"{float(found[0]):.2f}", FONTS.sub("sans-serif", tag))
-    tag = HEX_COLOR.sub(lambda found: THEMED.get(found[0].lower(), found[0]), tag)
+    tag = LONG_DECIMALS.sub(lambda match: f"{float(match[0]):.2f}", FONTS.sub("sans-serif", tag))
+    tag = HEX_COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), tag)
     tag = IDS.sub(rf"\g<1>{prefix}-", tag)
     if mark is None:
         return tag

@@ -67,8 +67,8 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
     busy_s = float(ordered["end"].max() - gaps.sum())
     gaps = gaps.where(gaps > max(LEAST_PAUSE_S, PAUSE_SHARE * busy_s), 0.0)
     cut = gaps.cumsum()
-    at = (ordered["begin"] - cut)[gaps > 0]
-    pauses = dict(zip(at, gaps[gaps > 0], strict=True))
+    positions = (ordered["begin"] - cut)[gaps > 0]
+    pauses = dict(zip(positions, gaps[gaps > 0], strict=True))
     return table.assign(begin=table["begin"] - cut, end=table["end"] - cut), pauses
 
 
@@ -78,10 +78,10 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
     names: list[str] = []
     for group in sorted(set(table["group"])):
         free: list[float] = []
-        own = table[table["group"] == group].sort_values(["begin", "end"])
-        for index, begin, end in zip(own.index, own["begin"], own["end"], strict=True):
-            are_free = (n for n, until in enumerate(free) if until <= begin + SLACK_S)
-            place = next(are_free, len(free))
+        runs = table[table["group"] == group].sort_values(["begin", "end"])
+        for index, begin, end in zip(runs.index, runs["begin"], runs["end"], strict=True):
+            free_lanes = (n for n, until in enumerate(free) if until <= begin + SLACK_S)
+            place = next(free_lanes, len(free))
             free[place : place + 1] = [end]
             lane[index] = len(names) + place
         names += [group] * len(free)
@@ -94,8 +94,8 @@ def phases(runs: pd.DataFrame) -> pd.DataFrame:
     Columns: role, runs (their number), begin, end.
     """
     ends = {"runs": ("trial", "size"), "begin": ("begin", "min"), "end": ("end", "max")}
-    found = runs.groupby("role").agg(**ends)
-    return found.reset_index().sort_values("begin", ignore_index=True)
+    table = runs.groupby("role").agg(**ends)
+    return table.reset_index().sort_values("begin", ignore_index=True)
 
 
 def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -106,16 +106,20 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """
     table = results.trials.set_index("trial")
     ended = runs[runs["role"].isin(("trial", "placement_check"))].sort_values("end", kind="stable")
-    own = table.loc[ended["trial"]]
-    is_seconds = results.is_timed and own["crossed_s"].notna().any()
-    value = own["crossed_s"] if is_seconds else own[results.metric.best_column]
-    found = pd.DataFrame(
-        {"end": ended["end"].to_numpy(), "trial": own.index, "value": value.to_numpy(dtype=float)}
+    ended_trials = table.loc[ended["trial"]]
+    is_seconds = results.is_timed and ended_trials["crossed_s"].notna().any()
+    value = ended_trials["crossed_s"] if is_seconds else ended_trials[results.metric.best_column]
+    points = pd.DataFrame(
+        {
+            "end": ended["end"].to_numpy(),
+            "trial": ended_trials.index,
+            "value": value.to_numpy(dtype=float),
+        }
     )
-    found = found.dropna(subset=["value"]).reset_index(drop=True)
+    points = points.dropna(subset=["value"]).reset_index(drop=True)
     is_more = not is_seconds and results.metric.direction == "max"
-    found["best"] = found["value"].cummax() if is_more else found["value"].cummin()
-    return found
+    points["best"] = points["value"].cummax() if is_more else points["value"].cummin()
+    return points
 
 
 ROLE_COLORS = {
@@ -139,77 +143,83 @@ def timeline_figure(results: Study) -> Figure:
     A hollow bar is a run that was stopped early, and a cross a run that failed. Interruptions of
     the study are cut out and marked.
     """
-    found = spans(results)
-    heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
-    figure, both = parts.panels(
+    timeline = spans(results)
+    heights = [1.7, 0.22 * max(min(len(timeline.lanes), MOST_LANES), 3) + 0.2]
+    figure, panels = parts.panels(
         2, sum(heights) / 2, 0.7, sharex=True, gridspec_kw={"height_ratios": heights}
     )
-    above, below = both
-    scale, unit = _unit(found.total_s)
-    keys = [*_bars(below, found, scale), *_best(figure, above, results, found, scale)]
-    _lanes(below, found)
-    for at, seconds in found.pauses.items():
-        for axes in both:
-            axes.axvline(at / scale, color=parts.INK, linewidth=0.9, linestyle=(0, (1, 2)))
+    above, below = panels
+    scale, unit = _unit(timeline.total_s)
+    keys = [*_bars(below, timeline, scale), *_best(figure, above, results, timeline, scale)]
+    _lanes(below, timeline)
+    for position, seconds in timeline.pauses.items():
+        for axes in panels:
+            axes.axvline(position / scale, color=parts.INK, linewidth=0.9, linestyle=(0, (1, 2)))
         pause_scale, pause_unit = _unit(seconds)
-        words = f" interrupted\n {seconds / pause_scale:.3g} {pause_unit}"
-        parts.write(above, at / scale, 0.99, words, transform=above.get_xaxis_transform(), va="top")
+        label = f" interrupted\n {seconds / pause_scale:.3g} {pause_unit}"
+        parts.write(
+            above, position / scale, 0.99, label, transform=above.get_xaxis_transform(), va="top"
+        )
     below.set_xlabel(f"wall-clock since the first run had workers [{unit}]")
-    below.set_xlim(-0.01 * found.total_s / scale, 1.01 * found.total_s / scale)
+    below.set_xlim(-0.01 * timeline.total_s / scale, 1.01 * timeline.total_s / scale)
     parts.legend_below(figure, keys, most=2)
     return figure
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
     """Return the time span and the number of runs of each role as a table for display."""
-    found = phases(spans(results).runs)
-    found = found.assign(role=found["role"].replace({"trial": "search"}))
-    words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
-    return parts.in_words(found, words)
+    table = phases(spans(results).runs)
+    table = table.assign(role=table["role"].replace({"trial": "search"}))
+    titles = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
+    return parts.in_words(table, titles)
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    found = ((scale, unit) for most, scale, unit in TIME_UNITS if seconds <= most)
-    return next(found, (86400.0, "d"))
+    units = ((scale, unit) for limit, scale, unit in TIME_UNITS if seconds <= limit)
+    return next(units, (86400.0, "d"))
 
 
-def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float) -> list[Artist]:
-    table = best_so_far(results, found.runs)
+def _best(
+    figure: Figure, axes: Axes, results: Study, timeline: Spans, scale: float
+) -> list[Artist]:
+    table = best_so_far(results, timeline.runs)
     metric = results.metric
     if table.empty:
         parts.show_message(figure, axes, "no run of the search has a result yet")
         return []
     if results.is_timed and results.trials["crossed_s"].notna().any():
         values, best = table["value"], table["best"]
-        words, least = "seconds to\nthe target [s]", float(best.min())
-        parts.log_axis(axes, "y", least, min(float(values.max()), parts.FAR * least), margin=1.2)
+        label, fastest = "seconds to\nthe target [s]", float(best.min())
+        parts.log_axis(
+            axes, "y", fastest, min(float(values.max()), parts.FAR * fastest), margin=1.2
+        )
     else:
         values, best = drawn(metric, table["value"]), drawn(metric, table["best"])
-        words = parts.wrapped(f"best {metric.axis_words}", 20)
+        label = parts.wrapped(f"best {metric.axis_words}", 20)
         metric_axis(axes, results, table["value"], is_labeled=False)
-    axes.set_ylabel(words)
-    shown = parts.some(table, MOST_DOTS)
+    axes.set_ylabel(label)
+    rows_drawn = parts.some(table, MOST_DOTS)
     color = ROLE_COLORS["trial"]
     dots: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": parts.PAPER}
-    for row in parts.tuples(shown):
+    for row in parts.tuples(rows_drawn):
         parts.mark(axes, row.end / scale, values[row.Index], str(row.trial), color=color, **dots)
     steps = best.ne(best.shift())
-    x = [*(table["end"][steps] / scale), found.total_s / scale]
+    x = [*(table["end"][steps] / scale), timeline.total_s / scale]
     y = [*best[steps], best.iloc[-1]]
     axes.plot(x, y, color=parts.INK, linewidth=1.6, drawstyle="steps-post", gid="envelope")
-    words = "a run's result" + parts.of_all(MOST_DOTS, len(table))
-    return [parts.key("best so far"), parts.key(words, color, ls="none", **dots)]
+    label = "a run's result" + parts.of_all(MOST_DOTS, len(table))
+    return [parts.key("best so far"), parts.key(label, color, ls="none", **dots)]
 
 
-def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
-    runs = found.runs[found.runs["lane"] < MOST_LANES]
+def _bars(axes: Axes, timeline: Spans, scale: float) -> list[Artist]:
+    runs = timeline.runs[timeline.runs["lane"] < MOST_LANES]
     bars = parts.some(runs, MOST_RUN_BARS)
     keys: list[Artist] = []
-    for role, own in bars.groupby("role", sort=False):
+    for role, role_runs in bars.groupby("role", sort=False):
         color = ROLE_COLORS[str(role)]
         hollow = {"facecolor": "none", "edgecolor": color}
         filled = {"facecolor": color, "edgecolor": parts.PAPER}
-        for row in parts.tuples(own):
+        for row in parts.tuples(role_runs):
             corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
             style: dict[str, Any] = hollow if row.state == "stopped" else filled
             gid = str(row.trial)
@@ -217,8 +227,8 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         number = int((runs["role"] == role).sum())
         keys.append(Patch(color=color, label=f"{ROLES[str(role)]} ({number:,})"))
     if stopped := (runs["state"] == "stopped").sum():
-        words = f"hollow: stopped early ({stopped:,})"
-        keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
+        label = f"hollow: stopped early ({stopped:,})"
+        keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=label))
     failed = runs[runs["state"] == "failed"]
     if len(failed):
         style = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.6}
@@ -229,17 +239,17 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     return keys
 
 
-def _lanes(axes: Axes, found: Spans) -> None:
-    names = found.lanes[:MOST_LANES]
-    places = {name: [n for n, one in enumerate(names) if one == name] for name in names}
-    middles = [sum(own) / len(own) for own in places.values()]
+def _lanes(axes: Axes, timeline: Spans) -> None:
+    names = timeline.lanes[:MOST_LANES]
+    places = {name: [n for n, other in enumerate(names) if other == name] for name in names}
+    middles = [sum(lanes) / len(lanes) for lanes in places.values()]
     axes.set_yticks(middles, [parts.plain(name) for name in places])
     axes.tick_params(axis="y", length=0, labelsize=parts.SMALL)
     axes.grid(visible=False, axis="y")
-    for own in list(places.values())[1:]:
-        axes.axhline(own[0] - 0.5, color=parts.QUIET, linewidth=0.7)
+    for lanes in list(places.values())[1:]:
+        axes.axhline(lanes[0] - 0.5, color=parts.QUIET, linewidth=0.7)
     axes.set_ylim(len(names) - 0.45, -0.55)
-    if left_out := len(found.lanes) - len(names):
+    if left_out := len(timeline.lanes) - len(names):
         axes.set_title(f"{left_out} more rows are not drawn", fontsize=parts.SMALL, loc="right")
 
 
@@ -264,7 +274,7 @@ def ledger_figure(results: Study) -> Figure:
     """Draw the time of each phase of the runs, with a bar for each phase of the study and
     framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
-    groups = sorted(groups, key=lambda one: PHASE_ORDER.index(one[0][0]))
+    groups = sorted(groups, key=lambda group: PHASE_ORDER.index(group[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
     axes.set_xlabel("seconds summed over runs [s]")
     names = [
@@ -292,5 +302,5 @@ def ledger_figure(results: Study) -> Figure:
 def ledger_table(results: Study) -> pd.DataFrame:
     """Return seconds and share of each phase of the runs as a table for display."""
     table = ledger_totals(results.trials)
-    words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
-    return parts.in_words(table.assign(share=100 * table["share"]), words)
+    titles = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
+    return parts.in_words(table.assign(share=100 * table["share"]), titles)

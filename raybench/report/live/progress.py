@@ -56,20 +56,20 @@ class EventLines:
         """Print an event, leaving out values that are None or empty."""
         state, seconds = self._state, at - self._state.began_s
         pace, now = state.pace, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = {key: value for key, value in values.items() if value not in (None, "")}
+        fields = {key: value for key, value in values.items() if value not in (None, "")}
         if self._lines is not None:
             line: dict[str, object] = {"event": event, "at": now, "t": round(seconds, 3)}
             line |= {"phase": state.phase, "done": pace.num_done, "of": pace.num_runs}
-            line |= found | ({"text": text} if text else {}) | {"best": None}
+            line |= fields | ({"text": text} if text else {}) | {"best": None}
             if (best := state.best) is not None:
-                known = {"trial": best.trial, "value": best.best_value}
-                known |= {"train_s": best.ledger["train"]}
-                line["best"] = known | {"time_to_target_s": best.time_to_target_s}
+                best_fields = {"trial": best.trial, "value": best.best_value}
+                best_fields |= {"train_s": best.ledger["train"]}
+                line["best"] = best_fields | {"time_to_target_s": best.time_to_target_s}
             print(json.dumps(plain(line), ensure_ascii=False), file=self._lines, flush=True)
             return
-        words = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{pace.num_runs} {event}"]
-        words += [f"{key}={_value(value)}" for key, value in found.items()]
-        say(self._console, " ".join(filter(None, [*words, text])))
+        texts = [f"{now} t={seconds:.1f} {state.phase} {pace.num_done}/{pace.num_runs} {event}"]
+        texts += [f"{key}={_value(value)}" for key, value in fields.items()]
+        say(self._console, " ".join(filter(None, [*texts, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
         """Print an evaluation if the lines are JSON."""
@@ -216,19 +216,21 @@ class ProgressDisplay:
         """Whether an open run has no evaluation yet."""
         return self.state.is_starting
 
-    def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
+    def waiting(
+        self, resources: Mapping[str, tuple[str, float]], *, head: str | None = None
+    ) -> None:
         """Show what runs without workers wait for.
 
         Args:
-            what: the resource and the seconds waited, by name of the run.
+            resources: the resource and the seconds waited, by name of the run.
             head: the run for which machines are missing; without a live screen, it is printed once
                 per resource.
         """
         with self._changing:
-            self.state.waiting = what
-        waits = None if head is None else f"{head} {what[head][0]}"
+            self.state.waiting = resources
+        waits = None if head is None else f"{head} {resources[head][0]}"
         if head is not None and waits != self._waits_for and self._view is None:
-            self._lines.write(self._clock(), "waits", {"trial": head, "for": what[head][0]})
+            self._lines.write(self._clock(), "waits", {"trial": head, "for": resources[head][0]})
         self._waits_for = waits or self._waits_for
         self._changed()
 
@@ -285,8 +287,8 @@ class CurveLines:
 
 def curve_head(metric: Metric) -> str:
     """Return the head of the table of evaluations."""
-    words = "validation" if metric.name == "loss" else metric.words
-    return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
+    column = "validation" if metric.name == "loss" else metric.words
+    return f"  epoch    samples   train s     loss {column:>9}   samples/s  learning rate"
 
 
 def curve_line(metric: Metric, evaluation: Evaluation) -> str:

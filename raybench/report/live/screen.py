@@ -41,10 +41,10 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
         width: maximum number of characters.
         others: further values that the vertical scale includes.
     """
-    known = [value for value in (*values, *others) if math.isfinite(value)]
-    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    finite = [value for value in (*values, *others) if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     count = min(len(values), max(width, 0))
-    shown = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
+    sampled = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
 
     def level(value: float) -> str:
         if math.isnan(value):
@@ -52,7 +52,7 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
         share = (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
         return SPARKLINE_LEVELS[min(int(share * len(SPARKLINE_LEVELS)), len(SPARKLINE_LEVELS) - 1)]
 
-    return "".join(map(level, shown))
+    return "".join(map(level, sampled))
 
 
 STARTING = "starting workers"
@@ -77,12 +77,12 @@ def _best_words(state: LiveState) -> str:
     best, target = state.best, state.target
     if best is None:
         return "none yet"
-    words = f"{result_words(best)} (one run)"
+    text = f"{result_words(best)} (one run)"
     if target is not None and best.time_to_target_s is None and best.best_value is not None:
-        lacks = state.metric.gap(target, best.best_value)
-        points = f"{100 * lacks:.1f} points" if state.metric.is_share else f"{lacks:.3g}"
-        words += f", {points} below {target_words(state.metric, target)}"
-    return f"{words}: trial {best.trial}  {state.label(best.spec)}"
+        gap = state.metric.gap(target, best.best_value)
+        points = f"{100 * gap:.1f} points" if state.metric.is_share else f"{gap:.3g}"
+        text += f", {points} below {target_words(state.metric, target)}"
+    return f"{text}: trial {best.trial}  {state.label(best.spec)}"
 
 
 MOST_TEXT_LINES = 3
@@ -116,15 +116,17 @@ def study_screen(
         if state.target is not None and state.num_searched:
             reached = f"reached by {state.num_reached} of {state.num_searched}"
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
-    of = "" if state.num_workers is None else f" of {state.num_workers}"
-    facts.append(("workers", f"{state.num_training}{of} training", ""))
-    top.append(_named(facts, width))
+    total = "" if state.num_workers is None else f" of {state.num_workers}"
+    facts.append(("workers", f"{state.num_training}{total} training", ""))
+    top.append(_facts_grid(facts, width))
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
-    failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
-    if more := sum(one.count for one in causes[MOST_CAUSES:]):
+    failed = [f"{cause.count} {cause.failure} ({cause.message})" for cause in causes[:MOST_CAUSES]]
+    if more := sum(cause.count for cause in causes[MOST_CAUSES:]):
         failed.append(f"{more} of other causes")
-    named = [("" if number else "failed", words, "red") for number, words in enumerate(failed)]
-    bottom = [_named(named, width, 1)] if named else []
+    failure_rows = [
+        ("" if number else "failed", words, "red") for number, words in enumerate(failed)
+    ]
+    bottom = [_facts_grid(failure_rows, width, 1)] if failure_rows else []
     rows: list[RenderableType] = _running(console, state, at)
     if not rows and not state.pace.num_done:
         rows = [Text(STARTING)]
@@ -133,19 +135,19 @@ def study_screen(
 
 def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
     pace = state.pace
-    words = f"{PHASE_NAMES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
+    counts = f"{PHASE_NAMES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
     left, left_words = state.time_left(at), ""
     if left is not None:
         left_words = f"about {duration(left.seconds)} left"
         if left.is_budget:
             left_words = f"at most {duration(left.seconds)} left (time budget)"
-    parts = [words, f"{duration(at - state.began_s)} elapsed", left_words]
+    parts = [counts, f"{duration(at - state.began_s)} elapsed", left_words]
     lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
     if pace.num_runs:
-        done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
+        totals = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
         styles = {"complete_style": "cyan", "finished_style": "cyan"}
         bar = Table.grid()
-        bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR_WIDTH)))  # type: ignore[arg-type]
+        bar.add_row(ProgressBar(**totals, **styles, width=min(width, BAR_WIDTH)))  # type: ignore[arg-type]
         lines.append(bar)
     return lines
 
@@ -156,15 +158,15 @@ def _text(text: str, width: int, style: str = "", *, lines: int = MOST_TEXT_LINE
     return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
 
 
-def _named(
+def _facts_grid(
     facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_TEXT_LINES
 ) -> Table:
     """Return a grid of (name, text, style)."""
     grid = Table.grid()
     grid.add_column(width=NAMES_WIDTH, style="dim")
     grid.add_column(overflow="fold")
-    for name, words, style in facts:
-        grid.add_row(name, _text(words, max(width - NAMES_WIDTH, 1), style, lines=lines))
+    for name, text, style in facts:
+        grid.add_row(name, _text(text, max(width - NAMES_WIDTH, 1), style, lines=lines))
     return grid
 
 
@@ -184,34 +186,36 @@ def _running(console: Console, state: LiveState, at: float) -> list[RenderableTy
         return []
     columns = [state.metric.words, "train s", "samples/s"]
     columns += [] if console.options.ascii_only else ["curve"]
-    columns = [one for one in columns if console.width >= LEAST_WIDTHS.get(one, 30)]
+    columns = [column for column in columns if console.width >= LEAST_WIDTHS.get(column, 30)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("trial", max_width=LONGEST_NAME, overflow="ellipsis", no_wrap=True)
     table.add_column("configuration", overflow="fold")
-    for one in columns:
-        style: dict[str, Any] = {"style": "cyan"} if one == "curve" else {"justify": "right"}
-        table.add_column(one, no_wrap=True, **style)
-    shown = runs[: max(console.height // 3, LEAST_RUNS)]
-    values = [value for run in shown for value in run.values]
+    for column in columns:
+        style: dict[str, Any] = {"style": "cyan"} if column == "curve" else {"justify": "right"}
+        table.add_column(column, no_wrap=True, **style)
+    runs_shown = runs[: max(console.height // 3, LEAST_RUNS)]
+    values = [value for run in runs_shown for value in run.values]
     scale = values if state.target is None else [*values, state.target]
-    for run in shown:
-        words = _text(run.label, console.width // 2, lines=2)
+    for run in runs_shown:
+        label = _text(run.label, console.width // 2, lines=2)
         if run.evaluation is None:
-            words.append(f"\n{clean(_standing(state, run, at))}")
+            label.append(f"\n{clean(_standing(state, run, at))}")
         cells = _cells(run, scale)
-        table.add_row(Text(clean(run.name)), words, *(cells.get(one, "") for one in columns))
-    if not (rest := runs[len(shown) :]):
+        table.add_row(Text(clean(run.name)), label, *(cells.get(column, "") for column in columns))
+    if not (remaining := runs[len(runs_shown) :]):
         return [table]
-    training = sum(run.evaluation is not None for run in rest)
-    left_out = f"and {len(rest)} more: {training} training, {len(rest) - training} not yet"
+    training = sum(run.evaluation is not None for run in remaining)
+    left_out = (
+        f"and {len(remaining)} more: {training} training, {len(remaining) - training} not yet"
+    )
     return [table, _text(left_out, console.width, "dim")]
 
 
 def _standing(state: LiveState, run: LiveRun, at: float) -> str:
     """Return the status of a run without an evaluation."""
     if run.name in state.waiting:
-        what, seconds = state.waiting[run.name]
-        return f"waiting {seconds:.0f} s for {what}"
+        resource, seconds = state.waiting[run.name]
+        return f"waiting {seconds:.0f} s for {resource}"
     return f"{STARTING}, {at - run.asked_s:.0f} s"
 
 

@@ -41,12 +41,12 @@ class Pace:
     def left_s(self, at: float) -> float | None:
         """Return the seconds until the phase ends, at the pace of the later half of its finished
         runs (runs of a search become shorter); None if unknown."""
-        num_new, left = self.num_done - self._num_before, max(self.num_runs - self.num_done, 0)
+        num_new, num_left = self.num_done - self._num_before, max(self.num_runs - self.num_done, 0)
         if num_new >= ENOUGH_RUNS:
             half = num_new // 2
-            return left * (at - self._ends[half]) / (num_new - half)
+            return num_left * (at - self._ends[half]) / (num_new - half)
         planned = max(self.num_runs - self._num_before, 1)
-        return None if self.expect_s is None else self.expect_s * left / planned
+        return None if self.expect_s is None else self.expect_s * num_left / planned
 
 
 class TimeLeft(NamedTuple):
@@ -163,8 +163,8 @@ class LiveState:
             self._aim(record.spec)
         if record.failure is not None:
             key = cause_of(record.failure, record.message)
-            first = Cause(record.trial, record.failure, record.message)
-            cause = self.causes.setdefault(key, first)
+            new_cause = Cause(record.trial, record.failure, record.message)
+            cause = self.causes.setdefault(key, new_cause)
             cause.count += 1
             return cause
         if record.phase == "search":  # other phases repeat the best, or have other objectives
@@ -195,9 +195,9 @@ class LiveState:
     def time_left(self, at: float) -> TimeLeft | None:
         """Return the time left, including later phases, but no more than is left of the time
         budget; None if unknown."""
-        found = self.pace.left_s(at)
+        phase_s = self.pace.left_s(at)
         is_known = self.phase != "reference"  # the search follows, for an unknown time
-        work_s = found + self.after_s if is_known and found is not None else None
+        work_s = phase_s + self.after_s if is_known and phase_s is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):
             return TimeLeft(budget_s, is_budget=True)

@@ -29,17 +29,19 @@ def try_page(
         extras: further parts of the page.
     """
 
-    def tell(what: str, error: Exception, name: str = PAGE_FILE) -> None:
-        kept = StudyFiles(folder).write_error(name, "".join(traceback.format_exception(error)))
-        say(f"{what} ({fault_words(error)}); all else is there (traceback: {kept}).")
+    def tell(problem: str, error: Exception, name: str = PAGE_FILE) -> None:
+        traceback_file = StudyFiles(folder).write_error(
+            name, "".join(traceback.format_exception(error))
+        )
+        say(f"{problem} ({fault_words(error)}); all else is there (traceback: {traceback_file}).")
 
     try:
         # Late: importing matplotlib takes half a second, and fails with a wrong MPLBACKEND.
         from raybench.report.page.document import write_page
 
         def on_fault(title: str, error: Exception) -> None:
-            what = f"{PAGE_FILE}: the figure '{title}' could not be drawn"
-            tell(what, error, f"{PAGE_FILE} {title}")
+            problem = f"{PAGE_FILE}: the figure '{title}' could not be drawn"
+            tell(problem, error, f"{PAGE_FILE} {title}")
 
         return [write_page(results, folder, extras, on_fault)]
     except Exception as error:  # noqa: BLE001 (reported, and its traceback kept)

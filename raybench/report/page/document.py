@@ -66,17 +66,17 @@ class PageAnswer:
 
 def answer_of(results: Study, study: str) -> PageAnswer:
     """Return the summary of a study; `study` is the prefix of the HTML ids of its trials."""
-    found = summary_of(results)
-    (first, *rest), *others = found.conclusions
+    summary = summary_of(results)
+    (first, *further), *others = summary.conclusions
     steps: list[SuggestedStep] = []
     facts: list[tuple[str, str]] = []
     if results.study["study"].get("run"):
         facts = _facts_of_run(results)
     elif not results.is_scaling:
-        sure = found.confidence[:1].upper() + found.confidence[1:]
-        facts = [("Confidence", sure), ("Target", target_sentence(results))]
+        confidence = summary.confidence[:1].upper() + summary.confidence[1:]
+        facts = [("Confidence", confidence), ("Target", target_sentence(results))]
         steps = [
-            one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE_FILE)
+            step for step in next_steps(results, judge(results)) if not step.do.endswith(PAGE_FILE)
         ]
     if len(results.trials):
         facts.append(("Seconds of the study", ledger_line(results)))
@@ -85,17 +85,19 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         """Return a sentence in which names of trials are links."""
         return Markup(NAMED_TRIALS.sub(links, escaped(text)))
 
-    def links(found: re.Match[str]) -> str:
-        names = found[2].split(", ")
-        known = [trial_link(results, one, study) if one in results.runs else one for one in names]
-        return found[1] + ", ".join(known)
+    def links(match: re.Match[str]) -> str:
+        names = match[2].split(", ")
+        linked_names = [
+            trial_link(results, name, study) if name in results.runs else name for name in names
+        ]
+        return match[1] + ", ".join(linked_names)
 
     return PageAnswer(
         first,
         linked(first),
-        [linked(" ".join(one)) for one in (rest, *others) if one],
+        [linked(" ".join(paragraph)) for paragraph in (further, *others) if paragraph],
         [(name, linked(text)) for name, text in facts if text],
-        [linked(one) for one in (*unfinished(results), *found.caveats)],
+        [linked(caveat) for caveat in (*unfinished(results), *summary.caveats)],
         steps,
     )
 
@@ -192,8 +194,8 @@ def study_part(
     """Return the part of the page about a study, whose HTML id is `study`. See also `page_text`."""
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
-    own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
-    return StudyPart(study, name, answer_of(results, study), own_ids)
+    named_parts = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
+    return StudyPart(study, name, answer_of(results, study), named_parts)
 
 
 def _parts(
@@ -228,8 +230,8 @@ def _pictures(
             if kind.applies(results):
                 drawing = Markup(svg(kind.draw(results), f"{study}-{name}", kind.title))
                 table = table_of(kind.table(results), kind.title)
-                words = kind.title, kind.reading
-                pictures.append(PageFigure(f"{study}-{name}", *words, drawing, table))
+                heading = kind.title, kind.reading
+                pictures.append(PageFigure(f"{study}-{name}", *heading, drawing, table))
         except Exception as error:  # noqa: BLE001 (the page shows it, and on_fault keeps it)
             missing.append(f"{kind.title}: could not be drawn ({fault_words(error)}).")
             if on_fault is not None:
@@ -250,8 +252,8 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
 @cache
 def glossary() -> dict[str, dict[str, str]]:
     """Return the meaning of each term, grouped by subject; code is between backticks."""
-    found: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
-    return found
+    terms: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
+    return terms
 
 
 @cache
@@ -261,21 +263,21 @@ def _environment() -> Environment:
     def digest(content: str) -> str:
         return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda one: clean(one) if type(one) is str else one,
+        finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    made.filters |= {"escaped": escaped, "digest": digest}
-    how = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
-    made.policies["json.dumps_kwargs"] = how
+    environment.filters |= {"escaped": escaped, "digest": digest}
+    json_options = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = json_options
     for name, file in (("script", "page.js"), ("style", "page.css")):
-        made.globals[name] = Markup((HERE / file).read_text(encoding="utf-8"))
-    made.globals |= {"glossary": glossary(), "table_of": table_of}
-    return made
+        environment.globals[name] = Markup((HERE / file).read_text(encoding="utf-8"))
+    environment.globals |= {"glossary": glossary(), "table_of": table_of}
+    return environment
 
 
 def page_text(
@@ -289,34 +291,42 @@ def page_text(
         on_fault: called for a figure that cannot be drawn; the page names it and continues.
     """
     with uncollected():
-        names = unique_names([(one.name, one.place) for one in studies])
-        shown = [
-            study_part(one, f"s{number}", name, extras, on_fault)
-            for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
+        names = unique_names([(results.name, results.place) for results in studies])
+        study_parts = [
+            study_part(results, f"s{number}", name, extras, on_fault)
+            for number, (results, name) in enumerate(zip(studies, names, strict=True), 1)
         ]
-        if len(shown) == 1:
-            return _rendered(shown, f"Study {shown[0].name}")
+        if len(study_parts) == 1:
+            return _rendered(study_parts, f"Study {study_parts[0].name}")
         comparison = compared(list(zip(names, studies, strict=True)))
-        return _rendered(shown, f"{len(studies)} studies side by side", comparison)
+        return _rendered(study_parts, f"{len(studies)} studies side by side", comparison)
 
 
 def _rendered(
-    shown: Sequence[StudyPart], kind: str, comparison: PageComparison | None = None
+    study_parts: Sequence[StudyPart], kind: str, comparison: PageComparison | None = None
 ) -> str:
-    first = shown[0]
+    first = study_parts[0]
     headline: str = first.answer.headline
     title = f"{first.name}: {first.answer.title}"
     links = [(part.name, part.title) for part in first.parts]
     if comparison is not None:
         title = headline = comparison.headline
-        links = [("winners", "Winners"), *((one.id, one.name) for one in shown)]
-    trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
-    data = [(f"{one.study}-rows", one.rows) for one in trials]
-    data += [(f"{one.study}-details", one.details) for one in trials]
+        links = [("winners", "Winners"), *((study.id, study.name) for study in study_parts)]
+    trials = [
+        part.trials for study in study_parts for part in study.parts if part.trials is not None
+    ]
+    data = [(f"{table.study}-rows", table.rows) for table in trials]
+    data += [(f"{table.study}-details", table.details) for table in trials]
     links.append(("glossary", "Glossary"))
-    found = {"studies": shown, "title": title, "headline": headline, "kind": kind, "links": links}
+    variables = {
+        "studies": study_parts,
+        "title": title,
+        "headline": headline,
+        "kind": kind,
+        "links": links,
+    }
     page = _environment().get_template("page.html")
-    return page.render(**found, comparison=comparison, data=data)
+    return page.render(**variables, comparison=comparison, data=data)
 
 
 def write_page(
@@ -335,7 +345,7 @@ def write_comparison(studies: Sequence[Study], file: Path) -> Path:
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
     """Write a page of parts that belong to no single study. Raises UserError if that fails."""
-    parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
-    shown = StudyPart("s1", "Plan", PageAnswer(title, escaped(title), (), (), (), ()), parts)
-    write_out(file, _rendered([shown], "Plan"))
+    parts = [replace(part, name=f"extra-{number}") for number, part in enumerate(extras)]
+    study = StudyPart("s1", "Plan", PageAnswer(title, escaped(title), (), (), (), ()), parts)
+    write_out(file, _rendered([study], "Plan"))
     return file

@@ -58,8 +58,8 @@ def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = 
     `rest`."""
     first = frame.head(most)
     if len(frame) > most:
-        where = f"; {rest} holds all" if rest else ""
-        caption = f"{caption}: the first {most:,} of {len(frame):,} rows{where}"
+        remainder = f"; {rest} holds all" if rest else ""
+        caption = f"{caption}: the first {most:,} of {len(frame):,} rows{remainder}"
     heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
     columns = [_texts(first[name]) for name in first.columns]
     return HtmlTable(caption, heads, list(zip(*columns, strict=True)))
@@ -73,7 +73,9 @@ def _texts(column: pd.Series) -> list[str]:
             decimals = min(max(SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
             # Adding 0 turns -0 into 0.
             rounded = column.round(decimals) + 0.0
-            return [f"{one:,.{decimals}f}" if math.isfinite(one) else MISSING for one in rounded]
+            return [
+                f"{value:,.{decimals}f}" if math.isfinite(value) else MISSING for value in rounded
+            ]
     return [_cell(value) for value in column]
 
 
@@ -129,12 +131,12 @@ def columns_of(results: Study) -> list[Column]:
         head = {"title": clean(title), "kind": kind, "descending": descending, "marked": marked}
         return head, list(cells)
 
-    found = [column("trial", "text", trials["trial"])]
+    columns = [column("trial", "text", trials["trial"])]
     if results.target is not None:
         costs = trials["crossed_s"] * trials["num_workers"]
-        found.append(column("target after [s]", "seconds", trials["crossed_s"], marked=True))
-        found.append(column("worker-s", "seconds", costs, marked=True))
-    found += [
+        columns.append(column("target after [s]", "seconds", trials["crossed_s"], marked=True))
+        columns.append(column("worker-s", "seconds", costs, marked=True))
+    columns += [
         column(f"best {metric.words}", value, trials[metric.best_column], descending=is_max),
         column("framework", "text", trials["framework"]),
         column("workers", "count", trials["num_workers"]),
@@ -142,14 +144,14 @@ def columns_of(results: Study) -> list[Column]:
         column("optimizer", "text", trials["optimizer"]),
         column("learning rate", "rate", trials["learning_rate"]),
     ]
-    found += [column(key, *_kind_and_cells(trials[key])) for key in searched_columns(trials)]
+    columns += [column(key, *_kind_and_cells(trials[key])) for key in searched_columns(trials)]
     roles = [ROLES[run.role] for run in results.runs.values()]
-    found += [column("run for", "text", roles), column("state", "text", _states(trials))]
+    columns += [column("run for", "text", roles), column("state", "text", _states(trials))]
     if trials[metric.test_column].notna().any():
         tested = trials[metric.test_column]
-        found.append(column(f"test {metric.words}", value, tested, descending=is_max))
+        columns.append(column(f"test {metric.words}", value, tested, descending=is_max))
     return [
-        *found,
+        *columns,
         column("trained [s]", "seconds", trials["train_s"]),
         column("start to end [s]", "seconds", trials["wall_s"]),
         column("samples/s", "number", trials["samples_per_s"], descending=True),
@@ -185,8 +187,8 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
 
     Lists of runs are in the order `order`. `specs` holds indices into `settings`.
     """
-    every, metric, trials = list(results.runs.values()), results.metric, results.trials
-    runs = [every[place] for place in order]
+    all_runs, metric, trials = list(results.runs.values()), results.metric, results.trials
+    runs = [all_runs[place] for place in order]
     distinct: dict[tuple[str, str], int] = {}
     phases, curves, marks = (*PHASES, OTHER), _curves(results), _marks(results)
     return {
@@ -196,7 +198,7 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
         "target": results.target if results.is_timed else None,
         "phases": phases,
         "specs": [
-            [distinct.setdefault(one, len(distinct)) for one in settings]
+            [distinct.setdefault(setting, len(distinct)) for setting in settings]
             for settings in (settings_of(run.spec) for run in runs)
         ],
         "settings": list(distinct),
@@ -204,7 +206,7 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
         "walls": [_rounded(run.wall_s) for run in runs],
         "labels": [clean(label) for label in trials["config"].iloc[list(order)]],
         "notes": [
-            _notes(every[place], trials["unranked"].iloc[place], marks[place]) for place in order
+            _notes(all_runs[place], trials["unranked"].iloc[place], marks[place]) for place in order
         ],
         "curves": [curves.get(run.trial, [[], []]) for run in runs],
     }
@@ -225,24 +227,24 @@ def _rounded(value: float) -> float | None:
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
     """Return seconds and values of at most POINTS evaluations of each run's learning curve."""
-    found = {}
+    curves = {}
     for trial, curve in results.evaluations.items():
-        kept = curve[:: -(-len(curve) // POINTS) or 1]
-        found[trial] = [[_rounded(point.train_s) for point in kept]]
-        found[trial].append([_rounded(point.value) for point in kept])
-    return found
+        points = curve[:: -(-len(curve) // POINTS) or 1]
+        curves[trial] = [[_rounded(point.train_s) for point in points]]
+        curves[trial].append([_rounded(point.value) for point in points])
+    return curves
 
 
 def _marks(results: Study) -> list[bool]:
     """Return for each run whether its time to the target is interpolated."""
-    found: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
-    return found
+    marks: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
+    return marks
 
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
     """Return further facts about a run, each as [name, text]."""
     disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
-    said: dict[str, str | None] = {
+    facts: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
         "ended by": run.stop,
         "failed": run.failure and f"{run.failure}: {run.message or 'no message'}",
@@ -254,7 +256,7 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
         "hosts": ", ".join(sorted(set(run.hosts))),
         "devices": ", ".join(sorted(set(run.devices))),
     }
-    return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
+    return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in facts.items() if value]
 
 
 @dataclass(frozen=True)
@@ -302,37 +304,41 @@ class PageComparison:
     winners: HtmlTable
 
 
-def compared(named: Named) -> PageComparison:
+def compared(studies_by_name: Named) -> PageComparison:
     """Return the comparison of several studies."""
-    studies = [one for _, one in named]
-    if any(one.is_scaling for one in studies):
-        headline = f"{len(named)} studies side by side"
-    elif apart := differing(studies):
-        unlike = f"{len(named)} studies with different {' and '.join(apart)}"
-        headline = f"{unlike}: none is named the best of them"
+    studies = [results for _, results in studies_by_name]
+    if any(results.is_scaling for results in studies):
+        headline = f"{len(studies_by_name)} studies side by side"
+    elif differences := differing(studies):
+        phrase = f"{len(studies_by_name)} studies with different {' and '.join(differences)}"
+        headline = f"{phrase}: none is named the best of them"
     else:
-        headline = winner_sentence(named)
-    table = table_of(winners_table(named), "The winner of each study")
+        headline = winner_sentence(studies_by_name)
+    table = table_of(winners_table(studies_by_name), "The winner of each study")
     return PageComparison(headline, table)
 
 
 def conditions(results: Study) -> dict[str, str]:
     """Return the conditions of a study as text, by the keys of COMPARED_CONDITIONS."""
     study, dataset = results.study["study"], results.study["study"].get("dataset") or {}
-    known = {key: one for key, one in dataset.items() if key not in DERIVED_KEYS and one}
+    dataset_keys = {
+        key: value for key, value in dataset.items() if key not in DERIVED_KEYS and value
+    }
     return {
         "metric": results.metric.words,
         "target": target_in_words(results) if results.is_timed else "best at the budget",
         "workload": str(study.get("workload")),
-        "dataset": ", ".join(f"{key} {value}" for key, value in known.items()),
+        "dataset": ", ".join(f"{key} {value}" for key, value in dataset_keys.items()),
     }
 
 
 def differing(studies: Sequence[Study]) -> list[str]:
     """Return the names of the conditions of COMPARED_CONDITIONS in which studies differ."""
-    found = [conditions(one) for one in studies]
+    all_conditions = [conditions(results) for results in studies]
     return [
-        words for key, words in COMPARED_CONDITIONS.items() if len({one[key] for one in found}) > 1
+        words
+        for key, words in COMPARED_CONDITIONS.items()
+        if len({by_key[key] for by_key in all_conditions}) > 1
     ]
 
 
@@ -355,30 +361,34 @@ def winners_table(studies: Named) -> pd.DataFrame:
     rows = []
     for name, results in studies:
         row: dict[str, Any] = {"study": name, "fastest or best": "none"}
-        one, metric, where = _winner(results), results.metric, conditions(results)
-        if one is not None:
-            judged, *ends = _judged(results, one)
-            row["fastest or best"] = f"{one['config']} (trial {one['trial']})"
-            row["seconds to target"] = judged if results.is_timed else math.nan
+        winner, metric, condition = _winner(results), results.metric, conditions(results)
+        if winner is not None:
+            result, *ends = _judged(results, winner)
+            row["fastest or best"] = f"{winner['config']} (trial {winner['trial']})"
+            row["seconds to target"] = result if results.is_timed else math.nan
             form = (lambda end: f"{end:.3g}") if results.is_timed else metric.shown
             row["90 %"] = " to ".join(map(form, ends)) if all(map(math.isfinite, ends)) else None
-            row["worker-seconds"] = one["worker_seconds"]
-            row["value"] = f"{metric.words} {metric.shown(one[metric.best_column])}"
-            row["confirmed"] = bool(one["is_confirmed"])
-        row |= {"target": where["target"], "model": where["workload"], "data": where["dataset"]}
+            row["worker-seconds"] = winner["worker_seconds"]
+            row["value"] = f"{metric.words} {metric.shown(winner[metric.best_column])}"
+            row["confirmed"] = bool(winner["is_confirmed"])
+        row |= {
+            "target": condition["target"],
+            "model": condition["workload"],
+            "data": condition["dataset"],
+        }
         rows.append(row | {"runs": len(results.runs)})
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
 def winner_sentence(studies: Named) -> str:
     """Return which study has the best winner, and whether its 90 % interval overlaps any other."""
-    found = [(name, one, row) for name, one in studies if (row := _winner(one)) is not None]
-    if not found:
+    winners = [(name, study, row) for name, study in studies if (row := _winner(study)) is not None]
+    if not winners:
         return f"None of the {len(studies)} studies has an answer yet."
     results = studies[0][1]
     sign = 1 if results.is_timed else -results.metric.sign
     rows = sorted(
-        ((name, *_judged(one, row), row["is_confirmed"]) for name, one, row in found),
+        ((name, *_judged(study, row), row["is_confirmed"]) for name, study, row in winners),
         key=lambda row: sign * row[1],
     )
     (best, value, low, high, _), *others = rows
@@ -390,12 +400,12 @@ def winner_sentence(studies: Named) -> str:
         head = f"{what}: {best}, {metric.words} {metric.shown(value)}"
     if not others:
         return f"{head}; no other study has an answer."
-    said = duration if results.is_timed else results.metric.shown
-    against = ", ".join(f"{said(row[1])} ({row[0]})" for row in others[:3])
+    form = duration if results.is_timed else results.metric.shown
+    against = ", ".join(f"{form(row[1])} ({row[0]})" for row in others[:3])
     if not all(is_confirmed for *_, is_confirmed in rows):
-        sure = "not all of them are confirmed"
+        certainty = "not all of them are confirmed"
     elif any(low <= row[3] and row[2] <= high for row in others):
-        sure = "their 90 % intervals overlap, so the difference may be chance"
+        certainty = "their 90 % intervals overlap, so the difference may be chance"
     else:
-        sure = "their 90 % intervals do not overlap"
-    return f"{head}, against {against}; {sure}."
+        certainty = "their 90 % intervals do not overlap"
+    return f"{head}, against {against}; {certainty}."
