@@ -129,7 +129,9 @@ class Study:
             found = [held(world.run(0.8)[0], 1, metric) for _ in range(3)]
             least = base.beyond(metric, MARGIN_WITH_TEST_SPLIT) if self.knows else None
             try:
-                target = target_from([one or 0.0 for one in found], base.value, metric, least=least)
+                target = target_from(
+                    [one or 0.0 for one in found], base.value, metric, by_chance=least
+                )
             except UserError:
                 return False
         self.objective = Objective(

@@ -48,7 +48,7 @@ class Axes:
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
-        self._known = known_values(fixed, {})
+        self._fixed_values = known_values(fixed, {})
         self._categories: dict[str, dict[str, int]] = {}
         self._numbers: dict[str, tuple[float, float, bool]] = {}
         """Smallest and largest value by key, and whether the scale is logarithmic."""
@@ -73,8 +73,8 @@ class Axes:
 
     def point(self, values: Values) -> Array:
         """Return the point of a configuration, shape [axes]."""
-        found = [float(self._category(key, values.get(key))) for key in self._categories]
-        return np.array([*found, *(self._number(key, values) for key in self._numbers)])
+        categories = [float(self._category(key, values.get(key))) for key in self._categories]
+        return np.array([*categories, *(self._number(key, values) for key in self._numbers)])
 
     def points(self, configurations: Iterable[Values]) -> Array:
         """Return the points of configurations, shape [n, axes]."""
@@ -92,8 +92,8 @@ class Axes:
             self._numbers[key] = low, high, is_log and low > 0
 
     def _category(self, key: str, value: Any) -> int:
-        known = self._categories[key]
-        return known.setdefault(identity(value), len(known))
+        indices = self._categories[key]
+        return indices.setdefault(identity(value), len(indices))
 
     def _number(self, key: str, values: Values) -> float:
         value = values.get(key)
@@ -101,7 +101,11 @@ class Axes:
             return math.nan
         low, high, is_log = self._numbers[key]
         if key == "learning_rate":
-            return math.log(value / default_rate_of(values, self._known)) if value > 0 else math.nan
+            return (
+                math.log(value / default_rate_of(values, self._fixed_values))
+                if value > 0
+                else math.nan
+            )
         if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
             return math.log(value / low)
         if is_log:
@@ -113,16 +117,16 @@ class Axes:
         return AXIS_LENGTH * (value - low) / (high - low)
 
 
-def default_rate_of(values: Values, known: Values) -> float:
+def default_rate_of(values: Values, fixed_values: Values) -> float:
     """Return the default learning rate for an optimizer and batch size; 1 if unknown.
 
     Args:
         values: The sampled values.
-        known: Values of the keys that are not searched.
+        fixed_values: Values of the keys that are not searched.
     """
 
     def value(key: str) -> Any:
-        return values[key] if key in values else known[key]
+        return values[key] if key in values else fixed_values[key]
 
     if (optimizer := value("optimizer")) not in BASE_RATES:
         return 1.0
@@ -137,15 +141,20 @@ class ConfigurationSpace:
 
     Args:
         space: The sampled space.
-        known: Values of the keys that are not searched.
+        fixed_values: Values of the keys that are not searched.
         rng: Random number generator.
         widen: Whether learning rates may lie up to a factor of WIDENING outside of their range.
     """
 
     def __init__(
-        self, space: Space, known: dict[str, Any], rng: np.random.Generator, *, widen: bool = False
+        self,
+        space: Space,
+        fixed_values: dict[str, Any],
+        rng: np.random.Generator,
+        *,
+        widen: bool = False,
     ) -> None:
-        self._space, self._known, self._rng, self._widen = space, known, rng, widen
+        self._space, self._fixed_values, self._rng, self._widen = space, fixed_values, rng, widen
 
     def draw(self, given: Values | None = None) -> dict[str, Any]:
         """Return a random configuration, uniform on the scale of each range.
@@ -158,20 +167,21 @@ class ConfigurationSpace:
             if given is not None and key in given:
                 values[key] = given[key]
             else:
-                simple = resolve(dimension, {**self._known, **values})
+                simple = resolve(dimension, {**self._fixed_values, **values})
                 values[key] = _draw_one(simple, self._rng)
         return values
 
     def lies_inside(self, values: Values) -> bool:
         """Return whether each value lies in its dimension, given the other values."""
-        known = {**self._known, **values}
+        all_values = {**self._fixed_values, **values}
         return all(
-            lies_in(key, self._simple(key, known), values[key], known) for key in self._space
+            lies_in(key, self._simple(key, all_values), values[key], all_values)
+            for key in self._space
         )
 
-    def _simple(self, key: str, known: dict[str, Any]) -> Simple:
+    def _simple(self, key: str, other_values: dict[str, Any]) -> Simple:
         """Return the dimension of a key given other values; `widen` widens the learning rate's."""
-        simple = resolve(self._space[key], known)
+        simple = resolve(self._space[key], other_values)
         if key == "learning_rate" and self._widen and isinstance(simple, Range):
             low = simple.low / WIDENING if simple.log else simple.low
             return replace(simple, low=low, high=simple.high * WIDENING)
@@ -180,33 +190,35 @@ class ConfigurationSpace:
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """Return configurations that differ from `values` in one key. With another batch size, also
         return one with the learning rate changed by the scaling rule."""
-        found = []
+        neighbors = []
         for key in self._space:
-            simple = self._simple(key, {**self._known, **values})
+            simple = self._simple(key, {**self._fixed_values, **values})
             if isinstance(simple, Range):
-                found += [
+                neighbors += [
                     values | {key: neighbor} for neighbor in _neighbors_of(simple, values[key])
                 ]
                 continue
             options = list(possible_values(simple))
-            at = next(
+            index = next(
                 i for i, option in enumerate(options) if is_one_of(key, values[key], [option])
             )
-            for other in (at - 1, at + 1):
+            for other in (index - 1, index + 1):
                 if 0 <= other < len(options):
                     neighbor = values | {key: options[other]}
-                    found.append(neighbor)
+                    neighbors.append(neighbor)
                     if key in (GLOBAL_BATCH, "batch_size_per_worker"):
-                        found += self._with_its_rate(values, neighbor)
-        return [neighbor for neighbor in found if self.lies_inside(neighbor)]
+                        neighbors += self._with_its_rate(values, neighbor)
+        return [neighbor for neighbor in neighbors if self.lies_inside(neighbor)]
 
     def _with_its_rate(
         self, values: dict[str, Any], neighbor: dict[str, Any]
     ) -> list[dict[str, Any]]:
         if "learning_rate" not in values:
             return []
-        ratio = default_rate_of(neighbor, self._known) / default_rate_of(values, self._known)
-        simple = self._simple("learning_rate", {**self._known, **neighbor})
+        ratio = default_rate_of(neighbor, self._fixed_values) / default_rate_of(
+            values, self._fixed_values
+        )
+        simple = self._simple("learning_rate", {**self._fixed_values, **neighbor})
         rate = nearest_rate(simple, values["learning_rate"] * ratio)
         return [neighbor | {"learning_rate": rate}]
 

@@ -54,26 +54,26 @@ class Candidates:
 
     def first(self, count: int) -> list[Cost]:
         """Return the first `count` of each list, without duplicates."""
-        both = [*self.fastest[:count], *self.cheapest[:count]]
-        return list({cost.trial: cost for cost in both}.values())
+        costs = [*self.fastest[:count], *self.cheapest[:count]]
+        return list({cost.trial: cost for cost in costs}.values())
 
 
-def _dissimilar(costs: list[Cost], most: int) -> list[Cost]:
-    """Return the first `most` runs, without those similar (`are_similar`) to an earlier run."""
-    kept: list[Cost] = []
+def _dissimilar(costs: list[Cost], number: int) -> list[Cost]:
+    """Return the first `number` runs, without those similar (`are_similar`) to an earlier run."""
+    chosen: list[Cost] = []
     for cost in costs:
-        if len(kept) < most and not any(are_similar(cost.spec, other.spec) for other in kept):
-            kept.append(cost)
-    return kept
+        if len(chosen) < number and not any(are_similar(cost.spec, other.spec) for other in chosen):
+            chosen.append(cost)
+    return chosen
 
 
-def are_similar(one: RunSpec, other: RunSpec) -> bool:
+def are_similar(spec: RunSpec, other: RunSpec) -> bool:
     """Return whether two runs differ at most in the seed and in learning rates within a factor of
     SIMILAR_RATE."""
-    if abs(math.log(one.learning_rate / other.learning_rate)) >= math.log(SIMILAR_RATE):
+    if abs(math.log(spec.learning_rate / other.learning_rate)) >= math.log(SIMILAR_RATE):
         return False
-    same = {"learning_rate": other.learning_rate, "seed": other.seed}
-    return one.model_copy(update=same) == other
+    changes = {"learning_rate": other.learning_rate, "seed": other.seed}
+    return spec.model_copy(update=changes) == other
 
 
 class Plan(NamedTuple):
@@ -98,7 +98,7 @@ class ConfirmBudget:
     """Value of the metric before training, if the objective does not state it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
-    _found: tuple[Candidates, list[Cost]] | None = None
+    _cached: tuple[Candidates, list[Cost]] | None = None
     """Candidates and winners, until another run is added."""
     _overhead_s: dict[str, float] = field(default_factory=dict)
     """Fewest seconds of a run in the phases PHASES_ONCE and PHASES_PER_EVALUATION, by framework."""
@@ -106,7 +106,7 @@ class ConfirmBudget:
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
         planned = stages(max(self.study.confirm.race, self.least_race))
-        self._most = planned[0][0] if planned else 0
+        self._num_candidates = planned[0][0] if planned else 0
 
     def learn(
         self, runs: Iterable[RunRecord], curves: Mapping[str, list[Evaluation]] | None = None
@@ -151,7 +151,7 @@ class ConfirmBudget:
         if self.study.price is not None:
             worker_seconds *= 1 + overhead_s / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
-        self._costs[record.trial], self._found = cost, None
+        self._costs[record.trial], self._cached = cost, None
 
     @property
     def _is_timed(self) -> bool:
@@ -167,7 +167,7 @@ class ConfirmBudget:
         return self._candidates_and_winners()[1]
 
     def _candidates_and_winners(self) -> tuple[Candidates, list[Cost]]:
-        if self._found is None:
+        if self._cached is None:
             by_model: dict[tuple[str, ...], list[Cost]] = {}
             for cost in sorted(self._costs.values(), key=lambda cost: cost.rank):
                 if self._typical.objection(cost.layout) is None:
@@ -176,10 +176,13 @@ class ConfirmBudget:
             by_cost = (
                 sorted(fastest, key=lambda cost: cost.worker_seconds) if self._is_timed else []
             )
-            found = Candidates(_dissimilar(fastest, self._most), _dissimilar(by_cost, self._most))
+            candidates = Candidates(
+                _dissimilar(fastest, self._num_candidates),
+                _dissimilar(by_cost, self._num_candidates),
+            )
             others = [costs[0] for costs in list(by_model.values())[1:]]
-            self._found = found, [*found.first(1), *others] if found.fastest else []
-        return self._found
+            self._cached = candidates, [*candidates.first(1), *others] if candidates.fastest else []
+        return self._cached
 
     def is_comparable(self, record: RunRecord) -> bool:
         """Return whether a repeated run ran on its trial's GPU model and a usual node layout; True
@@ -193,13 +196,13 @@ class ConfirmBudget:
 
     def alone_s(self, cost: Cost) -> float:
         """Return the expected seconds of a run alone on the machine, times SOLO_SLACK if timed."""
-        longer = SOLO_SLACK if self._is_timed else 1.0
-        return longer * (cost.train_s + self._overhead_s[cost.spec.framework])
+        slack = SOLO_SLACK if self._is_timed else 1.0
+        return slack * (cost.train_s + self._overhead_s[cost.spec.framework])
 
     def _race_run_s(self, cost: Cost) -> float:
         """Return the expected seconds of a race run, divided by the number of concurrent runs."""
-        longer = RACE_SLACK if self._is_timed else 1.0
-        run_s = longer * (cost.train_s + self._overhead_s[cost.spec.framework])
+        slack = RACE_SLACK if self._is_timed else 1.0
+        run_s = slack * (cost.train_s + self._overhead_s[cost.spec.framework])
         return run_s / self.at_once(cost.spec)
 
     def race_s(self, number: int) -> float:
@@ -208,13 +211,13 @@ class ConfirmBudget:
 
     def _rounds(self, number: int) -> list[list[Cost]]:
         """Return the candidates of each round of a race in which none drops out."""
-        found = list[list[Cost]]()
+        rounds = list[list[Cost]]()
         for count, runs in stages(number):
             racing = self.candidates().first(count)
-            found += [racing] * runs
+            rounds += [racing] * runs
             if len(racing) == 1:
                 break  # the race is over
-        return found
+        return rounds
 
     def race_runs(self, number: int) -> int:
         """Return the largest number of runs of a race for the fastest and one for the cheapest with
@@ -239,7 +242,7 @@ class ConfirmBudget:
             answered: Confirmation runs of an earlier session, which are not repeated.
             left_s: Remaining seconds.
         """
-        wanted = self.study.confirm
+        confirm = self.study.confirm
         if not self.winners():
             return Plan(0, 0)
         raced_s = alone_s = 0.0
@@ -249,13 +252,15 @@ class ConfirmBudget:
                 raced_s += self._race_run_s(cost)
             elif cost is not None:
                 alone_s += self.alone_s(cost)
-        left_s += min(raced_s, self.race_s(wanted.race)) + min(alone_s, self.fresh_s(wanted.fresh))
+        left_s += min(raced_s, self.race_s(confirm.race)) + min(
+            alone_s, self.fresh_s(confirm.fresh)
+        )
         if self.confirming_s() <= left_s:
-            return Plan(wanted.race, wanted.fresh)
+            return Plan(confirm.race, confirm.fresh)
         fresh = 1
-        while fresh < wanted.fresh and self.fresh_s(fresh + 1) <= MOST_FRESH * left_s:
+        while fresh < confirm.fresh and self.fresh_s(fresh + 1) <= MOST_FRESH * left_s:
             fresh += 1
-        race = wanted.race
+        race = confirm.race
         while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
             race -= 1
         # One run is worth trying even without the slack.
@@ -269,9 +274,9 @@ class ConfirmBudget:
         `answered`: such runs of an earlier session, which are not repeated."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
-        found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
+        fitting = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
         is_worth_it = bool(expected) and next(iter(expected.values())) < SOLO_SLACK * left_s
-        return (1, 1) if found == (0, 0) and is_worth_it else found
+        return (1, 1) if fitting == (0, 0) and is_worth_it else fitting
 
     def reserve_s(self) -> float:
         """Return the seconds of the time budget to reserve for the confirmation."""
@@ -295,10 +300,10 @@ def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, in
         repeats: Largest number of repeats.
         left_s: Remaining seconds.
     """
-    found = [
+    options = [
         (count, times)
         for count in range(1, len(run_s) + 1)
         for times in range(1, repeats + 1)
         if times * sum(run_s[:count]) <= left_s
     ]
-    return max(found, key=lambda option: (option[0] * option[1], option[1]), default=(0, 0))
+    return max(options, key=lambda option: (option[0] * option[1], option[1]), default=(0, 0))

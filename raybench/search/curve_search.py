@@ -111,13 +111,13 @@ class CurveSearch:
         num_earlier: int = 0,
     ) -> None:
         self._study, self._space, self._placer, self._policy = study, space, placer, policy
-        objective, self._known = study.objective, known_values(study.fixed, {})
+        objective, self._fixed_values = study.objective, known_values(study.fixed, {})
         self._objective = objective
         self._metric, self._is_timed = objective.judged_by, objective.kind == TIME
         self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
         self._configurations = ConfigurationSpace(
-            space, self._known, self._rng, widen=study.search.widen
+            space, self._fixed_values, self._rng, widen=study.search.widen
         )
         sign, base = self._metric.sign, objective.baseline_value
         self.model = CurveModel(
@@ -177,23 +177,25 @@ class CurveSearch:
         )
         expected *= self._shares_of_wait(candidates, points)
         expected[self._num_runs(points) >= self._policy.most_runs] = -1.0
-        return [candidates[at] for at in np.argsort(-expected, kind="stable")]
+        return [candidates[index] for index in np.argsort(-expected, kind="stable")]
 
     def _num_runs(self, points: Array) -> Array:
         """Return how many trials of this study each configuration has had so far, shape [n]."""
-        if not (names := self._own_trials):
+        if not (names := self._study_trials):
             return np.zeros(len(points))
-        ran = np.array([self.model.curves[name].point for name in names])
-        apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
-        return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
+        run_points = np.array([self.model.curves[name].point for name in names])
+        distances = np.abs(
+            np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(run_points, nan=-99)
+        )
+        return np.asarray((distances <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, configurations: Sequence[dict[str, Any]]) -> None:
         """Begin with configurations known to be good, given best first; every second one of the
         first trials remains random."""
-        apart: dict[str, dict[str, Any]] = {}
+        distinct: dict[str, dict[str, Any]] = {}
         for values in configurations:
-            apart.setdefault(identity(values), values)
-        self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
+            distinct.setdefault(identity(values), values)
+        self._starts = [*list(distinct.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
         """Return the configuration of one of the first trials: in turn a good one (from earlier
@@ -204,7 +206,7 @@ class CurveSearch:
         return start
 
     @property
-    def _own_trials(self) -> list[str]:
+    def _study_trials(self) -> list[str]:
         """Names of this study's trials in the model."""
         return [name for name in self.model.modeled if name not in self._earlier]
 
@@ -217,21 +219,21 @@ class CurveSearch:
         return min(drawn, key=lambda values: min(p.num_workers for p in placements(values)))
 
     def _candidates(self) -> list[dict[str, Any]]:
-        found = [self._configurations.draw() for _ in range(self._policy.num_candidates)]
+        candidates = [self._configurations.draw() for _ in range(self._policy.num_candidates)]
         for values in self._best(self._policy.num_best):
-            found += [values, *self._configurations.around(values)]
-        return found
+            candidates += [values, *self._configurations.around(values)]
+        return candidates
 
     def _best(self, number: int) -> list[dict[str, Any]]:
         """Return the tried configurations predicted to be the fastest, if inside the space."""
         names = self.model.modeled
-        found: dict[str, dict[str, Any]] = {}
-        for at in np.argsort(self.means_of(names)):
-            values = self._values[names[at]]
-            found.setdefault(str(values), values)
-            if len(found) == number:
+        best: dict[str, dict[str, Any]] = {}
+        for index in np.argsort(self.means_of(names)):
+            values = self._values[names[index]]
+            best.setdefault(str(values), values)
+            if len(best) == number:
                 break
-        return [values for values in found.values() if self._configurations.lies_inside(values)]
+        return [values for values in best.values() if self._configurations.lies_inside(values)]
 
     # Observations.
 
@@ -339,7 +341,7 @@ class CurveSearch:
         """Return whether a trial may become the best in seconds or worker-seconds."""
         cap = self._study.search.cap_factor
         if self._is_exact:
-            best = self._least(axis) if self._reached else None
+            best = self._best_measured(axis) if self._reached else None
         else:
             best = self.best_log_seconds(axis)
         if best is None:
@@ -352,9 +354,11 @@ class CurveSearch:
         if self._is_exact or not self.model.curves[trial].amounts:
             return Decision.CONTINUE
         is_early = self._is_timed and not self._reached
-        most = self._policy.stop_early if is_early else self._policy.stop
+        num_deviations = self._policy.stop_early if is_early else self._policy.stop
         mean, variance = self.model.posterior(trial)
-        is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
+        is_slow = mean + offset - best > num_deviations * math.sqrt(
+            variance + self.model.settings.floor**2
+        )
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
@@ -372,12 +376,12 @@ class CurveSearch:
     def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
         """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
         that reached it, or among all trials if none has; None without trials."""
-        if not (names := self._own_trials):
+        if not (names := self._study_trials):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, axis).min())
 
-    def _least(self, axis: Axis) -> float:
+    def _best_measured(self, axis: Axis) -> float:
         """Return the smallest log seconds (or worker-seconds) to target, from measured amounts."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], axis)
@@ -388,7 +392,7 @@ class CurveSearch:
         if not self._reached:
             return []
         times = self.means_of(self._reached)
-        return [self._reached[at] for at in np.argsort(times, kind="stable")]
+        return [self._reached[index] for index in np.argsort(times, kind="stable")]
 
     def expected_log_s(self, trial: str) -> float | None:
         """Return the predicted log seconds to target of a trial; None if unknown."""
@@ -412,15 +416,16 @@ class CurveSearch:
         is_cost = axis == "worker_seconds"
         if self._placer is None:
             workers = [
-                values.get("num_workers", self._known["num_workers"]) for values in configurations
+                values.get("num_workers", self._fixed_values["num_workers"])
+                for values in configurations
             ]
             return np.log(workers if is_cost else np.ones(len(configurations)))
         rates = [
-            [seconds * (workers if is_cost else 1) for workers, seconds in found]
-            for found in self._seconds_per_sample(configurations)
+            [seconds * (workers if is_cost else 1) for workers, seconds in speeds]
+            for speeds in self._seconds_per_sample(configurations)
         ]
-        least = min((rate for found in rates for rate in found), default=1.0)
-        return np.log([min(found, default=least) for found in rates])
+        lowest = min((rate for placements in rates for rate in placements), default=1.0)
+        return np.log([min(placements, default=lowest) for placements in rates])
 
     def _seconds_per_sample(
         self, configurations: Sequence[Values]
@@ -428,30 +433,30 @@ class CurveSearch:
         """Return for each configuration the pairs (workers, seconds per sample) of its placements
         whose speed can be predicted."""
         assert self._placer is not None
-        known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+        speeds: dict[tuple[str, ...], list[tuple[int, float]]] = {}
         keys = [tuple(str(values.get(key)) for key in SPEED_SETTINGS) for values in configurations]
         for key, values in zip(keys, configurations, strict=True):
-            if key not in known:
-                optimizer = values.get("optimizer", self._known["optimizer"])
-                known[key] = self._placer.seconds_per_sample(optimizer, dict(values))
-        return [known[key] for key in keys]
+            if key not in speeds:
+                optimizer = values.get("optimizer", self._fixed_values["optimizer"])
+                speeds[key] = self._placer.seconds_per_sample(optimizer, dict(values))
+        return [speeds[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
         """Return for each configuration its shortest training time divided by its shortest time
         including the wait for workers, shape [n]. Workers are idle while a trial waits for more."""
-        found = np.ones(len(candidates))
+        shares = np.ones(len(candidates))
         if self._placer is None:
-            return found
+            return shares
         amounts = np.exp(self.model.means(points))
         counts = {placement.num_workers for placement in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
         rates_by_candidate = self._seconds_per_sample(candidates)
-        for at, (rates, amount) in enumerate(zip(rates_by_candidate, amounts, strict=True)):
+        for index, (rates, amount) in enumerate(zip(rates_by_candidate, amounts, strict=True)):
             if rates:
-                least = min(amount * seconds for _, seconds in rates)
-                ends = min(wait_s[workers] + amount * seconds for workers, seconds in rates)
-                found[at] = least / ends
-        return found
+                train_s = min(amount * seconds for _, seconds in rates)
+                total_s = min(wait_s[workers] + amount * seconds for workers, seconds in rates)
+                shares[index] = train_s / total_s
+        return shares
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
         """Return the predicted remaining training seconds of a running trial. 0 if its speed is
@@ -459,11 +464,11 @@ class CurveSearch:
         if self._placer is None or (seconds := self._placer.own_seconds_per_sample(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
-        most = max(self._study.objective.max_train_seconds - train_s, 0.0)
+        limit_s = max(self._study.objective.max_train_seconds - train_s, 0.0)
         if not self.model.is_known:
-            return most
+            return limit_s
         amount = math.exp(self._mean_of(trial))
-        return min(max(amount - samples, LEAST_LEFT * amount) * seconds, most)
+        return min(max(amount - samples, LEAST_LEFT * amount) * seconds, limit_s)
 
     def _mean_of(self, trial: str) -> float:
         """Return the predicted log amount to target of a running trial."""
@@ -478,5 +483,7 @@ class CurveSearch:
         if "learning_rate" not in self._axes.numbers:
             return np.zeros(len(points))
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")
-        off = (np.nan_to_num(points[:, axis]) - self._policy.best_rate) / self._policy.rate_width
-        return np.asarray(np.minimum(0.5 * off**2, self._policy.most_off))
+        distances = (
+            np.nan_to_num(points[:, axis]) - self._policy.best_rate
+        ) / self._policy.rate_width
+        return np.asarray(np.minimum(0.5 * distances**2, self._policy.most_off))

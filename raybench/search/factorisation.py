@@ -56,23 +56,23 @@ class Factors:
         """The space without speed keys, with GLOBAL_BATCH."""
         self.all_placements = placements
         """Placements of all global batches."""
-        self._given = [key for key in ("framework", "precision") if key in sampled]
+        self._sampled_keys = [key for key in ("framework", "precision") if key in sampled]
         """Keys of a placement that are sampled."""
-        self._found: dict[tuple[object, ...], list[Placement]] = {}
+        self._placements_by_key: dict[tuple[object, ...], list[Placement]] = {}
         for placement in sorted(placements, key=lambda placement: -placement.num_workers):
-            key = placement.samples, *(getattr(placement, name) for name in self._given)
-            self._found.setdefault(key, []).append(placement)
+            key = placement.samples, *(getattr(placement, name) for name in self._sampled_keys)
+            self._placements_by_key.setdefault(key, []).append(placement)
 
     def of_values(self, values: dict[str, Any]) -> list[Placement]:
         """Return all placements of a sampled configuration (with GLOBAL_BATCH), most workers
         first."""
-        key = values[GLOBAL_BATCH], *(values[name] for name in self._given)
-        return list(self._found.get(key, []))
+        key = values[GLOBAL_BATCH], *(values[name] for name in self._sampled_keys)
+        return list(self._placements_by_key.get(key, []))
 
     def of_spec(self, spec: RunSpec) -> list[Placement]:
         """Return all placements with a run spec's global batch size; see `of_values`."""
-        key = spec.global_batch_size, *(getattr(spec, name) for name in self._given)
-        return list(self._found.get(key, []))
+        key = spec.global_batch_size, *(getattr(spec, name) for name in self._sampled_keys)
+        return list(self._placements_by_key.get(key, []))
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
         elif GLOBAL_BATCH not in sampled and len(products) > 1:
             powers = Powers(products[0], products[-1])
             # A sampler knows the order of powers of two, but not that of choices.
-            is_row = list(powers.values()) == products
-            sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
+            is_power_range = list(powers.values()) == products
+            sampled[GLOBAL_BATCH] = powers if is_power_range else Choices(tuple(products))
     if len(products) == 1:  # the same for every configuration
         sampled[GLOBAL_BATCH] = Choices((products[0],))
     return Factors(sampled, placements)

@@ -128,22 +128,22 @@ class StepTime:
         widths = np.maximum(design.max(axis=0), 1.0)
         # If each optimizer was measured at one batch size, optimizer and batch effects cannot be
         # separated; the penalty assigns the difference to the batch.
-        pull = np.zeros((len(optimizers), design.shape[1]))
-        pull[:, -len(optimizers) :] = (
+        penalty = np.zeros((len(optimizers), design.shape[1]))
+        penalty[:, -len(optimizers) :] = (
             np.eye(len(optimizers)) * OPTIMIZER_PENALTY / np.median(seconds)
         )
-        rows = np.vstack([design * scale[:, None], pull]) / widths
-        found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
+        rows = np.vstack([design * scale[:, None], penalty]) / widths
+        coefficients = nnls(rows, np.append(seconds * scale, np.zeros(len(penalty))))[0] / widths
 
         @cache
         def step_s(setup: Setup) -> float:
-            predicted = max(float(row(setup) @ found), 1e-9)
-            num, spent_s = totals.get(setup, (0.0, 0.0))
-            weight = num / (num + OWN_STEPS)
+            predicted = max(float(row(setup) @ coefficients), 1e-9)
+            steps, spent_s = totals.get(setup, (0.0, 0.0))
+            weight = steps / (steps + OWN_STEPS)
             return (
                 predicted
-                if not num
-                else float(predicted ** (1 - weight) * (spent_s / num) ** weight)
+                if not steps
+                else float(predicted ** (1 - weight) * (spent_s / steps) ** weight)
             )
 
         return step_s
@@ -174,7 +174,7 @@ class Placer:
         self.factors, self.wait_s = factors, wait_s
         self._is_feasible = is_feasible
         self._model = StepTime()
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._totals: dict[str, tuple[int, float]] = {}
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
@@ -185,10 +185,10 @@ class Placer:
         self._typical_s = dict(TYPICAL_COMPILE_S)
         self._trained_s = 0.0
         """Training seconds of all trials so far."""
-        self._every = factors.all_placements
-        self._counts = {placement.num_workers for placement in self._every}
+        self._all_placements = factors.all_placements
+        self._counts = {placement.num_workers for placement in self._all_placements}
         self._uncompiled = {
-            placement.framework for placement in self._every if placement.compile == "none"
+            placement.framework for placement in self._all_placements if placement.compile == "none"
         }
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
@@ -200,10 +200,10 @@ class Placer:
             samples: Training samples so far, of all workers.
             train_s: Training seconds so far.
         """
-        before = self._seen.get(trial, (0, 0.0))
+        before = self._totals.get(trial, (0, 0.0))
         if samples <= before[0]:
             return
-        self._seen[trial] = samples, train_s
+        self._totals[trial] = samples, train_s
         self._trained_s += train_s - before[1]
         self._probing.pop(trial, None)
         self._model.observe(
@@ -233,12 +233,14 @@ class Placer:
         if not timed:  # all are being probed or have to wait: take the fewest workers
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
-        paying = {
+        efficient = {
             option: seconds
             for option, seconds in timed.items()
             if cost / (option.num_workers * seconds) >= EFFICIENT
         }
-        return min(paying, key=lambda option: paying[option] + self.wait_s(option.num_workers))
+        return min(
+            efficient, key=lambda option: efficient[option] + self.wait_s(option.num_workers)
+        )
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
         """Return the seconds that a trial of median length takes, compilation included."""
@@ -253,8 +255,8 @@ class Placer:
         if spec.compile != "none":
             lane = _lane(spec.placement)
             self._compile_s[lane] = min(compile_s, self._compile_s.get(lane, compile_s))
-            if (new := (lane, spec.batch_size_per_worker)) not in self._first_compile_s:
-                self._first_compile_s[new] = self._typical_s[spec.compile] = compile_s
+            if (key := (lane, spec.batch_size_per_worker)) not in self._first_compile_s:
+                self._first_compile_s[key] = self._typical_s[spec.compile] = compile_s
 
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
         """Return the training time on each predictable placement, relative to that on the spec's
@@ -269,14 +271,14 @@ class Placer:
         Placements in lanes (`Lane`) that were never measured are left out. With more workers than
         were measured, communication is assumed to be as fast as with the most workers measured.
         """
-        found = []
+        speeds = []
         for placement in self.factors.of_values(values):
             step_s = self._model.step_s(placement, optimizer)
             if step_s is None and (nearest := self._nearest_measured(placement)) is not None:
                 step_s = self._model.step_s(nearest, optimizer)
             if step_s is not None:
-                found.append((placement.num_workers, step_s / placement.samples))
-        return found
+                speeds.append((placement.num_workers, step_s / placement.samples))
+        return speeds
 
     def own_seconds_per_sample(self, spec: RunSpec) -> float | None:
         """Return the training seconds per sample on the placement of a run spec; None if it cannot
@@ -286,7 +288,7 @@ class Placer:
 
     def totals(self, trial: str) -> tuple[int, float]:
         """Return the samples and training seconds of a trial so far."""
-        return self._seen.get(trial, (0, 0.0))
+        return self._totals.get(trial, (0, 0.0))
 
     def _nearest_measured(self, option: Placement) -> Placement | None:
         """Return the placement on the largest measured worker count below that of `option`, with
@@ -333,16 +335,16 @@ class Placer:
         if self._is_open(option, optimizer, options):
             return True
         # A second batch size separates the cost per sample from the cost per step.
-        known = self._batches(lane)
-        if len(known) != 1 or option.batch_size_per_worker in known or not self._repays(option):
+        batches = self._batches(lane)
+        if len(batches) != 1 or option.batch_size_per_worker in batches or not self._repays(option):
             return False
         if option.compile == "none":
             return True
         # Compiling for a second batch size pays only if it can be the fastest.
-        same = replace(option, batch_size_per_worker=max(known))
-        grows = min(1.0, option.batch_size_per_worker / max(known))
-        at_best = grows * (self._model.step_s(same, optimizer) or 0.0)
-        return at_best <= min(self._timed(optimizer, options).values(), default=np.inf)
+        same = replace(option, batch_size_per_worker=max(batches))
+        factor = min(1.0, option.batch_size_per_worker / max(batches))
+        bound_s = factor * (self._model.step_s(same, optimizer) or 0.0)
+        return bound_s <= min(self._timed(optimizer, options).values(), default=np.inf)
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
         """Return whether a placement has not been measured and could be the fastest.
@@ -355,15 +357,16 @@ class Placer:
         timed = self._timed(optimizer, options)
         nearest = self._nearest_measured(option)
         if nearest is None:
-            at_best = _by_other_lanes(option, timed)
+            bound_s = _by_other_lanes(option, timed)
         else:
-            at_best = self._model.step_s(nearest, optimizer)
-            known = self._model.batches(nearest)
-            if at_best is not None and len(known) == 1:  # the whole step may scale with the samples
-                same = replace(nearest, batch_size_per_worker=max(known))
-                whole = self._model.step_s(same, optimizer) or 0.0
-                at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
-        return at_best is None or not timed or at_best < min(timed.values())
+            bound_s = self._model.step_s(nearest, optimizer)
+            batches = self._model.batches(nearest)
+            # With a single batch size, the whole step may scale with the samples.
+            if bound_s is not None and len(batches) == 1:
+                same = replace(nearest, batch_size_per_worker=max(batches))
+                scaled_s = self._model.step_s(same, optimizer) or 0.0
+                bound_s = min(bound_s, scaled_s * option.batch_size_per_worker / max(batches))
+        return bound_s is None or not timed or bound_s < min(timed.values())
 
     def _repays(self, option: Placement) -> bool:
         """Return whether the study has trained long enough to repay a compilation; always True if
@@ -382,20 +385,20 @@ class Placer:
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was measured or is being probed."""
         running = self._probing.values()
-        known = {
+        batches = {
             placement.batch_size_per_worker for placement in running if _lane(placement) == lane
         }
-        return known.union(
+        return batches.union(
             *(
                 self._model.batches(placement)
-                for placement in self._every
+                for placement in self._all_placements
                 if _lane(placement) == lane
             )
         )
 
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
-        found = {option: self._model.step_s(option, optimizer) for option in options}
-        return {option: seconds for option, seconds in found.items() if seconds is not None}
+        step_s = {option: self._model.step_s(option, optimizer) for option in options}
+        return {option: seconds for option, seconds in step_s.items() if seconds is not None}
 
 
 def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
@@ -410,10 +413,10 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
         for placement, step_s in timed.items()
         if placement.num_workers == option.num_workers
     }
-    found = []
-    for both, step_s in lanes.items():
-        differ = [key for key, value in enumerate(target) if value != both[key]]
-        ones = [(*target[:key], both[key], *target[key + 1 :]) for key in differ]
-        if len(ones) == 2 and all(lane in lanes for lane in ones):
-            found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
-    return min(found) / MOST_SYNERGY if found else None
+    bounds = []
+    for other_lane, step_s in lanes.items():
+        differ = [key for key, value in enumerate(target) if value != other_lane[key]]
+        between = [(*target[:key], other_lane[key], *target[key + 1 :]) for key in differ]
+        if len(between) == 2 and all(lane in lanes for lane in between):
+            bounds.append(lanes[between[0]] * lanes[between[1]] / step_s)
+    return min(bounds) / MOST_SYNERGY if bounds else None

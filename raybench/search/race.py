@@ -152,8 +152,8 @@ class Races:
 
     def due(self) -> list[RaceRun]:
         """Return the runs of the current stages without a result, each once, by round."""
-        found = dict.fromkeys(run for race in self._races for run in race.due())
-        return sorted(found, key=lambda run: run.round)
+        runs = dict.fromkeys(run for race in self._races for run in race.due())
+        return sorted(runs, key=lambda run: run.round)
 
     def learn(self, run: RaceRun, repeat: Replicate) -> None:
         """Record the result of a run."""
@@ -164,8 +164,8 @@ class Races:
         """Return the training seconds after which a run has lost every race that needs it; None if
         it may still win one."""
         caps = [race.cap_s(run.name) for race in self._races if race.needs(run)]
-        known = [cap for cap in caps if cap is not None]
-        return max(known) if known and len(known) == len(caps) else None
+        known_caps = [cap for cap in caps if cap is not None]
+        return max(known_caps) if known_caps and len(known_caps) == len(caps) else None
 
 
 def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[RaceRun]:
@@ -175,9 +175,9 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     starts with a different candidate, because the last runs of a round share the machine with fewer
     other runs.
     """
-    found: list[RaceRun] = []
+    ordered: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):
-        row = sorted(of_round, key=lambda run: repr(specs[run.name].placement.group))
-        turn = number % len(row)
-        found += [*row[turn:], *row[:turn]]
-    return found
+        round_runs = sorted(of_round, key=lambda run: repr(specs[run.name].placement.group))
+        turn = number % len(round_runs)
+        ordered += [*round_runs[turn:], *round_runs[:turn]]
+    return ordered

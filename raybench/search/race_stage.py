@@ -79,9 +79,9 @@ class LiveRace:
 
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
-        found = self.budget.candidates()
+        candidates = self.budget.candidates()
         self._cold = first_trial(self.records.runs.values())
-        self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
+        self._costs = {cost.trial: cost for cost in (*candidates.fastest, *candidates.cheapest)}
         for record in self.records.runs.values():
             if record.role not in ("race", "confirm") or record.source not in self._costs:
                 continue
@@ -102,13 +102,13 @@ class LiveRace:
         """
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
-        most = max(self.budget.race_runs(number), len(self._learned))
-        self._begin(most, self.budget.race_s(number), after_s)
+        num_runs = max(self.budget.race_runs(number), len(self._learned))
+        self._begin(num_runs, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
             # The two races may have fewer runs in common than expected.
-            if len(self._learned) + len(due) > most:
-                most = len(self._learned) + len(due)
-                self._begin(most, self.budget.race_s(number), after_s)
+            if len(self._learned) + len(due) > num_runs:
+                num_runs = len(self._learned) + len(due)
+                self._begin(num_runs, self.budget.race_s(number), after_s)
             if not self._run(due, races):
                 races = self._races(stages)
         self.is_cut = bool(due)
@@ -130,27 +130,27 @@ class LiveRace:
         return num_run
 
     def _next_more(self, number: int) -> list[RaceRun]:
-        given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
+        options: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self.candidates().items():
-            if due := runs_to_decide(candidates, self._learned, number, axis=axis, **given):
+            if due := runs_to_decide(candidates, self._learned, number, axis=axis, **options):
                 return due
         return []
 
     def _races(self, stages: Stages) -> Races:
-        found = Races(
+        races = Races(
             Race(candidates, stages, axis=axis, is_timed=self._is_timed)
             for axis, candidates in self.candidates().items()
         )
         for (name, number), learned in self._learned.items():
-            found.learn(RaceRun(name, number), learned)
-        return found
+            races.learn(RaceRun(name, number), learned)
+        return races
 
     def candidates(self) -> dict[Axis, list[Candidate]]:
         """Return the remaining candidates by axis, best first."""
-        found = self.budget.candidates()
-        fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
+        candidates = self.budget.candidates()
+        fields: dict[Axis, list[Cost]] = {"seconds": candidates.fastest}
         if self._is_timed:
-            fields["worker_seconds"] = found.cheapest
+            fields["worker_seconds"] = candidates.cheapest
         return {
             axis: [self._candidate(cost) for cost in costs if cost.trial not in self.out]
             for axis, costs in fields.items()
@@ -164,20 +164,20 @@ class LiveRace:
         cost_per_s = cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
         return Candidate(cost.trial, search_run, cost_per_s)
 
-    def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show the progress of at most `most` runs, including those of earlier sessions."""
+    def _begin(self, num_runs: int, race_s: float | None = None, after_s: float = 0.0) -> None:
+        """Show the progress of at most `num_runs` runs, including those of earlier sessions."""
         done, progress = len(self._learned), self.single_run.progress
-        left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
-        progress.begin("race", most, num_done=done, expect_s=left_s)
+        left_s = None if race_s is None else race_s * (num_runs - done) / max(num_runs, 1)
+        progress.begin("race", num_runs, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
 
     def _run(self, due: list[RaceRun], races: Races) -> bool:
         """Train runs; return False if none has a usable result, and their candidates leave."""
-        known = len(self._learned)
+        num_before = len(self._learned)
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
         side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
-        if len(self._learned) > known or self.single_run.deadline.over:
+        if len(self._learned) > num_before or self.single_run.deadline.over:
             return True
         self.out += sorted({run.name for run in due})
         return False
@@ -248,9 +248,11 @@ class Confirmation:
             if deadline.reason() != "interrupted":
                 self._note_time("was too short to confirm the result with new seeds")
             return
-        found, wanted = (min(budget.race_runs(n), n) for n in (plan.race, self.study.confirm.race))
-        if found < wanted:
-            of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
+        num_runs, num_wanted = (
+            min(budget.race_runs(n), n) for n in (plan.race, self.study.confirm.race)
+        )
+        if num_runs < num_wanted:
+            of_them = f"{num_runs} of the {num_wanted} runs" if num_runs else "none of the runs"
             self._note_time(f"left time for {of_them} of the race")
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(plan.fresh))
@@ -337,15 +339,15 @@ class Confirmation:
         """Return the trials that the verdict names (with several GPU models, also the fastest on
         each), and by trial the training seconds after which a run counts as a miss even if the time
         budget ends it: leaving slow runs out would bias the reported time."""
-        found: list[str] = []
+        winners: list[str] = []
         results = load(self.single_run.store.folder)
         for verdict in find_verdicts(results, untested=True).values():
-            found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
+            winners += [verdict.fastest] if winners else [verdict.fastest, verdict.cheapest]
         if not results.is_timed:
-            return list(dict.fromkeys(found)), {}
+            return list(dict.fromkeys(winners)), {}
         repeats, caps_s = repeated(results), dict[str, float]()
         noise = noise_of(repeats, results)
-        for trial in found:
+        for trial in winners:
             runs = repeats[trial].chosen if trial in repeats else [repeat(results, trial)]
             caps_s[trial] = cap_of(runs, noise)
         return list(caps_s), caps_s

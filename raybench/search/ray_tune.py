@@ -136,8 +136,8 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
 def outcome_of(result: dict[str, Any]) -> RunOutcome:
     """Return the outcome in a result of `TuneTrainable.step`; an empty one if it has none."""
-    found = result.get(OUTCOME)
-    return found if isinstance(found, RunOutcome) else RunOutcome()
+    outcome = result.get(OUTCOME)
+    return outcome if isinstance(outcome, RunOutcome) else RunOutcome()
 
 
 class TuneSearcher(Searcher):
@@ -149,10 +149,10 @@ class TuneSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Return the configuration of the next trial, or `FINISHED`."""
-        asked = self._trials.next()
-        if asked is None:
+        suggestion = self._trials.next()
+        if suggestion is None:
             return str(Searcher.FINISHED)
-        name, spec = asked
+        name, spec = suggestion
         return {"trial": name, "spec": spec}
 
     def on_trial_complete(

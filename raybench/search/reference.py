@@ -105,7 +105,7 @@ def set_by_reference(
         return None
     if not good:
         return _without_reference(study, runs[0].record, eval_interval)
-    words: list[str] = []
+    sentences: list[str] = []
     room_s = settings.room_for(deadline.left_s, at_once(good[0].record.spec))
     if study.needs_target:
         errors = MARGIN_WITHOUT_TEST_SPLIT if baselines["test"] is None else MARGIN_WITH_TEST_SPLIT
@@ -113,23 +113,23 @@ def set_by_reference(
         study, sentence = settings.set_target(
             study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
         )
-        words.append(sentence)
-    middle = sorted(good, key=lambda reference: reference.samples_to(study.objective.target))[
+        sentences.append(sentence)
+    median_run = sorted(good, key=lambda reference: reference.samples_to(study.objective.target))[
         len(good) // 2
     ]
     if "max_train_seconds" in study.auto and study.objective.kind == TIME:
-        study, sentence = settings.set_seconds(study, middle)
-        words.append(sentence)
+        study, sentence = settings.set_seconds(study, median_run)
+        sentences.append(sentence)
     if EVAL_INTERVAL in study.auto:
-        study, sentence = settings.set_eval_interval(study, middle, num_train_samples)
-        words.append(sentence)
+        study, sentence = settings.set_eval_interval(study, median_run, num_train_samples)
+        sentences.append(sentence)
     if "target" in study.auto or budget is not None:
         trials = [_as_trial(study, reference, baseline_value) for reference in good]
-        chosen = good.index(middle)
+        chosen = good.index(median_run)
         if trials[chosen].time_to_target_s is None:
             chosen = min(range(len(good)), key=lambda index: trials[index].score)
         _count_as_trial(good[chosen], trials[chosen], single_run)
-    return study.model_copy(update={"is_set": True}), words
+    return study.model_copy(update={"is_set": True}), sentences
 
 
 def _train(
@@ -154,8 +154,8 @@ def _train(
         share_s = max(min(budget / settings.SHARE_OF_BUDGET, deadline.left_s / 3), 0.1)
     if share_s / math.ceil(number / slots) < FEW_S:
         number = min(number, slots)
-    most_s = min(spec.objective.max_train_seconds, share_s / math.ceil(number / slots))
-    objective = spec.objective.model_copy(update={"max_train_seconds": most_s})
+    limit_s = min(spec.objective.max_train_seconds, share_s / math.ceil(number / slots))
+    objective = spec.objective.model_copy(update={"max_train_seconds": limit_s})
     spec = spec.model_copy(update={"objective": objective})
     single_run.progress.begin("reference", number)
     records: dict[int, RunRecord] = {}
@@ -209,10 +209,10 @@ def reference_spec(
     spec = study.run_spec(values)
     if not has_room(spec):
         others = combinations(space, study.fixed, GROUP_KEYS)
-        found = (
+        specs = (
             study.run_spec(values | {k: other[k] for k in other if k in space}) for other in others
         )
-        spec = next(filter(has_room, found), spec)
+        spec = next(filter(has_room, specs), spec)
     return spec.model_copy(update={"objective": objective})
 
 
@@ -227,8 +227,8 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     objective, fixed = earlier["objective"], study.fixed
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
         fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
-    named = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
-    study = settings.with_objective(study, **named)
+    changes = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
+    study = settings.with_objective(study, **changes)
     return study.model_copy(update={"fixed": fixed, "is_set": True})
 
 
@@ -236,10 +236,12 @@ def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
     """Keep a failed reference run's evaluation interval; UserError if another key is `auto`."""
-    named = [key for key in study.auto if key != EVAL_INTERVAL]
+    unset_keys = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
-    if named:
-        raise UserError(f"{named[0]}: auto: {reason}; set a value instead.", ErrorCode.NO_RESULT)
+    if unset_keys:
+        raise UserError(
+            f"{unset_keys[0]}: auto: {reason}; set a value instead.", ErrorCode.NO_RESULT
+        )
     fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
-    how = f"evaluated every {eval_interval:,} samples: {reason}"
-    return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]
+    sentence = f"evaluated every {eval_interval:,} samples: {reason}"
+    return study.model_copy(update={"fixed": fixed, "is_set": True}), [sentence]

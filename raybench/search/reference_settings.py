@@ -78,10 +78,10 @@ class ReferenceRun:
         first = self.first_at(target)
         return float(2 * self.record.samples if first is None else first.samples)
 
-    def until(self, seconds: float, least: int) -> list[float]:
-        """Return the metric at the evaluations up to `seconds`, but at least `least` of them."""
+    def until(self, seconds: float, min_count: int) -> list[float]:
+        """Return the metric at the evaluations up to `seconds`, of at least `min_count`."""
         number = sum(point.train_s <= seconds for point in self.curve)
-        return self.values[: max(number, least)]
+        return self.values[: max(number, min_count)]
 
     @property
     def evaluation_samples(self) -> float:
@@ -112,7 +112,7 @@ def target_from(
     baseline_value: float | None,
     metric: Metric = ACCURACY,
     *,
-    least: float | None = None,
+    by_chance: float | None = None,
 ) -> float:
     """Return the target: the median, relaxed by half a percentage point (proportion) or 1 % of its
     gap to the baseline, and rounded by at most a tenth of that.
@@ -121,20 +121,20 @@ def target_from(
         values: Values of the reference runs.
         baseline_value: Metric of a constant prediction, if known.
         metric: The metric.
-        least: Best value that chance alone may reach, if known. The target is at least as good.
+        by_chance: Best value that chance alone may reach, if known. The target is at least as good.
 
     Raises:
-        UserError: `least` is unknown and the values are hardly better than the baseline.
+        UserError: `by_chance` is unknown and the values are hardly better than the baseline.
     """
     median = statistics.median(values)
     margin = small_difference(metric, median, baseline_value, points=TARGET_MARGIN)
     gap = math.inf if baseline_value is None else metric.gap(median, baseline_value)
-    enough = (
+    min_gap = (
         2 * TARGET_MARGIN
         if metric.is_share
         else small_difference(metric, baseline_value or 0.0, None)
     )
-    if (least is None and gap <= enough) or not math.isfinite(median):
+    if (by_chance is None and gap <= min_gap) or not math.isfinite(median):
         how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
@@ -143,8 +143,8 @@ def target_from(
             ErrorCode.NO_RESULT,
         )
     target = median - metric.sign * margin
-    if least is not None and metric.reaches(least, target):
-        target, margin = least, abs(least - (baseline_value or 0.0)) / 10
+    if by_chance is not None and metric.reaches(by_chance, target):
+        target, margin = by_chance, abs(by_chance - (baseline_value or 0.0)) / 10
     digits = DIGITS
     if not metric.is_share and margin > 0:
         digits = 1 - math.floor(math.log10(margin))
@@ -186,20 +186,20 @@ def set_target(
         errors: Number of standard errors above the baseline up to which a value may be chance.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
-    least = None if baseline is None else baseline.beyond(metric, errors)
+    by_chance = None if baseline is None else baseline.beyond(metric, errors)
     early = [held(run.until(early_s(run, room_s), hold), hold, metric) for run in runs]
-    is_early = _is_enough(early, least, baseline_value, metric)
-    known = early if is_early else [held(run.values, hold, metric) for run in runs]
-    values = [value for value in known if value is not None]
-    if len(values) < len(known):
+    is_early = _is_enough(early, by_chance, baseline_value, metric)
+    best_values = early if is_early else [held(run.values, hold, metric) for run in runs]
+    values = [value for value in best_values if value is not None]
+    if len(values) < len(best_values):
         raise UserError(
             f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; increase "
             "objective.max_train_seconds, or set a target.",
             ErrorCode.NO_RESULT,
         )
-    target = target_from(values, baseline_value, metric, least=least)
+    target = target_from(values, baseline_value, metric, by_chance=by_chance)
     if baseline is not None and target != target_from(
-        values, baseline_value, metric, least=baseline.value
+        values, baseline_value, metric, by_chance=baseline.value
     ):
         reached = ", ".join(metric.shown(value) for value in values)
         how = (
@@ -211,9 +211,11 @@ def set_target(
     within_s = statistics.median(early_s(run, room_s) for run in runs) if is_early else None
     how = _median_words(runs[0], values, study, baseline_value, within_s)
     ends = [metric.best([v for v in run.values if not math.isnan(v)]) for run in runs]
-    later = [metric.gap(end, target) for end in ends if end is not None]
+    later_gaps = [metric.gap(end, target) for end in ends if end is not None]
     tail = ""
-    if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
+    if baseline_value is not None and statistics.median(later_gaps) > metric.gap(
+        target, baseline_value
+    ):
         best = ", ".join(metric.shown(end) for end in ends)
         tail = (
             f"; it later reached {best}, so the target rewards fast starts: set a higher one, or "
@@ -245,33 +247,36 @@ def _median_words(
 
 
 def _is_enough(
-    values: list[float | None], least: float | None, baseline_value: float | None, metric: Metric
+    values: list[float | None],
+    by_chance: float | None,
+    baseline_value: float | None,
+    metric: Metric,
 ) -> bool:
-    """Return whether the median is better than `least`, the best value by chance; if that is
+    """Return whether the median is better than `by_chance`, the best value by chance; if that is
     unknown, better than the baseline."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    reached = [value for value in values if value is not None]
+    if len(reached) < len(values):
         return False
-    median = statistics.median(known)
-    if least is None and baseline_value is not None:
-        least = baseline_value + metric.sign * small_difference(
+    median = statistics.median(reached)
+    if by_chance is None and baseline_value is not None:
+        by_chance = baseline_value + metric.sign * small_difference(
             metric, baseline_value, None, points=2 * TARGET_MARGIN
         )
-    return least is None or metric.gap(median, least) > 0
+    return by_chance is None or metric.gap(median, by_chance) > 0
 
 
 def set_seconds(study: StudySpec, run: ReferenceRun) -> tuple[StudySpec, str]:
     """Return the study with its training limit, and a sentence saying how it was set."""
     record, objective = run.record, study.objective
-    tried = record.ledger["train"]
-    seconds_of = [point.train_s for point in run.curve]
-    reached = StopRule(objective, values=run.values, train_seconds=seconds_of).time_to_target_s
-    seconds = PATIENCE * (tried if reached is None else reached)
+    train_s = record.ledger["train"]
+    train_seconds = [point.train_s for point in run.curve]
+    reached = StopRule(objective, values=run.values, train_seconds=train_seconds).time_to_target_s
+    seconds = PATIENCE * (train_s if reached is None else reached)
     if study.search.time_budget_s is not None:
         seconds = min(seconds, study.search.time_budget_s / 3)
     seconds = max(_two_digits(seconds), 0.1)
     what = (
-        f"missed the target in {tried:.2g} s"
+        f"missed the target in {train_s:.2g} s"
         if reached is None
         else f"took {reached:.2g} s to the target"
     )
@@ -286,16 +291,16 @@ def set_eval_interval(
     target = study.objective.target
     samples = run.samples_to(target)
     epochs = float(known_values(study.fixed, {})["epochs"])
-    most = int(epochs * num_train_samples) // (study.objective.hold + 1)
+    limit = int(epochs * num_train_samples) // (study.objective.hold + 1)
     speed = run.record.samples / max(run.record.ledger["train"], 1e-9)
-    in_a_run = speed * study.objective.max_train_seconds
-    most = min(most, max(1, int(in_a_run / FEWEST_EVALUATIONS)))
+    run_samples = speed * study.objective.max_train_seconds
+    limit = min(limit, max(1, int(run_samples / FEWEST_EVALUATIONS)))
     wanted = max(samples / EVALUATIONS, run.evaluation_samples / EVALUATION_SHARE)
-    eval_interval = max(1, min(round(wanted), most))
+    eval_interval = max(1, min(round(wanted), limit))
     is_reached = run.first_at(target) is not None
-    counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
-    often = max(1, round(counted / eval_interval))
-    times = "once" if often == 1 else f"{often} times"
+    counted = samples if is_reached else min(run_samples, epochs * num_train_samples)
+    num_evaluations = max(1, round(counted / eval_interval))
+    times = "once" if num_evaluations == 1 else f"{num_evaluations} times"
     how = f"evaluated every {eval_interval:,} samples (about {times} "
     how += "to the target" if is_reached else "in a run"
     if target is not None and not is_reached:

@@ -90,11 +90,11 @@ class ResolvedStudy:
     dataset: Dataset
     place: str
     """Results folder or URL."""
-    words: tuple[str, ...]
+    sentences: tuple[str, ...]
     """One sentence for each choice made for the user and for each warning."""
     earlier: Earlier | None = None
     """Results of an earlier study, given by `--seed-from`."""
-    taken: tuple[str, ...] = ()
+    taken_sentences: tuple[str, ...] = ()
     """One sentence for each setting that comes from the results of `--seed-from`."""
 
     @property
@@ -115,10 +115,10 @@ class ResolvedStudy:
         if file is not None:
             study = earlier_settings(study, read_mapping(file))
             refuse_other_study(self.place, file, study)
-        taken: list[str] = []
+        taken_sentences: list[str] = []
         if self.earlier is not None:
-            study, taken = settings_of(self.earlier, study)
-        return replace(self, study=study, taken=tuple(taken))
+            study, taken_sentences = settings_of(self.earlier, study)
+        return replace(self, study=study, taken_sentences=tuple(taken_sentences))
 
 
 def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedStudy:
@@ -134,25 +134,29 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     content, source, name = study_content(options)
     preflight.check_address(options.address)
     place = check_place(options.out or f"results/{name}")
-    words: list[str] = []
+    sentences: list[str] = []
     if isinstance(options.space, str) and shipped_space(options.space):
-        content, words = preflight.drop_uninstalled_frameworks(content)
+        content, sentences = preflight.drop_uninstalled_frameworks(content)
     study, space = build_study(content, source)
     if capacity is not None:
         # A file may be shared between machines; the command line is meant for this machine.
         is_named = options.workers is not None or any(
             "num_workers" in key for key in options.settings
         )
-        content, said = preflight.with_gpus(content, study, space, capacity, all_workers=is_named)
+        content, more_sentences = preflight.with_gpus(
+            content, study, space, capacity, all_workers=is_named
+        )
         study, space = build_study(content, source)
-        words += said
+        sentences += more_sentences
         if not is_named:
-            content, said = preflight.drop_worker_counts_without_room(
+            content, more_sentences = preflight.drop_worker_counts_without_room(
                 content, study, space, capacity
             )
             study, space = build_study(content, source)
-            words += said
-        words += preflight.check_room(study, space, capacity, first_specs(study, space).values())
+            sentences += more_sentences
+        sentences += preflight.check_room(
+            study, space, capacity, first_specs(study, space).values()
+        )
         preflight.check_gpus(preflight.groups(study, space))
     study, dataset, warnings = preflight.check_study(study, space)
     preflight.check_evaluations(study, dataset)
@@ -160,4 +164,4 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
-    return ResolvedStudy(study, space, dataset, place, (*words, *warnings), earlier)
+    return ResolvedStudy(study, space, dataset, place, (*sentences, *warnings), earlier)

@@ -199,8 +199,8 @@ class Search:
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
-        taken_s = evaluation.ledger.get("disturbed", 0.0)
-        self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
+        disturbed_s = evaluation.ledger.get("disturbed", 0.0)
+        self._observe(name, spec, evaluation.samples, evaluation.train_s - disturbed_s)
         self.curves.observe(name, evaluation)
         if FIRST in trial.user_attrs or not self._study.search.early_stopping:
             return Decision.CONTINUE  # the user's own configurations are never stopped early
@@ -214,7 +214,7 @@ class Search:
             return
         if record.failure == "oom":
             self._too_large.append(spec)
-        self._observe(record.trial, spec, record.samples, _own_s(record))
+        self._observe(record.trial, spec, record.samples, _undisturbed_s(record))
         self._end(record.trial, record)
         self.curves.end(record)
         self._feedback.add(trial, record)
@@ -226,17 +226,17 @@ class Search:
         Returns:
             A sentence about what was added.
         """
-        known = distributions(self._sampled)
+        optuna_space = distributions(self._sampled)
         num_learned, starts = 0, list[tuple[tuple[bool, float], dict[str, Any]]]()
         for run in earlier.runs:
             params = run.params(self._study, self._sampled)
             answer = self._answer_of(run)
             if answer is None or not params:
                 continue
-            if self._study.search.sampler in MODEL_ALL and not known.keys() <= params.keys():
+            if self._study.search.sampler in MODEL_ALL and not optuna_space.keys() <= params.keys():
                 continue
             if not run.is_of_other_clock:
-                add_answer(self._journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
+                add_answer(self._journal, answer, params, optuna_space, {NOT_RUN: EARLIER_STUDY})
             num_learned += 1
             values = values_of_params(params, self._sampled, self._study.fixed)
             if values is None:
@@ -272,7 +272,7 @@ class Search:
         """Add the runs of earlier sessions."""
         for name, record in runs.items():
             # With the suffix, because an interrupted run is restarted under its old name.
-            self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
+            self._observe(f"{name}{RECORDED}", record.spec, record.samples, _undisturbed_s(record))
             self._end(f"{name}{RECORDED}", record)
             if record.role != "trial":
                 continue  # placement checks are not trials of the search
@@ -290,14 +290,14 @@ def _sentence(earlier: Earlier, number: int) -> str:
     text = f"learned {number} of the {counted(len(earlier.runs), 'result')} of {earlier.place}"
     if number < len(earlier.runs):
         text += "; the others are outside the space, or lack the time to the target"
-    if earlier.words:
-        text += f"; {earlier.words}"
+    if earlier.note:
+        text += f"; {earlier.note}"
     machine_then = None if earlier.study is None else earlier.study.study.get("machine", {})
     if machine_then is not None and machine_then.get("processor") != machine()["processor"]:
         text += "; they were timed on another machine, so their seconds are only a rough guide"
     return f"{text}."
 
 
-def _own_s(record: RunRecord) -> float:
+def _undisturbed_s(record: RunRecord) -> float:
     """Return the training seconds of a run, less those that other processes took."""
     return record.ledger["train"] - record.disturbed_s

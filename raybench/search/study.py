@@ -73,8 +73,10 @@ class StudyState:
         """Return the state as plain data for `study.yaml`."""
         target = "the user"
         if "target" in self.study.auto:
-            said = (sentence for sentence in self.set_by if sentence.startswith("target"))
-            target = next(said, "not set yet")
+            target_sentences = (
+                sentence for sentence in self.set_by if sentence.startswith("target")
+            )
+            target = next(target_sentences, "not set yet")
         return {
             "study": self.study.document(),
             "target_set_by": target,
@@ -121,7 +123,10 @@ class StudyPipeline:
         self.state = StudyState(
             self.resolved.study,
             num_trials,
-            set_by=(*self.resolved.taken, *map(str, before.get("set_by_reference") or [])),
+            set_by=(
+                *self.resolved.taken_sentences,
+                *map(str, before.get("set_by_reference") or []),
+            ),
             notes=tuple(notes),
             more=before.get(STUDY_KEY_MORE),
             is_over=before.get(STUDY_KEY_OVER),
@@ -202,7 +207,7 @@ class StudyPipeline:
         """Train the reference runs that set the `auto` keys; return whether these are set."""
         progress = self._progress(self.state.num_trials)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
-            found = set_by_reference(
+            settings = set_by_reference(
                 self.study,
                 self.space,
                 self._single_run(progress),
@@ -212,26 +217,26 @@ class StudyPipeline:
                 num_train_samples=self.resolved.dataset.num_train_samples,
                 has_room=self._has_room,
             )
-        if found is None:
+        if settings is None:
             return False
-        study, words = found
+        study, sentences = settings
         self._plan = StudyPlan.of(study, self.space)
-        set_by = (*self.state.set_by, *words)
+        set_by = (*self.state.set_by, *sentences)
         self._update(study=study, set_by=set_by, num_trials=self._plan.num_trials)
         self._keep_best()
-        for sentence in words:
+        for sentence in sentences:
             say(self.console, sentence)
         return True
 
     def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""
-        folder, found = self.store.folder, self._plan.factors
+        folder, split = self.store.folder, self._plan.factors
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
         if any(run.batch_statistics for run in references):
-            found = study_factors(self.study, self.space, batch_statistics=True)
-        if found == SAMPLED_WHOLE:
+            split = study_factors(self.study, self.space, batch_statistics=True)
+        if split == SAMPLED_WHOLE:
             self._note(SAMPLED_WHOLE)
-        factors = found if isinstance(found, Factors) else None
+        factors = split if isinstance(split, Factors) else None
         slots, capacity = None, self.session.capacity
         if factors is not None and not capacity.grows:
             slots = max(map(capacity.num_fitting, factors.all_placements))

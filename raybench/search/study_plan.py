@@ -56,9 +56,9 @@ class StudyPlan:
     @cached_property
     def num_trials(self) -> int:
         """Number of trials."""
-        apart = None if isinstance(self.factors, str) else self.factors
+        factors = None if isinstance(self.factors, str) else self.factors
         outside = num_outside(self.study, self.space)
-        return num_trials(self.study, self.space, apart, outside=outside)
+        return num_trials(self.study, self.space, factors, outside=outside)
 
     def most_s(self, capacity: Capacity | None) -> float:
         """Return an upper bound on the study's seconds, not counting evaluations; inf if unknown.
@@ -128,16 +128,16 @@ class StudyPlan:
         objective = study.objective
         runs = self.num_trials
         is_auto = "max_train_seconds" in study.auto and not study.is_set
-        most = f"of at most {objective.max_train_seconds:g} s training"
+        length = f"of at most {objective.max_train_seconds:g} s training"
         if is_auto:
-            most = "(a reference run sets how long each may train)"
+            length = "(a reference run sets how long each may train)"
         for line in (
             _objective(study),
             f"workload {study.workload}, {_data(study, dataset)}",
             f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
             f"worker groups of {counted(len(groups), 'kind')}, the widest with "
             f"{counted(widest, 'CPU')} and {max(group.gpus for group in groups):g} GPUs",
-            f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
+            f"{counted(runs, 'trial')} {length}, {_confirming(study.confirm, runs)}",
             _length(study, self.most_s(capacity), capacity),
             _sampling(self.factors),
             *([WIDENS] if widens(study, space) else []),
@@ -152,14 +152,16 @@ def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
     """Return the sentence about the upper bound on the time."""
     where = "on the cluster"
     if capacity is not None:
-        has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
-        where = f"on this machine's {has}"
+        resources = f"{capacity.cpus} cores" + (
+            f" and {capacity.gpus} GPUs" if capacity.gpus else ""
+        )
+        where = f"on this machine's {resources}"
     if math.isinf(bound):
         return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
     length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
-    apart = "" if bound == study.search.time_budget_s else ", evaluation apart"
+    exclusion = "" if bound == study.search.time_budget_s else ", evaluation apart"
     return (
-        f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
+        f"at most about {length} {where}{exclusion}; runs that reach the target or fall behind end "
         "sooner"
     )
 

@@ -42,13 +42,13 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     # This console keeps the original stdout; sys.stdout is redirected while Ray runs.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
-    is_here = chosen_address(options.address) is None
-    capacity = local_capacity() if is_here else None
+    is_local = chosen_address(options.address) is None
+    capacity = local_capacity() if is_local else None
     resolved = resolve_study(options, capacity)
     if options.dry_run:
         return _show_plan(console, resolved.continued(study_file(resolved.place)), capacity)
     place = resolved.place
-    for sentence in resolved.words:
+    for sentence in resolved.sentences:
         say(console, sentence)
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
@@ -62,9 +62,9 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
         # From here on no other process writes to `place`, and its files are in a local folder.
-        here = storage.folder / STUDY_FILE
-        resolved = resolved.continued(here if here.is_file() else None)
-        for sentence in resolved.taken:
+        local_file = storage.folder / STUDY_FILE
+        resolved = resolved.continued(local_file if local_file.is_file() else None)
+        for sentence in resolved.taken_sentences:
             say(console, sentence)
         if options.more is not None:
             check_finished(options.more, place, storage.folder)
@@ -96,13 +96,13 @@ def exit_code(results: Study) -> int:
 
 def _show_plan(console: Console, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
     """Print the choices made for the user, what will not work on this machine, and the plan."""
-    words = [*resolved.words, *resolved.taken]
+    sentences = [*resolved.sentences, *resolved.taken_sentences]
     problems = problems_of(machine_facts(is_quick=True)) if capacity is not None else ()
-    for sentence in (*words, *problems):
+    for sentence in (*sentences, *problems):
         say(console, sentence)
     plan = resolved.plan
     plan.show(console, resolved.dataset, resolved.place, capacity)
-    return Ended(DONE, answer=words, details={"plan": plan.document(resolved.place, capacity)})
+    return Ended(DONE, answer=sentences, details={"plan": plan.document(resolved.place, capacity)})
 
 
 def refuse_spent(deadline: Deadline) -> None:
@@ -159,10 +159,12 @@ def _run(
         left_out = preflight.check_room(study, space, session.capacity, firsts)
         for sentence in left_out if chosen_address(options.address) is not None else ():
             say(console, sentence)
-        named = preflight.GPUS in space or preflight.GPUS in study.fixed
+        are_gpus_named = preflight.GPUS in space or preflight.GPUS in study.fixed
         spec = study.run_spec(preflight.first_values(study, space))
         asking = "--gpus-per-worker 1"
-        preflight.check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
+        preflight.check_cluster(
+            session, console, spec, are_gpus_named=are_gpus_named, asking=asking
+        )
         concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
         )

@@ -38,11 +38,11 @@ class PlacementOption:
     def name(self) -> str:
         """Name of the run: trial, framework, workers, and other placement keys that are set."""
         short = self.spec.framework.replace("tensorflow", "tf")
-        more = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
-        more += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
-        more += [f"prefetch{self.spec.prefetch}" if self.spec.prefetch else ""]
+        parts = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
+        parts += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
+        parts += [f"prefetch{self.spec.prefetch}" if self.spec.prefetch else ""]
         where = f"{self.prediction.trial}.{short}{self.spec.num_workers}"
-        return ".".join([where, *filter(None, more)])
+        return ".".join([where, *filter(None, parts)])
 
 
 def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
@@ -52,29 +52,29 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     ratio of predicted step times; a prediction of an earlier session is kept, so that a resumed
     study has the same placement checks. Only trials on the best trial's GPU model count.
     """
-    known = {
+    recorded = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
         for row in results.predictions.to_dict("records")
     }
     runs = ranked(results.trials)
-    named = [results.specs[trial] for trial in runs["trial"]]  # the spec names its GPU model
-    searched = [spec for spec in named if spec.accelerator_type is not None]
+    specs = [results.specs[trial] for trial in runs["trial"]]  # the spec names its GPU model
+    searched = [spec for spec in specs if spec.accelerator_type is not None]
     runs = runs[
         gpu_model_of(runs).isin(gpu_models(results.trials)[:1])
     ]  # step times hold for one GPU model
     searched += [results.specs[trial] for trial in runs["trial"]]
-    found = []
+    options = []
     for trial in runs["trial"]:
         record = results.runs[trial]
         if record.role != "trial" or record.time_to_target_s is None:
             continue
         for placement, ratio in placer.ratios(record.spec).items():
-            split = speed_values(placement)
-            expected = known.get((trial, *split.values()), record.time_to_target_s * ratio)
+            speed = speed_values(placement)
+            expected = recorded.get((trial, *speed.values()), record.time_to_target_s * ratio)
             spec = placed(record.spec, placement)
-            prediction = Prediction(trial=trial, time_to_target_s=expected, **split)
-            found.append(PlacementOption(prediction, spec, spec in searched))
-    return sorted(found, key=lambda option: option.prediction.time_to_target_s)
+            prediction = Prediction(trial=trial, time_to_target_s=expected, **speed)
+            options.append(PlacementOption(prediction, spec, spec in searched))
+    return sorted(options, key=lambda option: option.prediction.time_to_target_s)
 
 
 def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
@@ -129,10 +129,10 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
 def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> None:
     options = placement_options(results, placer)
     columns = list(results.predictions.columns)
-    known = {tuple(row) for row in results.predictions.itertuples(index=False)}
+    recorded = {tuple(row) for row in results.predictions.itertuples(index=False)}
     for option in options:
         row = tuple(vars(option.prediction)[column] for column in columns)
-        if not option.is_measured and row not in known:
+        if not option.is_measured and row not in recorded:
             single_run.store.append(option.prediction.line())
     done = {name for name, record in results.runs.items() if record.state != "stopped"}
     fresh = [option for option in choose_checks(options) if option.name not in done]

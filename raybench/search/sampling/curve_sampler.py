@@ -62,9 +62,9 @@ class CurveSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Distributions:
         """Return the parameters that all trials share, without those of a single possible value."""
-        found = self._space.calculate(study)
+        shared = self._space.calculate(study)
         return {
-            name: distribution for name, distribution in found.items() if not distribution.single()
+            name: distribution for name, distribution in shared.items() if not distribution.single()
         }
 
     def sample_relative(
@@ -83,8 +83,8 @@ class CurveSampler(BaseSampler):
         means = model.means(np.array([model.curves[name].point for name in model.modeled]))
         candidates = ConfigurationSpace(space_of(search_space), known_values({}, {}), self._rng)
         drawn = [candidates.draw() for _ in range(self._policy.num_candidates)]
-        for at in np.argsort(means)[: self._policy.num_best]:
-            params = by_run[model.modeled[at]].params
+        for index in np.argsort(means)[: self._policy.num_best]:
+            params = by_run[model.modeled[index]].params
             good = {name: params[name] for name in search_space}
             drawn += [good, *candidates.around(good)]
         running = [
@@ -179,26 +179,26 @@ class CurvePruner(BasePruner):
         done = [other for other in others if other.reached is not None] or others
         best = float(model.means(np.array([other.point for other in done])).min())
         policy = self._sampler._policy
-        most = policy.stop if done[0].reached is not None else policy.stop_early
+        num_deviations = policy.stop if done[0].reached is not None else policy.stop_early
         mean, variance = model.posterior(run)
-        return mean - best > most * math.sqrt(variance + policy.model.floor**2)
+        return mean - best > num_deviations * math.sqrt(variance + policy.model.floor**2)
 
 
 def space_of(distributions: Distributions) -> Space:
     """Convert Optuna's distributions to a search space, without their steps."""
-    found: Space = {}
+    space: Space = {}
     for name, distribution in distributions.items():
         if isinstance(distribution, CategoricalDistribution):
-            found[name] = Choices(tuple(distribution.choices))
+            space[name] = Choices(tuple(distribution.choices))
         else:
             assert isinstance(distribution, FloatDistribution | IntDistribution)
-            found[name] = Range(
+            space[name] = Range(
                 distribution.low,
                 distribution.high,
                 distribution.log,
                 isinstance(distribution, IntDistribution),
             )
-    return found
+    return space
 
 
 def _on_step(distribution: BaseDistribution, value: Any) -> Any:

@@ -60,16 +60,18 @@ def typical_values(
 ) -> dict[str, Any]:
     """Return a typical configuration: the values `given`, the default learning rate of the first
     optimizer, and the first value of every other key."""
-    named = dict(given or {})
-    rest = {key: dimension for key, dimension in space.items() if key not in named}
-    fixed = flat(study.fixed) | named
-    hints = next(iter(initial_configurations(rest, fixed, factor=factor)), {})
+    given_values = dict(given or {})
+    other_dimensions = {
+        key: dimension for key, dimension in space.items() if key not in given_values
+    }
+    fixed = flat(study.fixed) | given_values
+    hints = next(iter(initial_configurations(other_dimensions, fixed, factor=factor)), {})
     values: dict[str, Any] = {}
-    for key, dimension in rest.items():
+    for key, dimension in other_dimensions.items():
         simple = resolve(dimension, known_values(fixed, hints | values))
         first = _middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
         values[key] = hints.get(key, first)
-    return values | named
+    return values | given_values
 
 
 def _middle_of(dimension: Simple) -> float:
@@ -88,16 +90,16 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
     Raises:
         UserError: A configuration is invalid.
     """
-    found = {}
+    specs = {}
     for number, given in enumerate(study.search.first):
         try:
             values = typical_values(study, space, given=flat(given))
-            found[identity(given)] = study.run_spec(values)
+            specs[identity(given)] = study.run_spec(values)
         except ValueError as problem:  # UserError too
             reason = str(problem).removeprefix("configuration: ").rstrip(".")
             code = problem.code if isinstance(problem, UserError) else ErrorCode.INVALID_VALUE
             raise UserError(f"search.first[{number}]: {reason}.", code) from None
-    return found
+    return specs
 
 
 def num_outside(study: StudySpec, space: Space) -> int:
@@ -106,8 +108,10 @@ def num_outside(study: StudySpec, space: Space) -> int:
     number = 0
     for spec in first_specs(study, space).values():
         values: dict[str, Any] = {key: value_of(spec, key) for key in space}
-        known = known_values(study.fixed, values)
-        is_inside = all(lies_in(key, space[key], value, known) for key, value in values.items())
+        all_values = known_values(study.fixed, values)
+        is_inside = all(
+            lies_in(key, space[key], value, all_values) for key, value in values.items()
+        )
         number += not (is_inside and study.run_spec(values, seed=spec.seed) == spec)
     return number
 
@@ -148,7 +152,7 @@ def initial_configurations(
     if "learning_rate" not in space:
         return []
     batch_key = GLOBAL_BATCH if GLOBAL_BATCH in space else "batch_size_per_worker"
-    found = []
+    configurations = []
     for batch in _two_of(space, fixed, batch_key):
         optimizers = dict.fromkeys(values_of("optimizer", space, fixed))
         for number, optimizer in enumerate(name for name in optimizers if name in BASE_RATES):
@@ -157,13 +161,17 @@ def initial_configurations(
                 workers = values_of("num_workers", space, fixed)
                 values["num_workers"] = workers[number % len(workers)]
             values |= _conditions(space, fixed, values, number)
-            known = known_values(fixed, values)
-            parts = known["num_workers"] * known["accumulate"]
+            all_values = known_values(fixed, values)
+            parts = all_values["num_workers"] * all_values["accumulate"]
             rate = default_rate(optimizer, values.get(GLOBAL_BATCH) or batch * parts)
-            rate *= factor / scaling_factor(known["num_workers"], known["learning_rate_scaling"])
-            values["learning_rate"] = nearest_rate(resolve(space["learning_rate"], known), rate)
-            found.append({key: value for key, value in values.items() if key in space})
-    return found
+            rate *= factor / scaling_factor(
+                all_values["num_workers"], all_values["learning_rate_scaling"]
+            )
+            values["learning_rate"] = nearest_rate(
+                resolve(space["learning_rate"], all_values), rate
+            )
+            configurations.append({key: value for key, value in values.items() if key in space})
+    return configurations
 
 
 def _conditions(
@@ -174,12 +182,12 @@ def _conditions(
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):
         return {}
-    named = {key for case in dimension.cases for key, _ in case.when}
+    conditions = {key for case in dimension.cases for key, _ in case.when}
     chosen: dict[str, Any] = {}
     for key in space:  # ordered so that a key follows those it depends on
-        if key in named and key not in values:
-            known = known_values(fixed, values | chosen)
-            options = possible_values(resolve(space[key], known))
+        if key in conditions and key not in values:
+            all_values = known_values(fixed, values | chosen)
+            options = possible_values(resolve(space[key], all_values))
             chosen[key] = options[number % len(options)]
     return chosen
 
@@ -276,30 +284,30 @@ def num_trials(
         factors: The factorized space; None if the space is sampled as a whole.
         outside: Number of configurations of `search.first` outside the space.
     """
-    asked, is_grid = study.search.trials, study.search.sampler == "grid"
+    number, is_grid = study.search.trials, study.search.sampler == "grid"
     if factors is not None and not is_grid:
-        return asked or DEFAULT_TRIALS
+        return number or DEFAULT_TRIALS
     size = num_configurations(space if factors is None else factors.sampled, study.fixed)
     size = None if size is None else size + outside
-    if asked is None:
-        asked = size if is_grid and size is not None else DEFAULT_TRIALS
-    return asked if size is None else min(asked, size)
+    if number is None:
+        number = size if is_grid and size is not None else DEFAULT_TRIALS
+    return number if size is None else min(number, size)
 
 
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:
     """Return the smallest number of workers on which a combination can run."""
-    known = known_values(study.fixed, values)
+    all_values = known_values(study.fixed, values)
     if factors is None:
-        return int(known["num_workers"])
-    return min(placement.num_workers for placement in factors.of_values(known))
+        return int(all_values["num_workers"])
+    return min(placement.num_workers for placement in factors.of_values(all_values))
 
 
 def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
-    known = known_values(study.fixed, values)
-    if known["optimizer"] not in BASE_RATES:
+    all_values = known_values(study.fixed, values)
+    if all_values["optimizer"] not in BASE_RATES:
         return 1
-    parts = known["num_workers"] * known["accumulate"]
-    batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * parts
-    rate = default_rate(known["optimizer"], batch)
+    parts = all_values["num_workers"] * all_values["accumulate"]
+    batch = values.get(GLOBAL_BATCH) or all_values["batch_size_per_worker"] * parts
+    rate = default_rate(all_values["optimizer"], batch)
     rate *= rate_factor(study)
-    return int(abs(math.log(known["learning_rate"] / rate, NEARNESS)))
+    return int(abs(math.log(all_values["learning_rate"] / rate, NEARNESS)))

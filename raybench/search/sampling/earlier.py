@@ -61,7 +61,7 @@ class EarlierRun:
 
     settings: Mapping[str, Any]
     """Values by run-spec key; nested settings have dotted keys (`model.x`)."""
-    named: Collection[str]
+    explicit_keys: Collection[str]
     """Keys that were set explicitly."""
     time_to_target_s: float | None = None
     """Training seconds to the target, on the fastest known placement; None if the target was missed
@@ -103,8 +103,8 @@ class EarlierRun:
             study: The new study.
             space: Sampled space of the new study.
         """
-        if self.record is not None and (found := params_of(self.record.spec, study, space)):
-            return found
+        if self.record is not None and (params := params_of(self.record.spec, study, space)):
+            return params
         values: dict[str, Any] = {}
         for key, dimension in space.items():
             if key in self.settings:
@@ -113,23 +113,23 @@ class EarlierRun:
                 values[key] = known_values({}, {})[key]
         placement: dict[str, Any] = {}
         if GLOBAL_BATCH in space:
-            known = known_values(study.fixed, dict(self.settings))
-            placement = {key: known[key] for key in SPEED_KEYS}
+            all_values = known_values(study.fixed, dict(self.settings))
+            placement = {key: all_values[key] for key in SPEED_KEYS}
             counts = ("num_workers", "accumulate", "batch_size_per_worker")
-            if not all(isinstance(known[key], int) for key in counts):
+            if not all(isinstance(all_values[key], int) for key in counts):
                 return None
-            passes = known["num_workers"] * known["accumulate"]
-            values[GLOBAL_BATCH] = passes * known["batch_size_per_worker"]
-        known = known_values(study.fixed, values)
+            passes = all_values["num_workers"] * all_values["accumulate"]
+            values[GLOBAL_BATCH] = passes * all_values["batch_size_per_worker"]
+        all_values = known_values(study.fixed, values)
         for key, value in list(values.items()):
-            if lies_in(key, space[key], value, known):
+            if lies_in(key, space[key], value, all_values):
                 continue
-            if key in self.named or key == GLOBAL_BATCH:
+            if key in self.explicit_keys or key == GLOBAL_BATCH:
                 return None
             del values[key]
-        named = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
+        settings = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
         try:
-            if study.run_spec(named) != study.run_spec({**self.settings, **named}):
+            if study.run_spec(settings) != study.run_spec({**self.settings, **settings}):
                 return None  # a fixed key had another value
         except UserError:
             return None
@@ -143,7 +143,7 @@ class Earlier:
     place: str
     """Path or URL given by the user."""
     runs: Sequence[EarlierRun]
-    words: str = ""
+    note: str = ""
     """How the source was interpreted, for a message; may be empty."""
     study: Study | None = None
     """The earlier study; None if the source is not a raybench search."""
@@ -234,13 +234,13 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of a `raybench train` folder; UserError if they belong to another task."""
     runs, objective = [], study.objective
     for name, run in earlier.runs.items():
-        for key, before, asked in (
+        for key, old, new in (
             ("workload", run.spec.workload, study.workload),
             ("dataset", run.spec.dataset, study.dataset),
             ("metric", run.spec.objective.judged_by.name, objective.judged_by.name),
         ):
-            if before != asked:
-                raise _another_task(earlier.place, f"{key} was {before}, is {asked}")
+            if old != new:
+                raise _another_task(earlier.place, f"{key} was {old}, is {new}")
         if run.failure is not None:
             continue
         curve = earlier.evaluations.get(name, ())
@@ -332,12 +332,14 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
             ErrorCode.NO_RESULT,
         )
     objective = before.objective.model_dump()
-    named: dict[str, Any] = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
+    objective_values: dict[str, Any] = {
+        key: objective[key] for key in study.auto if key != EVAL_INTERVAL
+    }
     fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
-    taken = (named | fixed).items()
-    words = [f"{key} {value}: taken from {earlier.place}" for key, value in taken]
-    changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
-    return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
+    taken_values = (objective_values | fixed).items()
+    sentences = [f"{key} {value}: taken from {earlier.place}" for key, value in taken_values]
+    changes = {"objective": study.objective.model_copy(update=objective_values), "is_set": True}
+    return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), sentences
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
@@ -349,8 +351,8 @@ def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
 def _not_default(spec: RunSpec) -> set[str]:
     """Return the keys of a run spec whose value is not the default, or whose default is unknown."""
     default = RunSpec()
-    found = settings_of_spec(spec).items()
-    return {key for key, value in found if is_open(key) or value != value_of(default, key)}
+    settings = settings_of_spec(spec).items()
+    return {key for key, value in settings if is_open(key) or value != value_of(default, key)}
 
 
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
@@ -359,9 +361,9 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     Another tool measured their seconds, so these only decide the order of the first trials.
     """
     then, now = earlier.objective, study.objective
-    asked = [("metric", then.judged_by.name, now.judged_by.name)]
-    asked += [("target", str(then.target), str(now.target))] if earlier.is_timed else []
-    for key, old, new in asked:
+    compared = [("metric", then.judged_by.name, now.judged_by.name)]
+    compared += [("target", str(then.target), str(now.target))] if earlier.is_timed else []
+    for key, old, new in compared:
         if old != new:
             raise _another_task(earlier.place, f"{key} was {old}, is {new}")
     if earlier.is_timed and study.search.sampler != "model":
@@ -384,8 +386,10 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
                 is_of_other_clock=earlier.is_timed,
             )
         )
-    words = "another tool measured the seconds, so they only decide the order of the first trials"
-    return Earlier(earlier.place, runs, words if earlier.is_timed else "")
+    sentence = (
+        "another tool measured the seconds, so they only decide the order of the first trials"
+    )
+    return Earlier(earlier.place, runs, sentence if earlier.is_timed else "")
 
 
 def read_optuna(place: str) -> ForeignTable:
@@ -399,8 +403,8 @@ def read_optuna(place: str) -> ForeignTable:
     """
     storage, _, name = place.partition("#")
     try:
-        found = _storage(storage)
-        names = sorted(summary.study_name for summary in found.get_all_studies())
+        storage_backend = _storage(storage)
+        names = sorted(summary.study_name for summary in storage_backend.get_all_studies())
         if not name and len(names) == 1:
             name = names[0]
         if not names:
@@ -411,9 +415,9 @@ def read_optuna(place: str) -> ForeignTable:
                 f"{', '.join(names)}.",
                 ErrorCode.UNKNOWN_NAME,
             )
-        theirs = optuna.load_study(study_name=name, storage=found)
-        trials = theirs.get_trials(deepcopy=False)
-        directions = [direction.name.lower() for direction in theirs.directions]
+        study = optuna.load_study(study_name=name, storage=storage_backend)
+        trials = study.get_trials(deepcopy=False)
+        directions = [direction.name.lower() for direction in study.directions]
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (any fault of a foreign file, by several libraries)

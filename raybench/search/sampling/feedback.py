@@ -226,7 +226,7 @@ def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     readable form.
     """
     metric = record.spec.objective.judged_by
-    found = {
+    attributes = {
         "configuration": describe(record.spec, keys),
         "learning_rate": record.spec.learning_rate,
         "time_to_target_s": record.time_to_target_s,
@@ -234,4 +234,4 @@ def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
         "train_s": record.ledger["train"],
         "failure": record.failure,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}

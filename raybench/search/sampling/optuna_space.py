@@ -80,17 +80,17 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return the distribution of every parameter that `propose` may ask for."""
-    found: dict[str, BaseDistribution] = {}
+    all_distributions: dict[str, BaseDistribution] = {}
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and _are_ranges(dimension):
-            found[_share_name(key)] = FloatDistribution(0.0, 1.0)
+            all_distributions[_share_name(key)] = FloatDistribution(0.0, 1.0)
         elif isinstance(dimension, Cases):
             for case in dimension.cases:
                 name = _name(f"{key} [{case.label()}]", case.dimension)
-                found[name] = _distribution(case.dimension)
+                all_distributions[name] = _distribution(case.dimension)
         else:
-            found[_name(key, dimension)] = _distribution(dimension)
-    return found
+            all_distributions[_name(key, dimension)] = _distribution(dimension)
+    return all_distributions
 
 
 def params_of(
@@ -109,9 +109,9 @@ def params_of(
     # A global batch has several placements; `spec` names the one of its run.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
-    known = known_values(study.fixed, values)
+    all_values = known_values(study.fixed, values)
     bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
-    if not all(lies_in(key, space[key], value, known) for key, value in bounded.items()):
+    if not all(lies_in(key, space[key], value, all_values) for key, value in bounded.items()):
         return None
     expected = study.run_spec(values | placement, seed=spec.seed)
     # Runs that differ only in the evaluation interval have the same configuration.
@@ -151,10 +151,10 @@ def _share(dimension: Simple, value: float) -> float:
     return float(round(share)) if is_bound else share
 
 
-def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
-    """Return the parameter name of a key, and its dimension given the known values."""
+def _resolve(key: str, dimension: Dimension, all_values: dict[str, Any]) -> tuple[str, Simple]:
+    """Return the parameter name of a key, and its dimension given the values of all keys."""
     if isinstance(dimension, Cases):
-        case = dimension.choose(known)
+        case = dimension.choose(all_values)
         key, dimension = f"{key} [{case.label()}]", case.dimension
     return _name(key, dimension), dimension
 
@@ -190,15 +190,17 @@ def _are_distinct(values: tuple[Any, ...]) -> bool:
 
 
 def _ask(trial: optuna.trial.BaseTrial, name: str, dimension: Simple) -> Any:
-    asked = _distribution(dimension)
-    if isinstance(asked, CategoricalDistribution):
-        chosen = asked.to_internal_repr(trial.suggest_categorical(name, asked.choices))
+    distribution = _distribution(dimension)
+    if isinstance(distribution, CategoricalDistribution):
+        chosen = distribution.to_internal_repr(
+            trial.suggest_categorical(name, distribution.choices)
+        )
         return possible_values(dimension)[int(chosen)]
-    if isinstance(asked, IntDistribution):
-        value = trial.suggest_int(name, asked.low, asked.high, log=asked.log)
+    if isinstance(distribution, IntDistribution):
+        value = trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
         return 2**value if isinstance(dimension, Powers) else value
-    assert isinstance(asked, FloatDistribution)
-    return trial.suggest_float(name, asked.low, asked.high, log=asked.log)
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
 
 
 REQUIRED_PACKAGES = {

@@ -68,7 +68,7 @@ def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optun
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search, path = study.search, folder / JOURNAL_FILE
     path.unlink(missing_ok=True)
-    found = optuna.create_study(
+    journal = optuna.create_study(
         study_name=STUDY_NAME,
         sampler=build_sampler(search.sampler, seed=search.seed, num_earlier=num_earlier),
         storage=JournalStorage(JournalFile(path)),
@@ -76,8 +76,8 @@ def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optun
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        found.set_metric_names(_metric_names(study)[: len(found.directions)])
-    return found
+        journal.set_metric_names(_metric_names(study)[: len(journal.directions)])
+    return journal
 
 
 def _metric_names(study: StudySpec) -> list[str]:
@@ -129,7 +129,7 @@ def restore(
         feedback: Turns records into states and values for Optuna.
         firsts: Run specs of `search.first` by key.
     """
-    known, widen = distributions(space), study.search.widen
+    distribution_of, widen = distributions(space), study.search.widen
     trials = {name: record for name, record in runs.items() if record.role == "trial"}
     specs = {name: record.spec for name, record in trials.items()} | dict(unfinished)
     for name, spec in specs.items():
@@ -138,14 +138,14 @@ def restore(
         first = _first_of(name, spec, record, firsts)
         if record is None or name in unfinished or record.stop == "interrupted":
             if first is None and params:
-                kept = {TRIAL: name, PLACEMENT: speed_values(spec.placement), SEED: spec.seed}
-                journal.enqueue_trial(params, user_attrs=kept)
+                queued = {TRIAL: name, PLACEMENT: speed_values(spec.placement), SEED: spec.seed}
+                journal.enqueue_trial(params, user_attrs=queued)
         elif first is not None or params:
             answer = feedback.answer(record) if params else Answer(TrialState.FAIL)
             attributes = {TRIAL: name, "spec": spec.document()}
             attributes |= {} if first is None else {FIRST: first}
             attributes |= shown_attributes(record, label_keys(study.space))
-            add_answer(journal, answer, params or {}, known, attributes)
+            add_answer(journal, answer, params or {}, distribution_of, attributes)
 
 
 def _first_of(
@@ -168,7 +168,7 @@ def add_answer(
     journal: optuna.Study,
     answer: Answer,
     params: dict[str, Any],
-    known: Mapping[str, BaseDistribution],
+    distribution_of: Mapping[str, BaseDistribution],
     attributes: dict[str, Any],
 ) -> None:
     """Add a finished trial to an Optuna study.
@@ -177,19 +177,21 @@ def add_answer(
         journal: The Optuna study.
         answer: State and values of the trial.
         params: Parameters of the trial.
-        known: Distribution of each parameter; widened if the value lies outside.
+        distribution_of: Distribution of each parameter; widened if the value lies outside.
         attributes: User attributes of the trial.
     """
-    course = None
+    reports = None
     if answer.step is not None and answer.values is not None:
-        course = {answer.step: answer.values[0]}
+        reports = {answer.step: answer.values[0]}
     journal.add_trial(
         create_trial(
             state=answer.state,
             params=params,
-            distributions={name: _wide_enough(known[name], at) for name, at in params.items()},
+            distributions={
+                name: _wide_enough(distribution_of[name], at) for name, at in params.items()
+            },
             values=answer.values,
-            intermediate_values=course,
+            intermediate_values=reports,
             user_attrs=attributes,
         )
     )

@@ -78,7 +78,7 @@ class Proposer:
         self._listed: Iterator[dict[str, Any]] | None = None
         self.num_ran = 0
         """Number of trials so far, including running trials and those of earlier sessions."""
-        self._known: set[str] = set()
+        self._closed: set[str] = set()
         """Parameters (as `key_of` strings) that were run or are infeasible."""
         self._drawn: set[str] = set()
         """Parameters that were drawn, including rejected draws."""
@@ -128,7 +128,7 @@ class Proposer:
 
     def _is_new(self, trial: optuna.Trial) -> bool:
         """Return whether a trial was interrupted, or its configuration has not run yet."""
-        return TRIAL in trial.user_attrs or key_of(trial.params) not in self._known
+        return TRIAL in trial.user_attrs or key_of(trial.params) not in self._closed
 
     def _may_repeat(self, attempt: int) -> bool:
         """Return whether a duplicate is accepted: in an infinite space, after many draws."""
@@ -175,7 +175,7 @@ class Proposer:
     def is_open(self, values: Mapping[str, Any]) -> bool:
         """Return whether a configuration may be proposed: it is not known to be infeasible, and in
         a finite space it has not run before."""
-        closed = self._failing if self._size is None else self._known
+        closed = self._failing if self._size is None else self._closed
         if not closed:
             return True
         return key_of(encode(self._space, self._study.fixed, dict(values))) not in closed
@@ -197,7 +197,7 @@ class Proposer:
             self._add_draw(params, is_known=True)
             self._count_skipped(values)
             return None
-        if key_of(params) in self._known:
+        if key_of(params) in self._closed:
             options = [option.model_copy(update={"seed": seed}) for option in options]
         self._journal.enqueue_trial(params)
         trial, _ = self._ask(at_random=False)
@@ -216,8 +216,8 @@ class Proposer:
                 return None
         attributes = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
         self._journal.enqueue_trial(params, user_attrs=attributes)
-        asked, _ = self._ask(at_random=False)
-        return self._accept(asked, self._free_name(), spec)
+        queued, _ = self._ask(at_random=False)
+        return self._accept(queued, self._free_name(), spec)
 
     def _accept(self, trial: optuna.Trial, name: str, spec: RunSpec) -> Proposal:
         trial.set_user_attr(TRIAL, name)
@@ -237,17 +237,19 @@ class Proposer:
             return
         self._drawn.add(key_of(params))
         if is_known:
-            self._known.add(key_of(params))
+            self._closed.add(key_of(params))
 
     def _free_name(self) -> str:
         """Return the lowest trial name not in use."""
-        return next(name for at in self._numbers if (name := f"{at:04d}") not in self._names)
+        return next(
+            name for number in self._numbers if (name := f"{number:04d}") not in self._names
+        )
 
     def _is_exhausted(self) -> bool:
         """Return whether all configurations of a finite space were run or are infeasible."""
         if self._size is None or self._is_grid or self._is_waiting():
             return False  # an interrupted trial comes next
-        return len(self._known) >= self._size
+        return len(self._closed) >= self._size
 
     def _is_waiting(self) -> bool:
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
@@ -312,8 +314,8 @@ class Proposer:
         if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in trials):
             return  # earlier results are better starting points
         factor = rate_factor(self._study)
-        known = initial_configurations(self._space, self._study.fixed, factor=factor)
-        for values in known[count // 2 : count // 2 + 1]:
+        configurations = initial_configurations(self._space, self._study.fixed, factor=factor)
+        for values in configurations[count // 2 : count // 2 + 1]:
             self._journal.enqueue_trial(encode(self._space, self._study.fixed, values))
 
     def _combinations(self) -> list[dict[str, Any]]:
@@ -331,9 +333,11 @@ class Proposer:
     def _specs(self, values: dict[str, Any]) -> list[RunSpec]:
         if self._placer is None:
             return [self._study.run_spec(values)]
-        rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
+        settings = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
         placements = self._placer.factors.of_values(values)
-        return [self._study.run_spec(rest | speed_values(placement)) for placement in placements]
+        return [
+            self._study.run_spec(settings | speed_values(placement)) for placement in placements
+        ]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
         """Return the run spec to run; an interrupted trial keeps its placement."""
