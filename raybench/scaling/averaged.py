@@ -32,23 +32,28 @@ def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     the number of workers and the number of workers, fitted by relative least squares.
     """
 
-    def design(some: Sequence[Cell]) -> Floats:
-        at = Layout.of(some)
-        return np.stack([np.ones_like(at.batch), at.batch, np.log(at.workers), at.workers], axis=1)
+    def design(group: Sequence[Cell]) -> Floats:
+        layout = Layout.of(group)
+        return np.stack(
+            [np.ones_like(layout.batch), layout.batch, np.log(layout.workers), layout.workers],
+            axis=1,
+        )
 
     return relative_least_squares(design([cell for cell, _ in rows]), rows, design(cells))
 
 
-def relative_least_squares(known: Floats, rows: MeasuredSteps, asked: Floats) -> Floats:
+def relative_least_squares(
+    measured_columns: Floats, rows: MeasuredSteps, asked_columns: Floats
+) -> Floats:
     """Return predicted seconds as a non-negative combination of columns, fitted to `rows`.
 
-    `known` holds the columns of the measured cells, `asked` those of the cells to predict.
+    `measured_columns`: of the measured cells; `asked_columns`: of the cells to predict.
     """
-    seconds = np.array([one for _, one in rows])
-    matrix = known / seconds[:, None]
+    seconds = np.array([step_s for _, step_s in rows])
+    matrix = measured_columns / seconds[:, None]
     widths = np.maximum(matrix.max(axis=0), 1e-12)
-    found = nnls(matrix / widths, np.ones(len(seconds)), maxiter=1000)[0] / widths
-    return np.asarray(np.maximum(asked @ found, LEAST_S))
+    coefficients = nnls(matrix / widths, np.ones(len(seconds)), maxiter=1000)[0] / widths
+    return np.asarray(np.maximum(asked_columns @ coefficients, LEAST_S))
 
 
 def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
@@ -58,44 +63,46 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     (within and between nodes), and both are combined by a p-norm. The fit minimizes RMSLE with
     Pollux's penalties by bounded L-BFGS; parameters without measurements are fixed.
     """
-    at = Layout.of([cell for cell, _ in rows])
+    layout = Layout.of([cell for cell, _ in rows])
     logs = np.log([seconds for _, seconds in rows])
 
-    def step(x: Floats, at: Layout) -> Floats:
-        compute = np.log(x[0] + x[1] * at.batch)
-        away = np.maximum(at.workers - 2, 0)
-        wire = np.where(at.nodes > 1, x[2] + x[3] * away, x[4] + x[5] * away)
-        both = np.logaddexp(x[6] * compute, x[6] * np.log(wire)) / x[6]
-        last = np.where(at.workers > 1, both, compute)
-        return np.asarray((at.accumulate - 1) * np.exp(compute) + np.exp(last))
+    def step(x: Floats, layout: Layout) -> Floats:
+        compute = np.log(x[0] + x[1] * layout.batch)
+        extra_workers = np.maximum(layout.workers - 2, 0)
+        exchange = np.where(
+            layout.nodes > 1, x[2] + x[3] * extra_workers, x[4] + x[5] * extra_workers
+        )
+        overlapped = np.logaddexp(x[6] * compute, x[6] * np.log(exchange)) / x[6]
+        last_pass = np.where(layout.workers > 1, overlapped, compute)
+        return np.asarray((layout.accumulate - 1) * np.exp(compute) + np.exp(last_pass))
 
     def loss(x: Floats) -> float:
-        squares = (np.log(step(x, at)) - logs) ** 2
+        squares = (np.log(step(x, layout)) - logs) ** 2
         error = math.sqrt(np.mean(squares))
-        alone = at.workers == 1
-        if alone.any():  # only these rows show the compute time by itself
-            error += math.sqrt(np.mean(squares[alone]))
-        pull = 1e-3 * (x[6] - 1) ** 2
-        return float(error + pull + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2))
+        is_single = layout.workers == 1
+        if is_single.any():  # only these rows show the compute time by itself
+            error += math.sqrt(np.mean(squares[is_single]))
+        penalty = 1e-3 * (x[6] - 1) ** 2
+        return float(error + penalty + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2))
 
     mean = float(np.mean(np.exp(logs)))
-    per_sample = mean / 2 / float(at.batch.mean())
+    per_sample = mean / 2 / float(layout.batch.mean())
     start = np.array([mean / 2, per_sample, mean / 4, mean / 100, mean / 8, mean / 100, 2])
     low, high = np.full(7, 1e-8), np.full(7, np.inf)
     low[6], high[6] = 1.0, 10.0
-    if len(set(at.batch)) == 1:
+    if len(set(layout.batch)) == 1:
         start[0] = low[0] = high[0] = mean / 2
-    between = at.nodes > 1
+    between = layout.nodes > 1
     if not between.any():
         start[2], start[3] = 1.1 * start[4], 1.1 * start[5]
-    if not (between & (at.workers > 2)).any():
+    if not (between & (layout.workers > 2)).any():
         start[3] = low[3] = high[3] = 1e-8
-    if not (~between & (at.workers > 2)).any():
+    if not (~between & (layout.workers > 2)).any():
         start[5] = low[5] = high[5] = 1e-8
     # In units of the start values, since gradients are finite differences here (exact in Pollux).
     bounds = [(a / c, b / c) for a, b, c in zip(low, high, start, strict=True)]
-    found = minimize(lambda u: loss(start * u), np.ones(7), method="L-BFGS-B", bounds=bounds)
-    x = start * found.x
+    optimum = minimize(lambda u: loss(start * u), np.ones(7), method="L-BFGS-B", bounds=bounds)
+    x = start * optimum.x
     if not between.any():
         x[2], x[3] = max(x[2], 1.1 * x[4]), max(x[3], 1.1 * x[5])
     return step(x, Layout.of(cells))
@@ -160,20 +167,23 @@ class HeldOutErrors:
     def of(cls, observed: Observed, priors: Priors) -> "HeldOutErrors":
         """Leave out the cells with the largest worker count, then those with the two largest, and
         predict them from the rest."""
-        at = Layout.of(observed.cells)
+        layout = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
-        for most in np.unique(at.workers)[:-1][::-1][:NUM_CUTS]:
-            few, many = at.workers <= most, at.workers > most
-            if at.nodes[few].max() == 1:
-                many &= at.nodes == 1  # `few` does not show the network between nodes
+        for num_workers in np.unique(layout.workers)[:-1][::-1][:NUM_CUTS]:
+            few, many = layout.workers <= num_workers, layout.workers > num_workers
+            if layout.nodes[few].max() == 1:
+                many &= layout.nodes == 1  # `few` does not show the network between nodes
             if np.sum(few) < 2 or not many.any():
                 continue
-            law, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
-            low, middle, high = law.quantiles(held.cells)
-            found = np.stack([middle, *published_predictions(law, held.cells)]) - held.log_seconds
-            half = np.where(found[0] < 0, high - middle, middle - low)
-            errors.append(np.clip(found, -LARGEST_ERROR, LARGEST_ERROR))
-            distances.append(np.minimum(np.abs(found[0]) / half, LARGEST_DISTANCE))
+            law, held_out = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
+            low, middle, high = law.quantiles(held_out.cells)
+            log_errors = (
+                np.stack([middle, *published_predictions(law, held_out.cells)])
+                - held_out.log_seconds
+            )
+            half_widths = np.where(log_errors[0] < 0, high - middle, middle - low)
+            errors.append(np.clip(log_errors, -LARGEST_ERROR, LARGEST_ERROR))
+            distances.append(np.minimum(np.abs(log_errors[0]) / half_widths, LARGEST_DISTANCE))
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
     def shares(self, trusted: float) -> Floats:
@@ -233,28 +243,34 @@ class ThroughputModel:
         if not cells:
             return []
         low, middle, high = self.law.quantiles(cells)
-        at, seen = Layout.of(cells), Layout.of(self.observed.cells)
-        workers = np.maximum(np.log2(at.workers / seen.workers.max()), 0.0)
-        batch = np.log2(at.batch / np.clip(at.batch, seen.batch.min(), seen.batch.max()))
-        come_in = np.minimum(workers, 1.0)
-        moved, unlike = np.zeros(len(cells)), np.zeros(len(cells))
-        if self.held_out.errors.size and come_in.any():
-            away = (
+        layout, measured = Layout.of(cells), Layout.of(self.observed.cells)
+        worker_doublings = np.maximum(np.log2(layout.workers / measured.workers.max()), 0.0)
+        batch_doublings = np.log2(
+            layout.batch / np.clip(layout.batch, measured.batch.min(), measured.batch.max())
+        )
+        fade_in = np.minimum(worker_doublings, 1.0)
+        shift, disagreement = np.zeros(len(cells)), np.zeros(len(cells))
+        if self.held_out.errors.size and fade_in.any():
+            offsets = (
                 np.clip(
                     published_predictions(self.law, cells) - middle, -LARGEST_MOVE, LARGEST_MOVE
                 )
-                * come_in
+                * fade_in
             )
-            away = np.vstack([np.zeros(len(cells)), away])
-            is_unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
+            offsets = np.vstack([np.zeros(len(cells)), offsets])
+            is_unseen = (measured.nodes.max() == 1) & (layout.nodes > 1)
             unseen, usual = map(self.held_out.shares, (TRUSTED_UNSEEN, TRUSTED))
             shares = np.where(is_unseen, unseen[:, None], usual[:, None])
-            moved = np.sum(shares * away, axis=0)
-            unlike = np.sum(shares * (away - moved) ** 2, axis=0)
-        more = NINE_OF_TEN**2 * unlike + WIDTH_PER_DOUBLING**2 * (workers**2 + batch**2)
-        halves = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + more)
-        halves *= self.held_out.widening**come_in
-        ends = np.exp(middle + moved + np.stack([np.zeros(len(cells)), -halves[0], halves[1]]))
+            shift = np.sum(shares * offsets, axis=0)
+            disagreement = np.sum(shares * (offsets - shift) ** 2, axis=0)
+        extra_variance = NINE_OF_TEN**2 * disagreement + WIDTH_PER_DOUBLING**2 * (
+            worker_doublings**2 + batch_doublings**2
+        )
+        half_widths = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + extra_variance)
+        half_widths *= self.held_out.widening**fade_in
+        ends = np.exp(
+            middle + shift + np.stack([np.zeros(len(cells)), -half_widths[0], half_widths[1]])
+        )
         return [
             StepPrediction(cell, *map(float, row)) for cell, row in zip(cells, ends.T, strict=True)
         ]
@@ -264,7 +280,7 @@ class ThroughputModel:
         same batch size."""
         alone = self.predict([replace(cell, num_workers=1, num_nodes=1) for cell in cells])
         together = self.predict(cells)
-        return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
+        return [single.step_s / group.step_s for single, group in zip(alone, together, strict=True)]
 
 
 NUM_PROPOSED = 2
@@ -291,7 +307,9 @@ class NextCell:
 
 def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
     """Return the cell whose prediction has the widest interval."""
-    return max(model.predict(cells), key=lambda one: (one.spread, one.cell)).cell
+    return max(
+        model.predict(cells), key=lambda prediction: (prediction.spread, prediction.cell)
+    ).cell
 
 
 def next_cells(
@@ -308,31 +326,36 @@ def next_cells(
         asked: The cell whose prediction is to be narrowed.
         placed: Returns a cell with the number of nodes on which it would run; None if it cannot.
     """
-    there = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
-    tried = sorted(cell for cell in there if cell is not None)
+    candidates = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
+    tried = sorted(cell for cell in candidates if cell is not None)
     if not tried:
         return []
     law, predicted = model.law, model.predict([asked, *tried])
-    centre, doubt = law.outcomes([asked, *tried])
-    known = np.cov(centre.T) + doubt
+    centre, residual_covariance = law.outcomes([asked, *tried])
+    covariance = np.cov(centre.T) + residual_covariance
     noise = law.levels.cell**2 + law.observed.noise
-    half, first = math.log(predicted[0].high_s / predicted[0].low_s) / 2, known[0, 0] + noise
+    half_width, variance = (
+        math.log(predicted[0].high_s / predicted[0].low_s) / 2,
+        covariance[0, 0] + noise,
+    )
     costs = {
         i: NUM_STEPS * predicted[i].step_s * predicted[i].cell.num_workers
         for i in range(1, len(predicted))
     }
-    found: list[NextCell] = []
-    while costs and len(found) < NUM_PROPOSED:
-        narrowed = {i: known[0, 0] - known[0, i] ** 2 / (known[i, i] + noise) for i in costs}
-        least = min(narrowed.values())
-        equal = [i for i in costs if narrowed[i] + noise <= TIE**2 * (least + noise)]
+    proposed: list[NextCell] = []
+    while costs and len(proposed) < NUM_PROPOSED:
+        narrowed = {
+            i: covariance[0, 0] - covariance[0, i] ** 2 / (covariance[i, i] + noise) for i in costs
+        }
+        narrowest = min(narrowed.values())
+        equal = [i for i in costs if narrowed[i] + noise <= TIE**2 * (narrowest + noise)]
         best = min(equal, key=lambda i: costs[i])
-        share = math.sqrt(max(narrowed[best], 0.0) + noise) / math.sqrt(first)
-        spread = math.expm1(half * min(share, 1.0))
-        found.append(NextCell(predicted[best].cell, costs.pop(best), spread))
-        gain = known[:, best] / (known[best, best] + noise)
-        known = known - np.outer(gain, known[best])
-    return found
+        share = math.sqrt(max(narrowed[best], 0.0) + noise) / math.sqrt(variance)
+        spread = math.expm1(half_width * min(share, 1.0))
+        proposed.append(NextCell(predicted[best].cell, costs.pop(best), spread))
+        gain = covariance[:, best] / (covariance[best, best] + noise)
+        covariance = covariance - np.outer(gain, covariance[best])
+    return proposed
 
 
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
@@ -348,7 +371,9 @@ def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     sizes = {(k, math.ceil(k / full)) for k in doublings | {most}}
     if asked.num_nodes > 1 and most >= 2:
         sizes.add((2, 2))
-    own = asked.batch_size_per_worker
-    measured = {cell.batch_size_per_worker for cell in seen} - {own}
-    near = sorted(measured, key=lambda batch: (abs(math.log(batch / own)), batch))[:MOST_BATCHES]
-    return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in (own, *near)}
+    asked_batch = asked.batch_size_per_worker
+    measured = {cell.batch_size_per_worker for cell in seen} - {asked_batch}
+    near = sorted(measured, key=lambda batch: (abs(math.log(batch / asked_batch)), batch))[
+        :MOST_BATCHES
+    ]
+    return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in (asked_batch, *near)}

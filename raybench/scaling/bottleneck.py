@@ -42,7 +42,7 @@ class Gain:
     """Whether `times` is an upper bound."""
 
     @property
-    def words(self) -> str:
+    def phrase(self) -> str:
         """Phrase such as `accumulate: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
         most = "at most " if self.is_limit else "about "
         workers = "" if self.workers == 1 else f" on {self.workers:g} times the workers"
@@ -68,7 +68,7 @@ class Outlook:
     ) -> "Outlook":
         """Fit the model to probes; workers without gradient exchange count as single workers."""
         rows = []
-        for probe in (one for one in probes.names if not one.reads):
+        for probe in (candidate for candidate in probes.names if not candidate.reads):
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
             cell = Cell(workers, nodes, probe.batch_size_per_worker, spec.accumulate)
             rows += [(cell, seconds) for seconds in times[probe]]
@@ -93,8 +93,8 @@ class Outlook:
 
     def fewer_exchanges(self) -> Gain:
         """Return the gain from exchanging gradients less often, which needs no more memory."""
-        every = LARGER_FACTOR * self.spec.accumulate
-        return self._moved(f"accumulate: {every}", replace(self.cell, accumulate=every))
+        passes = LARGER_FACTOR * self.spec.accumulate
+        return self._moved(f"accumulate: {passes}", replace(self.cell, accumulate=passes))
 
     def other_workers(self, num_workers: int) -> Gain:
         """Return the gain from another worker count with the same batch size per worker."""
@@ -141,13 +141,13 @@ class Outlook:
     def _moved(self, change: str, cell: Cell) -> Gain:
         """Return the gain from training with the workers, nodes and batch size of `cell`."""
         now = self.cell
-        (there,) = self.model.predict([cell])
-        own = now.batch_size_per_worker * now.accumulate
-        samples = cell.batch_size_per_worker * cell.accumulate / own
+        (prediction,) = self.model.predict([cell])
+        samples_per_worker = now.batch_size_per_worker * now.accumulate
+        samples = cell.batch_size_per_worker * cell.accumulate / samples_per_worker
         rate = now.samples / float(self._whole(self.worked_s))
         times, low, high = (
             cell.samples / float(self._whole(seconds, samples)) / rate
-            for seconds in (there.step_s, there.high_s, there.low_s)
+            for seconds in (prediction.step_s, prediction.high_s, prediction.low_s)
         )
         workers = cell.num_workers / now.num_workers
         return Gain(change, times, low, high, workers=workers)
@@ -221,22 +221,24 @@ def judge(
     """
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
-    found = {part: shares[part] for part in shares.order}
+    estimates = {part: shares[part] for part in shares.order}
     step = Estimate.of(np.array(times[probes.as_it_is], dtype=float))
-    sent = bytes_exchanged(spec, num_parameters)
-    parts = [f"{part} {one.percent} ({one.percents})" for part, one in found.items()]
+    num_bytes = bytes_exchanged(spec, num_parameters)
+    parts = [
+        f"{part} {estimate.percent} ({estimate.percents})" for part, estimate in estimates.items()
+    ]
     if not shares.is_sure:
         sentence = (
             f"Not sure: the spread of {len(times[probes.as_it_is])} rounds hides what bounds a "
             f"step of {milliseconds(step.value)}, {' and '.join(parts[:2])} are not "
             "distinguishable; use an idle machine, or increase --repeats."
         )
-        return BottleneckVerdict(NOT_SURE, found, step, [], sent, sentence)
-    largest, *rest = shares.order
+        return BottleneckVerdict(NOT_SURE, estimates, step, [], num_bytes, sentence)
+    largest, *others = shares.order
     gains = _gains(largest, Outlook.of(spec, probes, times, num_nodes))
     hosts = f" on {num_nodes} hosts" if num_nodes > 1 else ""
     what = {
-        "communication": f"the exchange of {sent / 1e6:.3g} MB of gradients by "
+        "communication": f"the exchange of {num_bytes / 1e6:.3g} MB of gradients by "
         f"{spec.num_workers} workers{hosts}",
         "input": "waiting for data",
         "overhead": "independent of the number of samples: starting operations, updating weights",
@@ -244,13 +246,13 @@ def judge(
     }[largest]
     advice = "no change of the run spec is predicted to gain 5 % or more"
     if gains:
-        advice = f"try {' or '.join(gain.words for gain in gains[:2])}"
+        advice = f"try {' or '.join(gain.phrase for gain in gains[:2])}"
     sentence = (
-        f"{HEADS[largest]}: {found[largest].percent} ({found[largest].percents}) of a step of "
-        f"{milliseconds(step.value)} is {what}; "
-        f"{', '.join(f'{part} {found[part].percent}' for part in rest)}; {advice}."
+        f"{HEADS[largest]}: {estimates[largest].percent} ({estimates[largest].percents}) of a "
+        f"step of {milliseconds(step.value)} is {what}; "
+        f"{', '.join(f'{part} {estimates[part].percent}' for part in others)}; {advice}."
     )
-    return BottleneckVerdict(str(largest), found, step, gains, sent, sentence)
+    return BottleneckVerdict(str(largest), estimates, step, gains, num_bytes, sentence)
 
 
 def milliseconds(seconds: float) -> str:
@@ -276,6 +278,8 @@ def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
         if spec.num_workers > 1:
             half = outlook.other_workers(spec.num_workers // 2)
             fewer = [half] if half.times >= LEAST_KEPT else []
-    worth = sorted((one for one in tried if one.times >= LEAST_GAIN), key=lambda one: -one.times)
+    worth = sorted(
+        (gain for gain in tried if gain.times >= LEAST_GAIN), key=lambda gain: -gain.times
+    )
     # For input, prefetching is first: faster data are harder to get.
     return [*fewer, *(reversed(worth) if largest == "input" else worth)]

@@ -71,14 +71,18 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
         quartiles = pooled(timed)
         longest = max(point.steps.max_s for point in curve if point.steps is not None)
     else:
-        each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
-        if not each:
+        step_times = [
+            step_samples / point.samples_per_s for point in points if point.samples_per_s > 0
+        ]
+        if not step_times:
             return {}
-        quartiles = np.percentile(each, [100 * share for share in SHARES]).tolist()
-        longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
+        quartiles = np.percentile(step_times, [100 * share for share in SHARES]).tolist()
+        longest = max(
+            step_samples / point.samples_per_s for point in curve if point.samples_per_s > 0
+        )
     names = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
     return dict(zip(names, quartiles, strict=True)) | {
-        "num_steps": sum(one.num for one in timed),
+        "num_steps": sum(interval.num for interval in timed),
         "longest_step_s": longest,
         "mean_step_s": seconds / samples * step_samples,
         "input_share": waited / seconds if seconds > 0 else math.nan,
@@ -97,10 +101,13 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     The step times of an interval are interpolated linearly between its recorded quantiles, and are
     constant beyond the outermost quantiles.
     """
-    recorded = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
+    recorded = [
+        (interval.p25_s, interval.median_s, interval.p75_s, interval.p95_s)
+        for interval in intervals
+    ]
     seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in recorded])
     order = np.argsort(seconds, kind="stable")
-    steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
+    steps = np.repeat([interval.num / len(GRID) for interval in intervals], len(GRID))[order]
     reached = np.cumsum(steps) / steps.sum() + 1e-9  # 1e-9: rounding
     return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
 
@@ -172,12 +179,12 @@ def run_table(
     table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
-    own = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST_EPOCH), float))
+    numeric = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST_EPOCH), float))
     # The steady state does not include the first epoch.
-    table["is_slow_start"] = _usual(own, FIRST_EPOCH) / own[FIRST_EPOCH] > OUTLIER_FACTOR
+    table["is_slow_start"] = _usual(numeric, FIRST_EPOCH) / numeric[FIRST_EPOCH] > OUTLIER_FACTOR
     # The mean includes stalls; a short step that takes as long as a whole one is not a stall.
-    slower = _usual(own, "samples_per_s") / own["mean_samples_per_s"]
-    is_far = (slower > OUTLIER_FACTOR * own["short_steps"]) | (slower < 1 / OUTLIER_FACTOR)
+    slower = _usual(numeric, "samples_per_s") / numeric["mean_samples_per_s"]
+    is_far = (slower > OUTLIER_FACTOR * numeric["short_steps"]) | (slower < 1 / OUTLIER_FACTOR)
     table["is_outlier"] = table["is_slow_start"] | is_far
     return table
 
@@ -206,25 +213,25 @@ def _row(
         return row
     row["epoch_samples"] = epoch = round(curve[-1].samples / curve[-1].epoch)
     step_samples = min(spec.global_batch_size, epoch)
-    found = steady(curve, step_samples)
-    if not found:
+    steady_state = steady(curve, step_samples)
+    if not steady_state:
         return row
     whole_steps = math.ceil(epoch / step_samples) * step_samples
     seconds, samples = first_epoch_seconds(curve)
-    row |= found | {
-        "samples_per_s": step_samples / found["step_median_s"],
-        "samples_per_s_low": step_samples / found["step_p75_s"],
-        "samples_per_s_high": step_samples / found["step_p25_s"],
-        "mean_samples_per_s": step_samples / found["mean_step_s"],
-        "short_steps": whole_steps / epoch if found["num_steps"] else 1,
+    row |= steady_state | {
+        "samples_per_s": step_samples / steady_state["step_median_s"],
+        "samples_per_s_low": step_samples / steady_state["step_p75_s"],
+        "samples_per_s_high": step_samples / steady_state["step_p25_s"],
+        "mean_samples_per_s": step_samples / steady_state["mean_step_s"],
+        "short_steps": whole_steps / epoch if steady_state["num_steps"] else 1,
         "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
         "first_epoch_train_samples_per_s": samples / seconds,
         metric.name: curve[-1].value,
     }
     for name, summary in SUMMARIES.items():
-        values = [getattr(one, name) for one in curve if getattr(one, name) is not None]
+        values = [getattr(point, name) for point in curve if getattr(point, name) is not None]
         row[name] = summary(values) if values else None
-    if math.isnan(found["input_share"]) and train > 0:
+    if math.isnan(steady_state["input_share"]) and train > 0:
         row["input_share"] = run.ledger["input"] / train
     if run.time_to_target_s is not None:
         row["samples_to_target"] = next(
@@ -268,17 +275,23 @@ def topology_words(spec: RunSpec, accelerators: str) -> str:
 
     `accelerators` is the GPU model; "" without GPUs.
     """
-    each = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
+    resources = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
-        each += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
-    return f"{each} a worker" + (", spread" if spec.placement_strategy == "spread" else "")
+        resources += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
+    return f"{resources} a worker" + (", spread" if spec.placement_strategy == "spread" else "")
 
 
 def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
     """Return the kind of a cell: the properties that it shares with its baseline."""
-    own = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
+    settings = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
     # Runs without gradient exchange only measure its cost: they have a kind of their own.
-    return scaling, accelerators, topology_words(spec, accelerators), *own, spec.exchange_gradients
+    return (
+        scaling,
+        accelerators,
+        topology_words(spec, accelerators),
+        *settings,
+        spec.exchange_gradients,
+    )
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
@@ -290,27 +303,27 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
         classes = {name: name for name in classes}
-    usual, flat = flat_keys(RunSpec().document()), [flat_keys(spec.document()) for spec in specs]
-    for one in flat:
-        for key in SYNTHETIC_KEYS if one["dataset.name"] != "synthetic" else ():
-            del one[key]
-    keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
+    defaults, flat = flat_keys(RunSpec().document()), [flat_keys(spec.document()) for spec in specs]
+    for values in flat:
+        for key in SYNTHETIC_KEYS if values["dataset.name"] != "synthetic" else ():
+            del values[key]
+    keys = dict.fromkeys(key for values in flat for key in values if key not in GRID_KEYS)
     differing = [
         key
         for key in keys
         if key not in ("framework", "workload")
-        and len({identity(one[key]) for one in flat if key in one}) > 1
+        and len({identity(values[key]) for values in flat if key in values}) > 1
     ]
     return [
         ", ".join(
-            [one["framework"], classes[one["workload"]]]
+            [values["framework"], classes[values["workload"]]]
             + [
-                f"{key} {short(one[key])}"
+                f"{key} {short(values[key])}"
                 for key in differing
-                if key in one and one[key] != usual.get(key)
+                if key in values and values[key] != defaults.get(key)
             ]
         )
-        for one in flat
+        for values in flat
     ]
 
 
@@ -390,21 +403,21 @@ def cell_table(
     | outliers | repeats far from the others (`run_table`), which the medians include |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
-    each = run_table(cells, runs, curves, metric)
+    repeats = run_table(cells, runs, curves, metric)
     parameters = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
     series = dict(zip((c.name for c in cells), series_of([c.spec for c in cells]), strict=True))
     rows: list[dict[str, Any]] = []
     by_name = {cell.name: cell for cell in cells}
-    for key, group in each.groupby(["cell", "num_nodes", "accelerators"], sort=True):
+    for key, group in repeats.groupby(["cell", "num_nodes", "accelerators"], sort=True):
         name, num_nodes, accelerators = key
         cell, gpus = by_name[str(name)], str(accelerators)
-        found = _medians(group, named(MEDIANS, metric))
-        found["num_parameters"] = parameters.get(cell.name)
+        medians = _medians(group, named(MEDIANS, metric))
+        medians["num_parameters"] = parameters.get(cell.name)
         for scaling in cell.scalings:
             where = _where(cell, scaling, series[cell.name], gpus)
-            own = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}
-            own |= _rates(found, cell.spec, gpus)
-            rows.append(where | found | own | {KIND: kind_of(scaling, cell.spec, gpus)})
+            extras = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}
+            extras |= _rates(medians, cell.spec, gpus)
+            rows.append(where | medians | extras | {KIND: kind_of(scaling, cell.spec, gpus)})
     for row in rows:
         row |= _speedups(row, rows) | _shares(row, rows)
     table = pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
@@ -501,10 +514,10 @@ def peak_flops(spec: RunSpec, accelerators: str) -> float:
     return 1e12 * peaks.get(spec.precision, math.nan) * spec.num_workers * spec.gpus_per_worker
 
 
-def _rates(found: Mapping[str, float], spec: RunSpec, accelerators: str) -> dict[str, float]:
+def _rates(columns: Mapping[str, float], spec: RunSpec, accelerators: str) -> dict[str, float]:
     """Return the operations and tokens per second of a cell; see `cell_table`."""
     flops, tokens = (
-        found["samples_per_s"] * found[f"{name}_per_sample"] for name in ("flops", "tokens")
+        columns["samples_per_s"] * columns[f"{name}_per_sample"] for name in ("flops", "tokens")
     )
     mfu = flops / peak_flops(spec, accelerators)
     return {"flops_per_s": flops, "tokens_per_s": tokens, "mfu": mfu}
@@ -524,50 +537,52 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
     if not curve or not curve[-1].samples or not curve[-1].epoch:
         return {}
     step_samples = min(run.spec.global_batch_size, round(curve[-1].samples / curve[-1].epoch))
-    found = steady(curve, step_samples)
-    if not found:
+    steady_state = steady(curve, step_samples)
+    if not steady_state:
         return {}
     last = {name: getattr(curve[-1], name) for name in ("flops_per_sample", "tokens_per_sample")}
-    speed = {"samples_per_s": step_samples / found["step_median_s"]}
-    known = {name: math.nan if value is None else value for name, value in last.items()}
-    return speed | _rates(speed | known, run.spec, accelerators_of(run) or "")
+    speed = {"samples_per_s": step_samples / steady_state["step_median_s"]}
+    per_sample = {name: math.nan if value is None else value for name, value in last.items()}
+    return speed | _rates(speed | per_sample, run.spec, accelerators_of(run) or "")
 
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a cell's speed-up over the best single-worker cell of its kind, if there is one."""
-    alike = [one for one in rows if one[KIND] == row[KIND] and one["num_workers"] == 1 and one["n"]]
-    if not alike or not row["n"]:
+    baselines = [
+        cell for cell in rows if cell[KIND] == row[KIND] and cell["num_workers"] == 1 and cell["n"]
+    ]
+    if not baselines or not row["n"]:
         return {}
-    best = max(alike, key=lambda one: float(one["samples_per_s"]))
+    best = max(baselines, key=lambda cell: float(cell["samples_per_s"]))
     # Repeats are interleaved, so those with equal numbers ran with the machine in the same state.
     pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
     speedup = row["samples_per_s"] / best["samples_per_s"]
-    found = {"speedup": speedup, "baseline": best["cell"]}
+    speedups = {"speedup": speedup, "baseline": best["cell"]}
     if len(pairs) > 1:
-        found["speedup_low"] = min(pairs.min(), speedup)
-        found["speedup_high"] = max(pairs.max(), speedup)
-    same = [one for one in alike if one["curve"] == row["curve"]]
+        speedups["speedup_low"] = min(pairs.min(), speedup)
+        speedups["speedup_high"] = max(pairs.max(), speedup)
+    same = [cell for cell in baselines if cell["curve"] == row["curve"]]
     if same:
-        found["speedup_same_batch"] = row["samples_per_s"] / same[0]["samples_per_s"]
-    return found
+        speedups["speedup_same_batch"] = row["samples_per_s"] / same[0]["samples_per_s"]
+    return speedups
 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return alone_share and communication_share of a cell, from other cells; see `cell_table`."""
-    found: dict[str, Any] = {}
+    shares: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:
             continue
         if other["topology"] != row["topology"]:
             continue
         if other["num_workers"] == 1 and other["series"] == row["series"]:
-            own = other["step_median_s"] * (1 - other["input_share"])
-            found.setdefault("alone_share", own / row["step_median_s"])
+            alone_s = other["step_median_s"] * (1 - other["input_share"])
+            shares.setdefault("alone_share", alone_s / row["step_median_s"])
         is_probe = row["exchange_gradients"] and not other["exchange_gradients"]
         if is_probe and other[TWIN] == row[TWIN] and other["num_nodes"] == row["num_nodes"]:
             share = 1 - other["step_median_s"] / row["step_median_s"]
-            found.setdefault("communication_share", share)
-    return found
+            shares.setdefault("communication_share", share)
+    return shares
 
 
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -77,7 +77,7 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
         cells = [cell for cell, _ in steps]
         most = max(cell.num_workers / cell.num_nodes for cell in cells)
         batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
-        asked[key] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
+        asked[key] = [Cell(k, math.ceil(k / most), *batch) for k in workers for batch in batches]
     return asked
 
 
@@ -115,15 +115,17 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
     rows = [
         {
             **key._asdict(),
-            **vars(found.cell),
-            "step_s": found.step_s,
-            "low_s": found.low_s,
-            "high_s": found.high_s,
-            "samples_per_s": found.samples_per_s,
+            **vars(prediction.cell),
+            "step_s": prediction.step_s,
+            "low_s": prediction.low_s,
+            "high_s": prediction.high_s,
+            "samples_per_s": prediction.samples_per_s,
             "efficiency": efficiency,
-            "extrapolated": is_beyond(model, found.cell),
+            "extrapolated": is_beyond(model, prediction.cell),
         }
-        for found, efficiency in zip(model.predict(cells), model.efficiency(cells), strict=True)
+        for prediction, efficiency in zip(
+            model.predict(cells), model.efficiency(cells), strict=True
+        )
     ]
     return pd.DataFrame(rows)
 
@@ -131,11 +133,11 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
 def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
     """Return whether a cell has more workers or nodes than any measured cell, or a batch size per
     worker outside of the measured range."""
-    seen = model.observed.cells
-    batches = [one.batch_size_per_worker for one in seen]
+    cells = model.observed.cells
+    batches = [measured.batch_size_per_worker for measured in cells]
     return (
-        cell.num_workers > max(one.num_workers for one in seen)
-        or cell.num_nodes > max(one.num_nodes for one in seen)
+        cell.num_workers > max(measured.num_workers for measured in cells)
+        or cell.num_nodes > max(measured.num_nodes for measured in cells)
         or not min(batches) <= cell.batch_size_per_worker <= max(batches)
     )
 
@@ -224,8 +226,8 @@ class FittedSeries:
         workers = sorted({cell.num_workers for cell in cells})
         nodes = max(cell.num_nodes for cell in cells)
         on = f"up to {nodes} nodes" if nodes > 1 else "one node"
-        shown = workers if len(workers) <= 8 else [*workers[:3], "...", workers[-1]]
-        numbers = ", ".join(map(str, shown))
+        listed = workers if len(workers) <= 8 else [*workers[:3], "...", workers[-1]]
+        numbers = ", ".join(map(str, listed))
         lines = [
             f"{self.num_rows} rows, {len(cells)} cells: {numbers} workers, {on}.",
             _quality(self.left_out, len(cells)),
@@ -261,9 +263,9 @@ def fits(
 def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
     (now,) = model.predict([asked])
     proposed = [
-        f"{place_of(one.cell)} (to ±{one.spread:.0%}; {NUM_STEPS} steps are "
-        f"{one.worker_seconds:,.3g} worker-seconds)"
-        for one in cells
+        f"{place_of(proposal.cell)} (to ±{proposal.spread:.0%}; {NUM_STEPS} steps are "
+        f"{proposal.worker_seconds:,.3g} worker-seconds)"
+        for proposal in cells
     ]
     return (
         f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next "
@@ -280,9 +282,9 @@ def place_of(cell: Cell) -> str:
 def _quality(left_out: list[LeftOut], num_cells: int) -> str:
     if not left_out:
         return "Leave-one-out error: unknown with one cell; the prediction is mainly the prior."
-    worst = max(left_out, key=lambda one: abs(one.error))
+    worst = max(left_out, key=lambda prediction: abs(prediction.error))
     cell = worst.predicted.cell
-    inside = np.mean([one.is_inside for one in left_out])
+    inside = np.mean([prediction.is_inside for prediction in left_out])
     of = f" ({len(left_out)} of the cells)" if len(left_out) < num_cells else ""
     return (
         f"Leave-one-out error{of}: median {median_error(left_out):.1%}, worst {worst.error:+.1%} "

@@ -78,46 +78,48 @@ def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
     So are runs whose global batch size exceeds an epoch, since no step has that many samples. For
     `allow_few`, see `fit_study`.
     """
-    found: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
+    measured: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
             nodes = max(int(row["num_nodes"]), 1)
             cell = Cell(spec.num_workers, nodes, spec.batch_size_per_worker, spec.accumulate)
             key = SeriesKey(series, str(row["accelerators"]))
-            found[key].append((cell, float(row["step_median_s"])))
+            measured[key].append((cell, float(row["step_median_s"])))
 
     def is_enough(rows: MeasuredSteps) -> bool:
         cells = {cell for cell, _ in rows}
         return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
-    return {key: rows for key, rows in found.items() if allow_few or is_enough(rows)}
+    return {key: rows for key, rows in measured.items() if allow_few or is_enough(rows)}
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
     """Yield the study, row of `scaling_runs`, run spec and name of the series of each run."""
-    names = iter(series_of([spec for one in studies for spec in _comparable(one, studies)]))
-    for one in studies:
-        cells = study_cells(one.scaling_study)
-        known = {cell.name: (cell.spec, next(names)) for cell in cells}
-        for row in scaling_runs(one).to_dict("records"):
-            yield one, row, *known[row["cell"]]
+    names = iter(series_of([spec for study in studies for spec in _comparable(study, studies)]))
+    for study in studies:
+        cells = study_cells(study.scaling_study)
+        by_name = {cell.name: (cell.spec, next(names)) for cell in cells}
+        for row in scaling_runs(study).to_dict("records"):
+            yield study, row, *by_name[row["cell"]]
 
 
-def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
+def _comparable(study: Study, studies: Sequence[Study]) -> list[RunSpec]:
     """Return the run specs of a study's cells, with the keys made equal that do not distinguish
     series.
 
     These keys are the GPU model; resources that are the same in all cells of the study, if no two
     studies ran on the same GPU model; and, in a study without a target, `objective` and `epochs`.
     """
-    specs = [cell.spec for cell in study_cells(own.scaling_study)]
-    kinds = [{accelerators_of(run) for run in one.runs.values()} for one in studies]
+    specs = [cell.spec for cell in study_cells(study.scaling_study)]
+    kinds = [{accelerators_of(run) for run in other.runs.values()} for other in studies]
     are_apart = len(set().union(*kinds)) == sum(map(len, kinds))
     keys = [key for key in RESOURCES if are_apart and len({getattr(s, key) for s in specs}) == 1]
-    keys += ["accelerator_type", *([] if own.target is not None else ("objective", "epochs"))]
-    like = next((one for one in studies if one.target is not None), own).scaling_study.base
-    common = {key: getattr(like, key) for key in keys}
+    keys += ["accelerator_type", *([] if study.target is not None else ("objective", "epochs"))]
+    with_target = next(
+        (other for other in studies if other.target is not None), study
+    ).scaling_study.base
+    common = {key: getattr(with_target, key) for key in keys}
     return [spec.model_copy(update=common) for spec in specs]
 
 
@@ -141,14 +143,14 @@ def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> l
     Returns:
         B_simple per evaluation, infinite if noise hides the gradient.
     """
-    found, gradient, noise = [], 0.0, 0.0
+    scales, gradient, noise = [], 0.0, 0.0
     for sums in evaluations:
         old = decay**sums.num_steps
         new = (1 - old) / sums.num_steps
         gradient, noise = old * gradient + new * sums.gradient, old * noise + new * sums.noise
         # At the start both averages are too small, but by the same factor.
-        found.append(max(noise, 0.0) / gradient if gradient > 0 else math.inf)
-    return found
+        scales.append(max(noise, 0.0) / gradient if gradient > 0 else math.inf)
+    return scales
 
 
 def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
@@ -164,34 +166,36 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
     Returns:
         Critical batch size in samples; NaN without a finite noise scale.
     """
-    known = [scale for scale in noise_scales if math.isfinite(scale)]
-    progress = [1 / (1 + scale / batch_size) for scale in known]
-    if not known:
+    finite = [scale for scale in noise_scales if math.isfinite(scale)]
+    progress = [1 / (1 + scale / batch_size) for scale in finite]
+    if not finite:
         return math.nan
-    weighed = (scale * way for scale, way in zip(known, progress, strict=True))
-    return sum(weighed) / sum(progress)
+    weighted = (scale * weight for scale, weight in zip(finite, progress, strict=True))
+    return sum(weighted) / sum(progress)
 
 
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
     """Return the critical batch size of each run with recorded gradient noise, by series."""
-    found: dict[str, list[float]] = {}
+    by_series: dict[str, list[float]] = {}
     for study, row, spec, series in _runs(*studies):
         points = study.evaluations.get(row["trial"], ())
-        scales = noise_scales(one.noise_scale for one in points if one.noise_scale is not None)
+        scales = noise_scales(
+            point.noise_scale for point in points if point.noise_scale is not None
+        )
         value = critical_batch(scales, spec.global_batch_size)
         if math.isfinite(value):
-            found.setdefault(series, []).append(value)
-    return found
+            by_series.setdefault(series, []).append(value)
+    return by_series
 
 
 def noise_lines(results: Study) -> list[str]:
     """Return a sentence on the critical batch size of each series with recorded gradient noise."""
     return [
         f"{series}: by the gradient noise, the critical batch is about "
-        f"{statistics.median(found):,.3g} ({counted(len(found), 'run')}"
-        + (f", {min(found):,.3g} to {max(found):,.3g}" if len(found) > 1 else "")
+        f"{statistics.median(batches):,.3g} ({counted(len(batches), 'run')}"
+        + (f", {min(batches):,.3g} to {max(batches):,.3g}" if len(batches) > 1 else "")
         + "); such estimates are right within a factor of three."
-        for series, found in critical_batches(results).items()
+        for series, batches in critical_batches(results).items()
     ]
 
 
@@ -233,13 +237,15 @@ def target_plans(
         fitted: Fitted series of these studies.
         terms: Prices and limits; None: those of the first study.
     """
-    if all(one.target is None for one in studies):
+    if all(study.target is None for study in studies):
         return []
     if terms is None:
         terms = Terms(studies[0].scaling_study.price, studies[0].scaling_study.budget)
     by_series: dict[str, dict[str, FittedSeries]] = {}
-    for one in fitted:
-        by_series.setdefault(one.key.model, {})[one.key.gpu_type or NO_GPU] = one
+    for series_fit in fitted:
+        by_series.setdefault(series_fit.key.model, {})[series_fit.key.gpu_type or NO_GPU] = (
+            series_fit
+        )
     runs = measured_runs(*studies)
     return [
         _plan(series, groups, runs[runs["series"] == series], terms)
@@ -298,9 +304,9 @@ UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
 def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
     """Return the overhead of a job: medians over the runs on its kind of worker with the nearest
     worker count."""
-    own = runs[runs["gpu_type"] == kind]
-    away = np.abs(np.log(own["num_workers"] / workers))
-    near = own.loc[away == away.min(), [*UNKNOWN]].median()
+    kind_runs = runs[runs["gpu_type"] == kind]
+    distances = np.abs(np.log(kind_runs["num_workers"] / workers))
+    near = kind_runs.loc[distances == distances.min(), [*UNKNOWN]].median()
     return Overhead(*near.fillna(UNKNOWN))
 
 
@@ -320,15 +326,22 @@ def run_spread(runs: pd.DataFrame) -> float | None:
 def _plan(
     series: str, groups: Mapping[str, FittedSeries], runs: pd.DataFrame, terms: Terms
 ) -> TargetPlan:
-    cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
+    cells = [
+        cell
+        for series_fit in groups.values()
+        for cell in (*series_fit.model.observed.cells, *series_fit.asked)
+    ]
     runs_to_target = runs[runs["has_target"]]
     try:
         offers = offers_of(list(groups), terms.prices)
         by_batch = read(runs_to_target.rename(columns={"global_batch_size": "batch_size"}))
         curve = fit(by_batch)
-        found = plan(
+        predicted = plan(
             curve,
-            {kind: partial(predicted_steps, one.model) for kind, one in groups.items()},
+            {
+                kind: partial(predicted_steps, series_fit.model)
+                for kind, series_fit in groups.items()
+            },
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=[size.batch_size for size in by_batch.batch_sizes],
             offers=offers,
@@ -339,14 +352,14 @@ def _plan(
         none = pd.DataFrame()
         return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
     unit = WORKER_SECONDS if terms.prices is None else MONEY
-    table = with_measured(found, runs_to_target).assign(series=series, unit=unit)
-    left_out = {*groups} - {one.kind for one in offers}
-    more = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
+    table = with_measured(predicted, runs_to_target).assign(series=series, unit=unit)
+    left_out = {*groups} - {offer.kind for offer in offers}
+    notes = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
     if isinstance(terms.prices, Mapping):
-        unseen = [name for name in terms.prices if name not in {one.name for one in offers}]
-        more += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
-    taken = answers(table, budget=terms.budget, deadline_s=terms.deadline_s)
-    return TargetPlan(series, (curve.sentence(), *more), table, taken, terms)
+        unseen = [name for name in terms.prices if name not in {offer.name for offer in offers}]
+        notes += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
+    best_rows = answers(table, budget=terms.budget, deadline_s=terms.deadline_s)
+    return TargetPlan(series, (curve.sentence(), *notes), table, best_rows, terms)
 
 
 def predicted_steps(
@@ -358,7 +371,12 @@ def predicted_steps(
     """
     most = max(cell.accumulate for cell in model.observed.cells)
     asked = []
-    for workers, nodes, own in cells:
-        passes = next(number for number in range(min(most, own), 0, -1) if own % number == 0)
-        asked.append(Cell(workers, nodes, own // passes, passes))
-    return [Predicted(one.step_s, one.low_s, one.high_s) for one in model.predict(asked)]
+    for workers, nodes, samples in cells:
+        passes = next(
+            number for number in range(min(most, samples), 0, -1) if samples % number == 0
+        )
+        asked.append(Cell(workers, nodes, samples // passes, passes))
+    return [
+        Predicted(prediction.step_s, prediction.low_s, prediction.high_s)
+        for prediction in model.predict(asked)
+    ]

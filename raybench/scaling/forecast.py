@@ -123,10 +123,10 @@ class OptimumModel:
 
     def __init__(self, runs: Iterable[SmallRun], sizes: Iterable[tuple[float, float]] = ()) -> None:
         self._runs = _checked(list(runs))
-        self.cells = sorted({one.size for one in self._runs}, key=math.prod)
+        self.cells = sorted({run.size for run in self._runs}, key=math.prod)
         num_measured = len(self.cells)
         self.cells += [size for size in dict.fromkeys(sizes) if size not in self.cells]
-        self._cell_of = np.array([self.cells.index(one.size) for one in self._runs])
+        self._cell_of = np.array([self.cells.index(run.size) for run in self._runs])
         logs = np.log(np.array(self._runs, float))
         self._rate, self._batch, self._loss = logs[:, 3], logs[:, 2], logs[:, 4]
         self._center = np.log(np.array(self.cells[:num_measured])).mean(axis=0)
@@ -137,7 +137,7 @@ class OptimumModel:
     def levels(self) -> dict[tuple[float, float], float]:
         """Loss at the optimum of each cell (parameters, samples) with runs."""
         measured = sorted(set(self._cell_of))
-        return {self.cells[one]: math.exp(self._mode[NUM_SHARED + one]) for one in measured}
+        return {self.cells[index]: math.exp(self._mode[NUM_SHARED + index]) for index in measured}
 
     @property
     def level_error(self) -> float:
@@ -148,23 +148,24 @@ class OptimumModel:
     def optimum(self, parameters: float, samples: float) -> tuple[Predicted, Predicted]:
         """Predict the best learning rate and batch size of a run."""
         row = self._row(parameters, samples)
-        found = []
+        intervals = []
         for axis, deviation in enumerate(self._deviations):
             at = slice(3 * axis, 3 * axis + 3)
             variance = float(row @ self._covariance[at, at] @ row) + deviation**2
-            found.append(interval(float(row @ self._mode[at]), math.sqrt(variance)))
-        return found[0], found[1]
+            intervals.append(interval(float(row @ self._mode[at]), math.sqrt(variance)))
+        return intervals[0], intervals[1]
 
     def rate_of(self, parameters: float, samples: float, batch: float) -> Predicted:
         """Predict the best learning rate of a run at a given batch size."""
         row = self._row(parameters, samples)
 
         def log_rate(mode: Floats) -> Floats:
-            away = math.log(batch) - row @ mode[3:6]
-            found: Floats = (
-                row @ mode[0:3] - np.tanh(mode[8]) * np.exp(0.5 * (mode[7] - mode[6])) * away
+            batch_offset = math.log(batch) - row @ mode[3:6]
+            log_optimum: Floats = (
+                row @ mode[0:3]
+                - np.tanh(mode[8]) * np.exp(0.5 * (mode[7] - mode[6])) * batch_offset
             )
-            return found
+            return log_optimum
 
         slopes = gradient(log_rate, self._mode)
         variance = float(slopes @ self._covariance @ slopes) + self._deviations[0] ** 2
@@ -174,7 +175,10 @@ class OptimumModel:
         """Return the value of `Forecast.off_by_two`."""
         step = 0.5 * math.log(2.0) ** 2
         curvature = {"rate": self._mode[6], "batch": self._mode[7]}
-        return {name: math.expm1(step * math.exp(one)) for name, one in curvature.items()}
+        return {
+            name: math.expm1(step * math.exp(log_curvature))
+            for name, log_curvature in curvature.items()
+        }
 
     def position(self, size: tuple[float, float]) -> tuple[float, float]:
         """Return the best learning rate and batch size of a cell (parameters, samples)."""
@@ -216,8 +220,8 @@ class OptimumModel:
 
         def factors() -> Floats:
             variance = np.diag(targets @ covariance @ targets.T) + self._deviations**2
-            found: Floats = np.exp(NINE_OF_TEN * np.sqrt(variance))
-            return found
+            interval_factors: Floats = np.exp(NINE_OF_TEN * np.sqrt(variance))
+            return interval_factors
 
         while (is_left := is_left & (prices <= budget)).any():
             if within is not None and factors().max() <= within:
@@ -236,22 +240,26 @@ class OptimumModel:
 
     def doubts(self) -> list[str]:
         """Return reasons not to trust a prediction, as sentences."""
-        found = []
-        measured = [self.cells[one] for one in sorted(set(self._cell_of))]
+        sentences = []
+        measured = [self.cells[index] for index in sorted(set(self._cell_of))]
         if len({parameters for parameters, _ in measured}) == 1:
-            found.append("all runs have one model size, so the effect of size is a published prior")
+            sentences.append(
+                "all runs have one model size, so the effect of size is a published prior"
+            )
         if len({samples for _, samples in measured}) == 1:
-            found.append("all runs have one length, so the effect of length is a published prior")
+            sentences.append(
+                "all runs have one length, so the effect of length is a published prior"
+            )
         for name, values in (("learning rate", self._rate), ("batch", self._batch)):
             at_end = 0
             for cell in set(self._cell_of):
-                own = np.flatnonzero(self._cell_of == cell)
-                best = own[np.argmin(self._loss[own])]
-                is_end = values[best] in (values[own].min(), values[own].max())
-                at_end += is_end and len(set(values[own])) > 1
+                cell_runs = np.flatnonzero(self._cell_of == cell)
+                best = cell_runs[np.argmin(self._loss[cell_runs])]
+                is_end = values[best] in (values[cell_runs].min(), values[cell_runs].max())
+                at_end += is_end and len(set(values[cell_runs])) > 1
             if 2 * at_end > len(measured):
-                found.append(f"the best {name} is at an end of the tried range in most cells")
-        return found
+                sentences.append(f"the best {name} is at an end of the tried range in most cells")
+        return sentences
 
     def _row(self, parameters: float, samples: float) -> Floats:
         size, length = np.log([parameters, samples]) - self._center
@@ -259,33 +267,33 @@ class OptimumModel:
 
     def _fit(self, num_measured: int) -> None:
         """Find the posterior mode and covariance of the power laws, the curvature and the cells."""
-        own = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
-        best = np.array([at[self._loss[at].argmin()] for at in own])
+        runs_by_cell = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
+        best = np.array([at[self._loss[at].argmin()] for at in runs_by_cell])
         number = len(self.cells)
-        least = [*self._loss[best], *[self._loss.min()] * (number - num_measured)]
-        excess = self._loss - np.array(least)[self._cell_of]
-        nearest = [np.sort(excess[at])[:FEWEST_NEAR] for at in own]
-        at_least = np.array([one[-1] for one in nearest])[self._cell_of]
+        lowest = [*self._loss[best], *[self._loss.min()] * (number - num_measured)]
+        excess = self._loss - np.array(lowest)[self._cell_of]
+        nearest = [np.sort(excess[at])[:FEWEST_NEAR] for at in runs_by_cell]
+        min_excess = np.array([excesses[-1] for excesses in nearest])[self._cell_of]
         shared = [
             *((self._rate[best].mean(), POSITION_DEVIATION), *EXPONENTS["rate"]),
             *((self._batch[best].mean(), POSITION_DEVIATION), *EXPONENTS["batch"]),
             *(CURVATURE, CURVATURE, (0.0, TILT_DEVIATION)),
         ]
         self._deviations = np.array(DEVIATIONS)
-        self._noise = max(NOISE, float(np.median([np.median(one) for one in nearest])))
-        self._mode = np.array([mean for mean, _ in shared] + least + [0.0] * 2 * number)
+        self._noise = max(NOISE, float(np.median([np.median(excesses) for excesses in nearest])))
+        self._mode = np.array([mean for mean, _ in shared] + lowest + [0.0] * 2 * number)
         for _ in range(FIT_ROUNDS):
             # Noisy losses need a wider range around the optimum.
             wider = self._noise / NOISE
-            levels = [(level, LEVEL_DEVIATION * wider) for level in least]
+            levels = [(level, LEVEL_DEVIATION * wider) for level in lowest]
             moves = [(0.0, deviation) for deviation in self._deviations for _ in self.cells]
-            near = excess <= np.maximum(at_least, WIDTH * wider)
+            near = excess <= np.maximum(min_excess, WIDTH * wider)
             self._fit_near(near, excess, np.array(shared + levels + moves))
             at = slice(NUM_SHARED + number, None)
             squares = self._mode[at] ** 2 + np.diag(self._covariance)[at]
             squares = squares.reshape(2, number)[:, :num_measured].sum(axis=1)
-            known = DEVIATION_CELLS * np.array(DEVIATIONS) ** 2
-            self._deviations = np.sqrt((known + squares) / (DEVIATION_CELLS + num_measured))
+            prior_squares = DEVIATION_CELLS * np.array(DEVIATIONS) ** 2
+            self._deviations = np.sqrt((prior_squares + squares) / (DEVIATION_CELLS + num_measured))
 
     def _fit_near(self, near: npt.NDArray[np.bool_], excess: Floats, priors: Floats) -> None:
         """Fit to the runs near the optimum, starting from the mode of the previous fit.
@@ -299,16 +307,16 @@ class OptimumModel:
         errors = np.hypot(self._noise, MISFIT * excess[near])
 
         def away(mode: Floats) -> Floats:
-            found: Floats = self._expected(mode, *runs) - self._loss[near]
-            return found
+            solution: Floats = self._expected(mode, *runs) - self._loss[near]
+            return solution
 
         def residuals(mode: Floats) -> Floats:
             prior = (mode - priors[:, 0]) / priors[:, 1]
             return np.concatenate([heavy_tailed(away(mode) / errors), prior])
 
-        found = least_squares(residuals, self._mode)
-        self._mode = found.x
-        self._covariance: Floats = np.linalg.inv(found.jac.T @ found.jac)
+        solution = least_squares(residuals, self._mode)
+        self._mode = solution.x
+        self._covariance: Floats = np.linalg.inv(solution.jac.T @ solution.jac)
         self._noise = max(NOISE, 1.48 * float(np.median(np.abs(away(self._mode)))))
 
     def _expected(
@@ -321,16 +329,16 @@ class OptimumModel:
         u = rate - (self._rows @ mode[0:3] + moved[0])[cells]
         v = batch - (self._rows @ mode[3:6] + moved[1])[cells]
         a, b, tilt = math.exp(mode[6]), math.exp(mode[7]), math.tanh(mode[8])
-        found: Floats = levels[cells] + 0.5 * (
+        log_losses: Floats = levels[cells] + 0.5 * (
             a * u**2 + b * v**2 + 2 * tilt * math.sqrt(a * b) * u * v
         )
-        return found
+        return log_losses
 
     def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Floats, Floats]:
         """Return the gradients of the expected log losses of runs with respect to the parameters,
         shape [runs, parameters], and the variances of the residuals, shape [runs]."""
-        cells = np.array([self.cells.index(one.size) for one in runs])
-        logs = np.log([(one.learning_rate, one.batch) for one in runs])
+        cells = np.array([self.cells.index(run.size) for run in runs])
+        logs = np.log([(run.learning_rate, run.batch) for run in runs])
 
         def expected(mode: Floats) -> Floats:
             return self._expected(mode, cells, logs[:, 0], logs[:, 1])
@@ -374,7 +382,7 @@ class LargeRunModel:
         Raises:
             UserError: The run is smaller than the small runs.
         """
-        largest = max(one.compute for one in self.runs)
+        largest = max(run.compute for run in self.runs)
         if FLOPS_PER_SAMPLE * parameters * samples < largest:
             raise UserError(
                 "forecast: the large run needs less compute than the largest small run; name a "

@@ -63,8 +63,8 @@ class LossLaw:
         self, parameters: Floats, samples: Floats, loss: Floats, error: float = 0.0
     ) -> None:
         best: dict[tuple[float, float], float] = {}
-        for size, one in zip(zip(parameters, samples, strict=True), loss, strict=True):
-            best[size] = min(one, best.get(size, math.inf))
+        for size, run_loss in zip(zip(parameters, samples, strict=True), loss, strict=True):
+            best[size] = min(run_loss, best.get(size, math.inf))
         if len(best) < FEWEST_SIZES:
             raise UserError(
                 "forecast: all runs have the same size and number of samples; add runs of another "
@@ -122,11 +122,11 @@ class LossLaw:
 
     def _fit(self, sizes: Floats, losses: Floats) -> None:
         """Find the posterior mode and covariance of the logs of (E, A, alpha, B, beta, g)."""
-        least, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
+        lowest, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
         alpha, beta, spread = EXPONENTS
         # Two equal terms add up to 2^g times one of them.
-        term = 2 ** (1 - SHARPNESS[0]) * part * least
-        means = np.log([IRREDUCIBLE[0] * least, term, alpha, term, beta, SHARPNESS[0]])
+        term = 2 ** (1 - SHARPNESS[0]) * part * lowest
+        means = np.log([IRREDUCIBLE[0] * lowest, term, alpha, term, beta, SHARPNESS[0]])
         deviations = np.array(
             [IRREDUCIBLE[1], TERM_DEVIATION, spread, TERM_DEVIATION, spread, SHARPNESS[1]]
         )
@@ -139,12 +139,14 @@ class LossLaw:
             prior = (exponent - OPTIMUM_EXPONENT[0]) / OPTIMUM_EXPONENT[1]
             return np.concatenate([heavy_tailed(scaled), (law - means) / deviations, [prior]])
 
-        found = least_squares(residuals, means)
-        self._mode: Floats = found.x
-        of_runs, of_priors = found.jac[: len(losses)], found.jac[len(losses) :]
+        solution = least_squares(residuals, means)
+        self._mode: Floats = solution.x
+        of_runs, of_priors = solution.jac[: len(losses)], solution.jac[len(losses) :]
         scaled = (_log_loss(self._mode, sizes) - losses) / noise
         weight = 1 / (1 + scaled**2 / 2)
-        spread = np.einsum("ip,pq,iq->i", of_runs, np.linalg.inv(found.jac.T @ found.jac), of_runs)
+        spread = np.einsum(
+            "ip,pq,iq->i", of_runs, np.linalg.inv(solution.jac.T @ solution.jac), of_runs
+        )
         squares = NOISE_RUNS + (weight * scaled**2 + spread).sum()
         self._scale = math.sqrt(squares / (NOISE_RUNS + weight.sum()))
         of_runs = of_runs / self._scale
@@ -163,15 +165,15 @@ class LossLaw:
 def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floats:
     """Return the forward-difference derivatives of a function with respect to the parameters, shape
     [parameters, *shape of the function's value]."""
-    here, step = function(mode), 1e-5
-    return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])
+    base, step = function(mode), 1e-5
+    return np.array([(function(mode + step * unit) - base) / step for unit in np.eye(len(mode))])
 
 
 def heavy_tailed(scaled: Floats) -> Floats:
     """Return residuals for a Cauchy-like error distribution: their squares grow only as a log, so
     that an outlying run changes a fit little."""
-    found: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
-    return found
+    residuals: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
+    return residuals
 
 
 def interval(mean: float, error: float) -> Predicted:
@@ -186,5 +188,5 @@ def _log_loss(law: Floats, sizes: Floats) -> Floats:
     alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
     of_size = (law[1] - alpha * sizes[:, 0]) / sharpness
     of_samples = (law[3] - beta * sizes[:, 1]) / sharpness
-    found: Floats = np.logaddexp(law[0], sharpness * np.logaddexp(of_size, of_samples))
-    return found
+    log_loss: Floats = np.logaddexp(law[0], sharpness * np.logaddexp(of_size, of_samples))
+    return log_loss

@@ -149,7 +149,9 @@ def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> p
             f"{source}: is not CSV in UTF-8 ({reason}).", ErrorCode.INVALID_FILE
         ) from None
     table.columns = table.columns.str.strip()
-    table = table.rename(columns={one: own for one, own in names.items() if own not in table})
+    table = table.rename(
+        columns={other_name: name for other_name, name in names.items() if name not in table}
+    )
     if missing := [name for name in needed if name not in table]:
         raise UserError(
             f"{source}: has no column {', '.join(missing)}; it needs {', '.join(needed)}.",
@@ -165,14 +167,16 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
         UserError: The file cannot be read, a column is missing or a value is invalid.
     """
     source = clean(str(path))
-    needed = [name for name, one in model.model_fields.items() if one.is_required()]
+    needed = [name for name, field in model.model_fields.items() if field.is_required()]
     table = read_table(path, needed, {})
     if table.empty:
         raise UserError(f"{source}: has no rows below its header.", ErrorCode.TOO_FEW)
     rows = []
     for number, row in enumerate(table.to_dict("records"), 2):
         try:
-            rows.append(model.model_validate({k: one for k, one in row.items() if pd.notna(one)}))
+            rows.append(
+                model.model_validate({k: field for k, field in row.items() if pd.notna(field)})
+            )
         except ValidationError as error:
             detail = error.errors()[0]
             column = "".join(f"{name} {row.get(name)!r:.40}: " for name in detail["loc"])
@@ -235,15 +239,15 @@ class Observed:
         cells = tuple(sorted(logs))
         medians = np.array([np.median(logs[cell]) for cell in cells])
         repeats = np.array([len(logs[cell]) for cell in cells], dtype=float)
-        more = repeats.sum() - len(cells)
-        if not more:
+        num_repeats = repeats.sum() - len(cells)
+        if not num_repeats:
             return cls(cells, medians, repeats, 0.0)
-        apart = np.abs(
+        deviations = np.abs(
             np.concatenate([logs[cell] for cell in cells]) - np.repeat(medians, repeats.astype(int))
         )
-        bound = STALL * float(np.median(apart[apart > 0])) if apart.any() else 0.0
-        squares = np.sum(np.minimum(apart, bound) ** 2)
-        noise = (squares + PRIOR_REPEATS * PRIOR_NOISE**2) / (more + PRIOR_REPEATS)
+        bound = STALL * float(np.median(deviations[deviations > 0])) if deviations.any() else 0.0
+        squares = np.sum(np.minimum(deviations, bound) ** 2)
+        noise = (squares + PRIOR_REPEATS * PRIOR_NOISE**2) / (num_repeats + PRIOR_REPEATS)
         return cls(cells, medians, repeats, float(noise))
 
     def without(self, index: int) -> "Observed":

@@ -94,15 +94,15 @@ def offers_of(
     """
     if not isinstance(price, Mapping):
         return [by_worker(kind, HOUR if price is None else price) for kind in kinds]
-    found = [Offer(name, one) for name, one in price.items()]
-    if not (known := [one for one in found if one.kind in kinds]):
-        there = ", ".join(dict.fromkeys(one.kind for one in found))
+    all_offers = [Offer(name, terms) for name, terms in price.items()]
+    if not (offers := [offer for offer in all_offers if offer.kind in kinds]):
+        kinds_with_price = ", ".join(dict.fromkeys(offer.kind for offer in all_offers))
         raise UserError(
-            f"prices: are for {there}, but {', '.join(kinds)} was measured; add a machine whose "
-            "accelerator has one of these names.",
+            f"prices: are for {kinds_with_price}, but {', '.join(kinds)} was measured; add a "
+            "machine whose accelerator has one of these names.",
             ErrorCode.UNKNOWN_NAME,
         )
-    return known
+    return offers
 
 
 def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
@@ -158,18 +158,20 @@ def plan(
     low_batch, high_batch = samples.tried
     rows: list[dict[str, Any]] = []
     for offer in offers_of(list(step_times), None) if offers is None else offers:
-        own = {(k, n if offer.is_by_worker else offer.machines(k)): None for k, n in layouts}
+        sizes = {(k, n if offer.is_by_worker else offer.machines(k)): None for k, n in layouts}
         cells = [
             (workers, nodes, batch)
-            for workers, nodes in own
+            for workers, nodes in sizes
             for batch in batch_sizes
             if batch >= workers and not batch % workers and samples.reaches(batch)
         ]
         steps = step_times[offer.kind]([(k, n, batch // k) for k, n, batch in cells])
         for (workers, nodes, batch), step in zip(cells, steps, strict=True):
             need, low, high = by_batch[batch]
-            more = overhead(offer.kind, workers)
-            work_s = need / batch * step.value * more.stalls + more.per_sample_s * need
+            job_overhead = overhead(offer.kind, workers)
+            work_s = (
+                need / batch * step.value * job_overhead.stalls + job_overhead.per_sample_s * need
+            )
             below = math.hypot(math.log(need / low), math.log(step.value / step.low), spread)
             above = math.hypot(math.log(high / need), math.log(step.high / step.value), spread)
             row: dict[str, Any] = {
@@ -182,14 +184,14 @@ def plan(
                 "global_batch_size": batch,
                 "samples": need,
                 "step_s": step.value,
-                "fixed_s": offer.terms.startup_s + more.fixed_s,
+                "fixed_s": offer.terms.startup_s + job_overhead.fixed_s,
                 "hourly": offer.machines(workers) * offer.terms.price,
                 "billing_step_s": offer.terms.billing_step_s,
                 "extrapolated": not low_batch <= batch <= high_batch,
             }
             ends = {"seconds": ("", 0.0), "low_s": ("low_", -below), "high_s": ("high_", above)}
-            for name, (end, away) in ends.items():
-                row[f"{end}work_s"] = work_s * math.exp(away)
+            for name, (end, shift) in ends.items():
+                row[f"{end}work_s"] = work_s * math.exp(shift)
                 row[name] = row["fixed_s"] + row[f"{end}work_s"]
             rows.append(row)
     if not rows:
@@ -261,23 +263,23 @@ def answers(
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
-    for name, least, then, limit in (
+    for name, column, tie_column, limit in (
         (FASTEST, "seconds", "cost", np.inf),
         (CHEAPEST, "cost", "seconds", np.inf),
         (WITHIN, "seconds", "cost", budget),
         (IN_TIME, "cost", "seconds", deadline_s),
     ):
-        if limit is None or (allowed := table[table[then] <= limit]).empty:
+        if limit is None or (allowed := table[table[tie_column] <= limit]).empty:
             continue
-        tied = allowed[allowed[least] <= allowed[least].min() * (1 + TIE)]
-        taken = tied.sort_values([then, least], kind="stable").iloc[0].to_dict()
-        row = {"answer": name} | taken
+        tied = allowed[allowed[column] <= allowed[column].min() * (1 + TIE)]
+        best_row = tied.sort_values([tie_column, column], kind="stable").iloc[0].to_dict()
+        row = {"answer": name} | best_row
         if budget is not None:
-            row["keeps_budget"] = chance(taken, budget=budget)
+            row["keeps_budget"] = chance(best_row, budget=budget)
         if deadline_s is not None:
-            row["keeps_deadline"] = chance(taken, seconds=deadline_s)
+            row["keeps_deadline"] = chance(best_row, seconds=deadline_s)
         if "measured_s" in table.columns:
-            best = float(table.loc[table[measured[then]] <= limit, measured[least]].min())
-            row["loss"] = float(taken[measured[least]]) / best - 1  # NaN if none was measured
+            best = float(table.loc[table[measured[tie_column]] <= limit, measured[column]].min())
+            row["loss"] = float(best_row[measured[column]]) / best - 1  # NaN if none was measured
         rows.append(row)
     return pd.DataFrame(rows)

@@ -78,12 +78,12 @@ class MeasuredPoint:
         """Return a (dotted) key of the run spec, or else a column; None if there is neither."""
         if name == "scaling":
             return self.scaling
-        found: Any = self.spec
+        value: Any = self.spec
         for part in name.split("."):
-            if not hasattr(found, part):
+            if not hasattr(value, part):
                 return self.row.get(name)
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
 
 
 Point = tuple[MeasuredPoint, float]
@@ -92,8 +92,8 @@ Judged = tuple[str, bool | None] | None
 """A phrase for the measured values, and whether the claim holds; None if nothing was measured."""
 
 
-def _over(one: float, other: float) -> float:
-    return one / other if one > 0 and other > 0 else math.nan
+def _over(numerator: float, denominator: float) -> float:
+    return numerator / denominator if numerator > 0 and denominator > 0 else math.nan
 
 
 COMPARED: dict[str, Callable[[float, float], float]] = {
@@ -115,9 +115,9 @@ def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
     ]
 
 
-def _matches(one: MeasuredPoint, where: Mapping[str, Any]) -> bool:
+def _matches(cell: MeasuredPoint, where: Mapping[str, Any]) -> bool:
     return all(
-        within(one.key(name), wanted) if isinstance(wanted, dict) else one.key(name) == wanted
+        within(cell.key(name), wanted) if isinstance(wanted, dict) else cell.key(name) == wanted
         for name, wanted in where.items()
     )
 
@@ -141,9 +141,9 @@ def grouped(
         gone: Keys by which points were compared before, which may differ too.
     """
     groups: dict[str, dict[Any, Point]] = {}
-    for one, value in points:
-        spec, is_strong, left_out = one.spec, one.scaling == "strong", [*over, *gone]
-        content = spec.document() | {"scaling": one.scaling}
+    for cell, value in points:
+        spec, is_strong, left_out = cell.spec, cell.scaling == "strong", [*over, *gone]
+        content = spec.document() | {"scaling": cell.scaling}
         if over[0] == "scaling" or (over[0] == "num_workers" and is_strong):
             content["of"] = spec.global_batch_size if is_strong else spec.batch_size_per_worker
             left_out.append("batch_size_per_worker")
@@ -153,8 +153,8 @@ def grouped(
             for parent in parents:
                 inner = inner.get(parent, {})
             inner.pop(last, None)
-        rest = json.dumps(content, sort_keys=True)
-        groups.setdefault(rest, {})[one.key(over[0])] = one, value
+        other_keys = json.dumps(content, sort_keys=True)
+        groups.setdefault(other_keys, {})[cell.key(over[0])] = cell, value
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -169,19 +169,19 @@ def compared(
 
     For `over`, `how` and `first`, see the module docstring; for `gone`, see `grouped`.
     """
-    found = []
+    results = []
     for group in grouped(points, over, gone):
         if how == "range":
             values = finite(value for _, value in group.values())
             if len(values) > 1:
-                found.append((next(iter(group.values()))[0], max(values) - min(values)))
+                results.append((next(iter(group.values()))[0], max(values) - min(values)))
             continue
         start = min(group) if first is None else first
         ends = [max(group)] if first is None else [key for key in group if key != first]
         if start in group:
             before = group[start][1]
-            found += [(group[end][0], COMPARED[how](before, group[end][1])) for end in ends]
-    return found
+            results += [(group[end][0], COMPARED[how](before, group[end][1])) for end in ends]
+    return results
 
 
 def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[Point]:
@@ -191,7 +191,9 @@ def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[
     choices = where if isinstance(where, list) else [where]
     of = entry.get("of", "samples_per_s")
     points = [
-        (one, one.number(of)) for one in cells if any(_matches(one, each) for each in choices)
+        (cell, cell.number(of))
+        for cell in cells
+        if any(_matches(cell, filters) for filters in choices)
     ]
     if "over" in entry:
         points = compared(points, entry["over"], entry.get("how", "ratio"), entry.get("first"))
@@ -217,15 +219,15 @@ def _by_pairs(
     unit, at = entry.get("unit", "times"), entry.get("judged_at")
     last = at
     if at is not None:
-        last = max((one.key(entry["over"][0]) for one, _ in points), default=at)
-        points = [(one, value) for one, value in points if one.key(entry["over"][0]) == last]
-    known = finite(value for _, value in points)
-    if not known:
+        last = max((cell.key(entry["over"][0]) for cell, _ in points), default=at)
+        points = [(cell, value) for cell, value in points if cell.key(entry["over"][0]) == last]
+    values = finite(value for _, value in points)
+    if not values:
         return None
-    agreeing = sum(within(value, entry["holds"]) for value in known) / len(known)
-    is_told = last == at and (agreeing >= AGREE or agreeing <= 1 - AGREE)
-    ours = shown(known, unit=unit.format(last=last), scale=entry.get("scale", 1))
-    return ours, agreeing >= AGREE if is_told else None
+    agreeing = sum(within(value, entry["holds"]) for value in values) / len(values)
+    is_decided = last == at and (agreeing >= AGREE or agreeing <= 1 - AGREE)
+    ours = describe_values(values, unit=unit.format(last=last), scale=entry.get("scale", 1))
+    return ours, agreeing >= AGREE if is_decided else None
 
 
 def _against(
@@ -235,19 +237,19 @@ def _against(
     other = points_of(cells, {**entry, "over": entry["against"]})
     if not points or not other:
         return None
-    one, beside = (
+    difference, beside = (
         entry["scale"] * float(np.median([value for _, value in each])) for each in (points, other)
     )
-    return f"{one:.1f} {entry['unit']} against {beside:.1f}", one > beside
+    return f"{difference:.1f} {entry['unit']} against {beside:.1f}", difference > beside
 
 
 def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
     """Return the known values of cells by the value of `key`, if there are at least `least`."""
     groups: dict[Any, list[float]] = {}
-    for one, value in points:
-        groups.setdefault(one.key(key), []).append(value)
-    known = {at: finite(values) for at, values in groups.items() if len(values) >= least}
-    return {at: values for at, values in known.items() if values}
+    for cell, value in points:
+        groups.setdefault(cell.key(key), []).append(value)
+    finite_values = {at: finite(values) for at, values in groups.items() if len(values) >= least}
+    return {at: values for at, values in finite_values.items() if values}
 
 
 def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
@@ -264,14 +266,14 @@ def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list
     """Judge whether the cells with the largest value of a column have a greater median than the
     cells with the smallest."""
     ((key, column),) = entry["most"].items()
-    sizes = {one.key(key): one.number(column) for one in cells}
+    sizes = {cell.key(key): cell.number(column) for cell in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
     if len(values) < 2:
         return None
     large, *_, small = sorted(values, key=lambda name: -sizes[name])
     texts = [
         f"{name.rpartition(':')[2]} ({sizes[name]:,.0f}): "
-        + shown(values[name], unit=entry["unit"], scale=entry["scale"])
+        + describe_values(values[name], unit=entry["unit"], scale=entry["scale"])
         for name in (large, small)
     ]
     return ", ".join(texts), bool(np.median(values[large]) > np.median(values[small]))
@@ -282,7 +284,7 @@ def finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
+def describe_values(values: Sequence[float], *, unit: str, scale: float) -> str:
     """Return a phrase for the median and the range of values."""
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
@@ -305,16 +307,16 @@ class NamedStudy:
     def study(self, quick: bool) -> ScalingStudy:
         """Return the study; with `quick`, a version for two cores and at most five minutes."""
         content = read_mapping(self.file)
-        own = content["quick" if quick else "full"]
-        study = {**own, "name": self.name, "base": content["base"] | own.get("base", {})}
-        if "cells" in own:
-            study["cells"] = [cell for block in own["cells"] for cell in _cells(block)]
+        version = content["quick" if quick else "full"]
+        study = {**version, "name": self.name, "base": content["base"] | version.get("base", {})}
+        if "cells" in version:
+            study["cells"] = [cell for block in version["cells"] for cell in _cells(block)]
         return validate(ScalingStudy, study, str(self.file))
 
     def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
         """Return the judged claims; `cells` is the table of the cells of `study`."""
-        found = measured(study, cells)
-        return [judged(entry, found) for entry in read_mapping(self.file)["claims"]]
+        points = measured(study, cells)
+        return [judged(entry, points) for entry in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -323,7 +325,7 @@ def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     A single worker exchanges nothing, so its cell without gradient exchange is left out.
     """
     axes = [
-        [each if key == "together" else {key: each} for each in choices]
+        [choice if key == "together" else {key: choice} for choice in choices]
         for key, value in block.items()
         for choices in [value if isinstance(value, list) else [value]]
     ]

@@ -53,7 +53,7 @@ class Convergence:
     @property
     def medians(self) -> dict[BatchSize, float]:
         """Median samples to target, for the batch sizes that have a median."""
-        return {one: one.samples for one in self.batch_sizes if one.samples is not None}
+        return {size: size.samples for size in self.batch_sizes if size.samples is not None}
 
 
 def read(table: pd.DataFrame) -> Convergence:
@@ -82,14 +82,14 @@ def read(table: pd.DataFrame) -> Convergence:
             ErrorCode.NO_RESULT,
         )
     # The 68 % quantile of the deviations is robust, and is not 0 when evaluations are rare.
-    away: list[float] = []
+    deviations: list[float] = []
     for size in sizes:
-        own = groups[size.batch_size]
-        reached = own[np.isfinite(own)]
+        size_samples = groups[size.batch_size]
+        reached = size_samples[np.isfinite(size_samples)]
         if size.samples is not None and len(reached) > 1:
-            few = np.sqrt(len(reached) / (len(reached) - 1))
-            away += list(few * np.abs(np.log(reached / size.samples)))
-    spread = max(float(np.quantile(away, 0.683)), LEAST_SPREAD) if away else 0.0
+            correction = np.sqrt(len(reached) / (len(reached) - 1))
+            deviations += list(correction * np.abs(np.log(reached / size.samples)))
+    spread = max(float(np.quantile(deviations, 0.683)), LEAST_SPREAD) if deviations else 0.0
     return Convergence(tuple(sizes), spread)
 
 
@@ -142,9 +142,9 @@ def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
     return sets, prior + np.where(sets.small == 0, np.log(1 - SMALL_PROBABILITY), rises)
 
 
-def alike(here: Floats, there: Floats) -> Floats:
+def alike(first: Floats, second: Floats) -> Floats:
     """Return the correlation of the law's residual between two lists of batch sizes."""
-    apart = np.abs(np.log2(here[:, None] / there[None, :]))
+    apart = np.abs(np.log2(first[:, None] / second[None, :]))
     return np.asarray(np.exp(-apart / RESIDUAL_LENGTH))
 
 
@@ -188,10 +188,10 @@ class Residuals:
         variance = np.zeros_like(mean)
         near = alike(batch, self.batch)
         for level, (misfit, solved) in enumerate(zip(MISFITS, self.solved, strict=True)):
-            here = self.level == level
+            is_level = self.level == level
             share = misfit**2 * near @ solved
-            mean[here] = self.residuals[here] @ share.T
-            variance[here] = misfit**2 * np.maximum(1 - (share * near).sum(axis=1), 0)
+            mean[is_level] = self.residuals[is_level] @ share.T
+            variance[is_level] = misfit**2 * np.maximum(1 - (share * near).sum(axis=1), 0)
         return mean, variance
 
 
@@ -245,8 +245,8 @@ class SamplesToTarget:
     @property
     def critical_batch(self) -> Predicted:
         """The critical batch size B_crit, beyond which larger batches hardly save steps."""
-        found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
-        low, value, high = (float(x) for x in found)
+        quantiles = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
+        low, value, high = (float(x) for x in quantiles)
         # The interval is widened by the resolution of the grid.
         step = (CRITICAL_GRID[1] / CRITICAL_GRID[0] * self.tried[1] / self.tried[0]) ** (
             0.5 / (CRITICAL_GRID[2] - 1)
@@ -258,13 +258,13 @@ class SamplesToTarget:
 
     def sentence(self) -> str:
         """Return a sentence on the critical batch size and its interval."""
-        found = self.critical_batch
-        value, low, high = map(_rounded, (found.value, found.low, found.high))
-        if found.low > 0 and np.isfinite(found.high):
+        critical = self.critical_batch
+        value, low, high = map(_rounded, (critical.value, critical.low, critical.high))
+        if critical.low > 0 and np.isfinite(critical.high):
             return f"The critical batch is about {value} (90 %: {low} to {high})."
-        if found.low > 0:
+        if critical.low > 0:
             return f"The critical batch is above {low}; larger batch sizes would bound it."
-        if np.isfinite(found.high):
+        if np.isfinite(critical.high):
             return f"The critical batch is below {high}; smaller batch sizes would bound it."
         return "The critical batch is not known; try batch sizes that are farther apart."
 
@@ -287,38 +287,38 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         UserError: Fewer than two batch sizes have a median.
     """
     runs = table if isinstance(table, Convergence) else read(table)
-    known = runs.medians
-    if len(known) < 2:
+    medians = runs.medians
+    if len(medians) < 2:
         raise UserError(
             "samples to target: two batch sizes or more at which most runs reach the target are "
-            f"needed, not {len(known)}; train at another batch size",
+            f"needed, not {len(medians)}; train at another batch size",
             ErrorCode.TOO_FEW,
         )
-    batch = np.array([size.batch_size for size in known], dtype=float)
-    logs = np.log([*known.values()])
-    noise = np.array([_noise(runs, size) for size in known])
+    batch = np.array([size.batch_size for size in medians], dtype=float)
+    logs = np.log([*medians.values()])
+    noise = np.array([_noise(runs, size) for size in medians])
     sets, prior = grid(batch.min(), batch.max())
-    away = logs - sets.log_rise(batch)
+    log_least_by_set = logs - sets.log_rise(batch)
 
     by_misfit = []
     for misfit in MISFITS:
         covariance = misfit**2 * alike(batch, batch) + np.diag(noise**2)
         inverse = np.linalg.inv(covariance)
         weight = inverse.sum(axis=0)
-        least = away @ weight / weight.sum()
-        over = away - least[:, None]
-        score = prior - 0.5 * ((over @ inverse) * over).sum(axis=1)
+        least = log_least_by_set @ weight / weight.sum()
+        residual = log_least_by_set - least[:, None]
+        score = prior - 0.5 * ((residual @ inverse) * residual).sum(axis=1)
         score -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(weight.sum()))
         by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
-    scores, leasts, sds, solved = zip(*by_misfit, strict=True)
+    scores, log_leasts, sds, solved = zip(*by_misfit, strict=True)
     # Systematic sampling gives the same draws every time.
     logs = np.concatenate(scores)
     total = np.cumsum(np.exp(logs - logs.max()))
     drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
     level, chosen = np.divmod(drawn, len(prior))
-    log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
-    residuals = Residuals(batch, solved, away[chosen] - log_least[:, None], level)
+    log_least = np.concatenate(log_leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
+    residuals = Residuals(batch, solved, log_least_by_set[chosen] - log_least[:, None], level)
     missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
     tried = (int(batch[0]), int(batch[-1]))
     curves = Curves(*(values[chosen] for values in vars(sets).values()))
@@ -336,11 +336,13 @@ def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
     runs = read(table)
     rows = []
     for size, samples in runs.medians.items() if len(runs.medians) > 2 else ():
-        others = tuple(one for one in runs.batch_sizes if one is not size)
+        others = tuple(other for other in runs.batch_sizes if other is not size)
         curve = fit(Convergence(others, runs.spread))
-        found = curve.predict([size.batch_size], size.num_runs).iloc[0].to_dict()
-        predicted = found.pop("samples")
-        rows.append(found | vars(size) | {"predicted": predicted, "error": predicted / samples - 1})
+        prediction = curve.predict([size.batch_size], size.num_runs).iloc[0].to_dict()
+        predicted = prediction.pop("samples")
+        rows.append(
+            prediction | vars(size) | {"predicted": predicted, "error": predicted / samples - 1}
+        )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -83,10 +83,10 @@ class Probes:
     @property
     def names(self) -> dict[Probe, str]:
         """The distinct probes, each with the name of the first field that has it."""
-        found: dict[Probe, str] = {}
+        names: dict[Probe, str] = {}
         for name, probe in vars(self).items():
-            found.setdefault(probe, name)
-        return found
+            names.setdefault(probe, name)
+        return names
 
 
 def probe_spec(
@@ -109,8 +109,8 @@ def probe_spec(
     if not probe.reads:
         data = synthetic_like(dataset, samples)
         rows = data.num_samples
-    own = rows * data.repeat
-    longer = data.repeat * math.ceil((samples + global_batch) / own)
+    num_rows = rows * data.repeat
+    longer = data.repeat * math.ceil((samples + global_batch) / num_rows)
     return spec.model_copy(
         update={
             "dataset": data.model_copy(update={"repeat": longer}),
@@ -125,7 +125,7 @@ def probe_spec(
             "batch_size_per_worker": batch,
             "eval_every_samples": steps * global_batch,
             # Half a sample less, so that rounding never adds a step.
-            "epochs": (samples - 0.5) / (own / data.repeat * longer),
+            "epochs": (samples - 0.5) / (num_rows / data.repeat * longer),
             "checkpoint_every_s": 0.0,
         }
     )
@@ -327,21 +327,21 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
     cores = (
         math.inf if spec.gpus_per_worker else spec.cpus_per_worker
     )  # with a GPU, CPU time is busy waiting for it
-    found: RankRows = {"compute": [], "cores": [], "input": []}
+    rows: RankRows = {"compute": [], "cores": [], "input": []}
     for earlier, later in pairwise(curve):
         if later.rank_parts is None:
             continue
         used, taken, waited = np.array(later.rank_parts, dtype=float).T
-        own = used / cores + taken + waited
-        own += max(later.train_s - earlier.train_s - own.max(), 0.0)
+        work_s = used / cores + taken + waited
+        work_s += max(later.train_s - earlier.train_s - work_s.max(), 0.0)
         if later.rank_s is not None:
-            own = np.array(later.rank_s)
+            work_s = np.array(later.rank_s)
         # Cores taken by other processes while a rank waited for other ranks cost it no time.
-        least = np.maximum(used / cores, max(own.min() / 10, 1e-9))
-        found["compute"].append(np.maximum(own - taken - waited, least))
-        found["cores"].append(np.maximum(own - waited, least))
-        found["input"].append(own)
-    return found
+        least = np.maximum(used / cores, max(work_s.min() / 10, 1e-9))
+        rows["compute"].append(np.maximum(work_s - taken - waited, least))
+        rows["cores"].append(np.maximum(work_s - waited, least))
+        rows["input"].append(work_s)
+    return rows
 
 
 def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
@@ -350,13 +350,13 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     The `kind` of each is the first kind of seconds in which the worker is slow. `where`: host and
     device of each rank.
     """
-    found: dict[int, SlowRank] = {}
+    slow: dict[int, SlowRank] = {}
     whole = dict(_slow(np.array(measured["input"])))
     for kind, rows in measured.items():
         for rank, times in _slow(np.array(rows)):
             if rank in whole or not measured["input"]:  # otherwise no rank waits for it
-                found.setdefault(rank, SlowRank(rank, where[rank], times, kind))
-    return [found[rank] for rank in sorted(found)]
+                slow.setdefault(rank, SlowRank(rank, where[rank], times, kind))
+    return [slow[rank] for rank in sorted(slow)]
 
 
 def _slow(seconds: Floats) -> list[tuple[int, float]]:

@@ -43,9 +43,15 @@ class Leeway:
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if not leeway.equal_frameworks:
         return "the network is not the same in both"
-    there = [one for one in FRAMEWORKS if importlib.util.find_spec(one) is not None]
+    installed = [
+        framework for framework in FRAMEWORKS if importlib.util.find_spec(framework) is not None
+    ]
     # The value of `compile` belongs to the previous framework.
-    return [{"framework": one, "compile": "none"} for one in there if one != spec.framework]
+    return [
+        {"framework": framework, "compile": "none"}
+        for framework in installed
+        if framework != spec.framework
+    ]
 
 
 def _workers(spec: RunSpec, leeway: Leeway) -> Changes | str:
@@ -82,8 +88,8 @@ def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
     del leeway
     # Without a GPU there are no CUDA graphs: `reduce-overhead` is `default`.
     left_out = () if spec.gpus_per_worker else CUDA_GRAPHS[:1]
-    known = [one for one in COMPILES[spec.framework] if one not in left_out]
-    return [{"compile": one} for one in ("none", *known)]
+    modes = [mode for mode in COMPILES[spec.framework] if mode not in left_out]
+    return [{"compile": mode} for mode in ("none", *modes)]
 
 
 class SpeedAxis(NamedTuple):
@@ -113,13 +119,13 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
     If there are no variants, return the reason as a string.
     """
     changes, label = AXES[axis]
-    found = changes(spec, leeway)
-    if isinstance(found, str):
-        return found
+    alternatives = changes(spec, leeway)
+    if isinstance(alternatives, str):
+        return alternatives
     variants = {label.format_map(spec.document()): spec}
-    for one in found:
+    for change in alternatives:
         try:
-            other = RunSpec.model_validate(spec.document() | one)
+            other = RunSpec.model_validate(spec.document() | change)
         except ValidationError:  # keys that exclude each other
             continue
         if leeway.fits(other.placement.group):
@@ -165,15 +171,15 @@ class AxisProbes:
         best = min(middles, key=lambda variant: middles[variant])
         near = NEXT_ROUND[min(rounds, len(NEXT_ROUND)) - 1] * middles[best]
         is_slow = min(self.step_s[self.original]) > CLEARLY_SLOWER * max(self.step_s[best])
-        always = () if rounds > 1 and is_slow else (self.original,)
-        return [variant for variant in last if middles[variant] <= near or variant in always]
+        kept_variants = () if rounds > 1 and is_slow else (self.original,)
+        return [variant for variant in last if middles[variant] <= near or variant in kept_variants]
 
     def gain(self, variant: str) -> Estimate:
         """Return the speed-up of a variant over the original, from the rounds of both."""
         rounds = min(len(self.step_s[variant]), len(self.step_s[self.original]))
-        own, other = self.step_s[self.original][:rounds], self.step_s[variant][:rounds]
-        logs = Estimate.of(np.log(np.divide(own, other)))
-        return Estimate(*(float(np.exp(one)) for one in (logs.value, logs.low, logs.high)))
+        original_s, variant_s = self.step_s[self.original][:rounds], self.step_s[variant][:rounds]
+        logs = Estimate.of(np.log(np.divide(original_s, variant_s)))
+        return Estimate(*(float(np.exp(log)) for log in (logs.value, logs.low, logs.high)))
 
     @property
     def chosen(self) -> str:
@@ -197,8 +203,8 @@ class AxisProbes:
         freedom = (number - 1) * (rounds - 1)
         error = math.sqrt(2 * float((left**2).sum()) / freedom / rounds)
         means = dict(zip(self._last, logs.mean(axis=1).tolist(), strict=True))
-        least = float(stdtrit(freedom, 1 - ERRORS / (len(self.step_s) - 1)))
-        return bool(means[self.original] - means[best] > least * error)
+        quantile = float(stdtrit(freedom, 1 - ERRORS / (len(self.step_s) - 1)))
+        return bool(means[self.original] - means[best] > quantile * error)
 
     @property
     def compile_words(self) -> str:
@@ -206,9 +212,9 @@ class AxisProbes:
         first_s, *later = self.compile_s[self.chosen]
         more_s = first_s - float(np.median(self.compile_s[self.original]))
         pays_s = more_s / (1 - 1 / self.gain(self.chosen).value)
-        kept = f" and {min(later):.1f} s in later runs of the same workers" if later else ""
+        note = f" and {min(later):.1f} s in later runs of the same workers" if later else ""
         return (
-            f"Compiling takes {first_s:.1f} s{kept}; it pays off once in a run that would train "
+            f"Compiling takes {first_s:.1f} s{note}; it pays off once in a run that would train "
             f"for more than {pays_s:.0f} s without it."
         )
 
@@ -218,16 +224,20 @@ class AxisProbes:
         return {"chosen": self.chosen, "times": gains, **vars(self)}
 
 
-def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
+def gains_sentence(probes_by_axis: Mapping[str, AxisProbes]) -> str:
     """Return sentences on the speed-up from each axis and from all axes together, and on when
     compiling pays off."""
-    better = {axis: one for axis, one in found.items() if one.chosen != one.original}
+    better = {
+        axis: probes for axis, probes in probes_by_axis.items() if probes.chosen != probes.original
+    }
     if not better:
         return "No measured variant is significantly faster than the original."
-    gains = {axis: one.gain(one.chosen).value for axis, one in better.items()}
-    words = ", ".join(f"x {gains[axis]:.2f} {axis} {one.chosen}" for axis, one in better.items())
+    gains = {axis: probes.gain(probes.chosen).value for axis, probes in better.items()}
+    text = ", ".join(
+        f"x {gains[axis]:.2f} {axis} {probes.chosen}" for axis, probes in better.items()
+    )
     if len(gains) > 1:
-        words += f": together x {math.prod(gains.values()):.2f}"
+        text += f": together x {math.prod(gains.values()):.2f}"
     compiled = better.get("compile")
     is_compiled = compiled is not None and compiled.chosen != "none"
-    return f"{words}. {compiled.compile_words}" if compiled and is_compiled else f"{words}."
+    return f"{text}. {compiled.compile_words}" if compiled and is_compiled else f"{text}."

@@ -79,8 +79,8 @@ def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
 
     Standardized parameters have prior mean 0 and prior standard deviation 1.
     """
-    each = enumerate(priors.items())
-    return {name: mean + sd * units[:, i, None] for i, (name, (mean, sd)) in each}
+    numbered = enumerate(priors.items())
+    return {name: mean + sd * units[:, i, None] for i, (name, (mean, sd)) in numbered}
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class Law:
     def step(self, units: Floats) -> Floats:
         """Return log seconds of an optimizer step."""
         at = parameters(units, self.priors)
-        both = np.logaddexp(FEED_OVERLAP * self.worked(at), FEED_OVERLAP * self.feed(at))
-        return np.asarray(both / FEED_OVERLAP)
+        combined = np.logaddexp(FEED_OVERLAP * self.worked(at), FEED_OVERLAP * self.feed(at))
+        return np.asarray(combined / FEED_OVERLAP)
 
     def sites(self, unit: Floats) -> Sites:
         """Return the cells with their shares of compute at standardized parameters.
@@ -208,15 +208,18 @@ PRIOR_LEVEL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, cell=0.6)
 """Standard deviations of the levels' logarithms."""
 
 
-def parts(here: Sites, there: Sites) -> list[Floats]:
+def parts(row_sites: Sites, column_sites: Sites) -> list[Floats]:
     """Return the covariances of jumps, walk over workers and walk over nodes, at levels of 1.
 
-    Rows are the cells of `here`, columns those of `there`; the independent deviations are left out.
+    Rows are the cells of `row_sites`, columns those of `column_sites`, without the independent
+    deviations of cells.
     """
-    apart = np.abs(np.log2(here.layout.batch[:, None] / there.layout.batch[None, :]))
-    jumps = np.exp(-apart / JUMP_LENGTH) * np.outer(here.compute_share, there.compute_share)
-    weights = np.outer(here.walk_weight, there.walk_weight)
-    sizes = [(one.layout.workers, one.layout.nodes) for one in (here, there)]
+    apart = np.abs(np.log2(row_sites.layout.batch[:, None] / column_sites.layout.batch[None, :]))
+    jumps = np.exp(-apart / JUMP_LENGTH) * np.outer(
+        row_sites.compute_share, column_sites.compute_share
+    )
+    weights = np.outer(row_sites.walk_weight, column_sites.walk_weight)
+    sizes = [(sites.layout.workers, sites.layout.nodes) for sites in (row_sites, column_sites)]
     walks = [
         weights * np.minimum(np.log2(ours)[:, None], np.log2(theirs)[None, :])
         for ours, theirs in zip(*sizes, strict=True)
@@ -224,11 +227,13 @@ def parts(here: Sites, there: Sites) -> list[Floats]:
     return [jumps, *walks]
 
 
-def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
-    """Return the covariances of the residuals of cells `here` (rows) and `there` (columns), without
+def covariance(levels: Levels, row_sites: Sites, column_sites: Sites) -> Floats:
+    """Return the covariances of the residuals of `row_sites` and `column_sites`, without
     the independent deviations of cells."""
     sizes = levels.jump, levels.walk, levels.walk_nodes
-    total = [size**2 * part for size, part in zip(sizes, parts(here, there), strict=True)]
+    total = [
+        size**2 * part for size, part in zip(sizes, parts(row_sites, column_sites), strict=True)
+    ]
     return np.asarray(sum(total))
 
 
@@ -256,9 +261,9 @@ def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats)
 
 
 def probable_levels(
-    left: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
+    residuals: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
-    """Return the most probable levels, given the residuals `left`, of mean zero.
+    """Return the most probable levels, given the residuals, of mean zero.
 
     `spread` is the covariance due to the uncertainty of the law's fitted parameters; without it the
     levels would be too small (Rasmussen and Williams 2006, section 2.7).
@@ -276,16 +281,16 @@ def probable_levels(
         squares = np.exp(2 * (means + sds * units))
         total = fixed + sum(size * term for size, term in zip(squares, terms, strict=True))
         precision = np.linalg.inv(total)
-        unlike = precision @ left
+        unlike = precision @ residuals
         volume = np.linalg.slogdet(total)[1]
         pulls = precision - np.outer(unlike, unlike)
         slope = squares * np.array([np.sum(pulls * term) for term in terms]) * sds + units
-        return 0.5 * float(left @ unlike + volume + units @ units), slope
+        return 0.5 * float(residuals @ unlike + volume + units @ units), slope
 
     bounds, limits = [(-LEVEL_RANGE, LEVEL_RANGE)] * len(sds), {"maxiter": MAX_ROUNDS}
     start = np.zeros(len(sds))
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
-    return Levels(*map(float, np.exp(means + sds * found.x)))
+    optimum = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+    return Levels(*map(float, np.exp(means + sds * optimum.x)))
 
 
 def left_out(left: Floats, covariance: Floats) -> Floats:
@@ -335,8 +340,8 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
     def slope(unit: Floats) -> Floats:
         return np.vstack([-whiten @ slopes(law, unit)[1], np.eye(len(unit))])
 
-    found = least_squares(away, start, jac=slope, method="lm", ftol=TOLERANCE)
-    return np.asarray(found.x)
+    optimum = least_squares(away, start, jac=slope, method="lm", ftol=TOLERANCE)
+    return np.asarray(optimum.x)
 
 
 SAMPLING_ROUNDS = 3
@@ -371,8 +376,12 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
             break
         mean = weights @ draws
         apart = draws - mean
-        found = (apart.T * weights) @ apart
-        spread = 0.9 * found + 0.1 * np.diag(np.diag(found)) + 1e-6 * np.eye(size)
+        weighted_covariance = (apart.T * weights) @ apart
+        spread = (
+            0.9 * weighted_covariance
+            + 0.1 * np.diag(np.diag(weighted_covariance))
+            + 1e-6 * np.eye(size)
+        )
     return draws[rng.choice(number, size=number, p=weights)]
 
 
@@ -412,10 +421,10 @@ class LawFit:
             unit = most_probable(law.step, observed.log_seconds, whiten, unit)
             value, jacobian = slopes(law.step, unit)
             # The law is linearized around the peak, so that the measurements are normal.
-            left = observed.log_seconds - value + jacobian @ unit
+            residuals = observed.log_seconds - value + jacobian @ unit
             sites, spread = law.sites(unit), jacobian @ jacobian.T
-            levels = probable_levels(left, spread, sites, observed, weights)
-            apart = left_out(left, spread + covariance_of(levels, sites, observed, weights))
+            levels = probable_levels(residuals, spread, sites, observed, weights)
+            apart = left_out(residuals, spread + covariance_of(levels, sites, observed, weights))
             weights = robust_weights(apart)
         return cls._around(observed, law, levels, weights, unit, DRAWS)
 
@@ -462,14 +471,14 @@ class LawFit:
         """Return the log seconds that each draw predicts, shape (draws, cells), and the covariance
         of the cells' residuals, without the independent deviations and the noise between repeats.
         """
-        here = Law(self.scale, Layout.of(self.observed.cells), self.priors)
-        there = Law(self.scale, Layout.of(cells), self.priors)
-        known, asked = here.sites(self.unit), there.sites(self.unit)
-        whiten = whitening(self.levels, known, self.observed, self.weights)
-        cross = covariance(self.levels, asked, known)
+        measured_law = Law(self.scale, Layout.of(self.observed.cells), self.priors)
+        asked_law = Law(self.scale, Layout.of(cells), self.priors)
+        measured_sites, asked_sites = measured_law.sites(self.unit), asked_law.sites(self.unit)
+        whiten = whitening(self.levels, measured_sites, self.observed, self.weights)
+        cross = covariance(self.levels, asked_sites, measured_sites)
         # Residuals at measured cells carry over to similar cells.
         gain = cross @ whiten.T @ whiten
-        left = self.observed.log_seconds - here.step(self.draws)
-        doubt = covariance(self.levels, asked, asked) - gain @ cross.T
+        residuals = self.observed.log_seconds - measured_law.step(self.draws)
+        doubt = covariance(self.levels, asked_sites, asked_sites) - gain @ cross.T
         np.fill_diagonal(doubt, np.maximum(np.diag(doubt), 0.0))
-        return there.step(self.draws) + left @ gain.T, doubt
+        return asked_law.step(self.draws) + residuals @ gain.T, doubt

@@ -79,7 +79,7 @@ class ReferenceRun:
         return float(2 * self.record.samples if first is None else first.samples)
 
     def until(self, seconds: float, min_count: int) -> list[float]:
-        """Return the metric at the evaluations up to `seconds`, of at least `min_count`."""
+        """Return the metric at the evaluations up to `seconds`, at least the first `min_count`."""
         number = sum(point.train_s <= seconds for point in self.curve)
         return self.values[: max(number, min_count)]
 

@@ -40,7 +40,7 @@ def test_every_kind_and_what_to_try(kind: StepPart, tries: list[str]) -> None:
     assert found.sentence.startswith(HEADS[kind])
     changes = [gain.change for gain in found.gains]
     assert set(tries) <= set(changes)
-    assert found.gains[0].words in found.sentence
+    assert found.gains[0].phrase in found.sentence
     if kind == "communication":  # fewer workers come first where they lose nothing
         assert found.gains[0].change == "num_workers: 1"
         assert found.gains[0].workers == 0.5
