@@ -245,7 +245,7 @@ def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
             del cells["accumulate"]
         tables.append((BASELINE, cells))
     title = f"Predicted{f': {name}' if name else ''}"
-    return PagePart(title, [*([f"{name}:"] if name else []), *fitted.words()], tables)
+    return PagePart(title, [*([f"{name}:"] if name else []), *fitted.sentences()], tables)
 
 
 PREDICT, NAMED = "predict", "named"
@@ -340,7 +340,7 @@ class ScalingReport:
     @property
     def words(self) -> Sentences:
         """Sentences on each fit: its data, and its errors on measurements held out of the fit."""
-        return Sentences(line for series in self.fitted for line in series.words())
+        return Sentences(line for series in self.fitted for line in series.sentences())
 
     @property
     def predictions(self) -> pd.DataFrame:

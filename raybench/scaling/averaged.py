@@ -365,11 +365,11 @@ def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     full as the fullest measured node; or two on two nodes. Batch sizes: requested and measured.
     """
     seen = model.observed.cells
-    most = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))
+    max_workers = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))
     full = max(cell.num_workers / cell.num_nodes for cell in seen)
-    doublings = {2**i for i in range(most.bit_length()) if 2**i <= most}
-    sizes = {(k, math.ceil(k / full)) for k in doublings | {most}}
-    if asked.num_nodes > 1 and most >= 2:
+    doublings = {2**i for i in range(max_workers.bit_length()) if 2**i <= max_workers}
+    sizes = {(k, math.ceil(k / full)) for k in doublings | {max_workers}}
+    if asked.num_nodes > 1 and max_workers >= 2:
         sizes.add((2, 2))
     asked_batch = asked.batch_size_per_worker
     measured = {cell.batch_size_per_worker for cell in seen} - {asked_batch}

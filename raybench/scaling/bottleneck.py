@@ -44,10 +44,10 @@ class Gain:
     @property
     def phrase(self) -> str:
         """Phrase such as `accumulate: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
-        most = "at most " if self.is_limit else "about "
+        prefix = "at most " if self.is_limit else "about "
         workers = "" if self.workers == 1 else f" on {self.workers:g} times the workers"
         ends = f", {self.low:.2g} to {self.high:.2g}" if self.low < self.high else ""
-        return f"{self.change} ({most}{self.times:.2g} times the samples/s{workers}{ends})"
+        return f"{self.change} ({prefix}{self.times:.2g} times the samples/s{workers}{ends})"
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,11 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
     asked: dict[SeriesKey, list[Cell]] = {}
     for key, steps in measured.items():
         cells = [cell for cell, _ in steps]
-        most = max(cell.num_workers / cell.num_nodes for cell in cells)
+        workers_per_node = max(cell.num_workers / cell.num_nodes for cell in cells)
         batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
-        asked[key] = [Cell(k, math.ceil(k / most), *batch) for k in workers for batch in batches]
+        asked[key] = [
+            Cell(k, math.ceil(k / workers_per_node), *batch) for k in workers for batch in batches
+        ]
     return asked
 
 
@@ -220,7 +222,7 @@ class FittedSeries:
         """Predictions of the cells `asked`; see `prediction_table`."""
         return prediction_table(self.model, self.asked, self.key)
 
-    def words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return sentences on the data of the fit, its errors and what to measure next."""
         cells = self.model.observed.cells
         workers = sorted({cell.num_workers for cell in cells})

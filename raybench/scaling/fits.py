@@ -66,8 +66,8 @@ def fit_study(
     if not measured:
         return []
     if predict is None:
-        most = max(cell.num_workers for rows in measured.values() for cell, _ in rows)
-        predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
+        max_workers = max(cell.num_workers for rows in measured.values() for cell, _ in rows)
+        predict = ",".join(str(max_workers * 2 ** (i + 1)) for i in range(DOUBLINGS))
     return list(fits(measured, cells_to_predict(predict, measured)))
 
 
@@ -369,11 +369,11 @@ def predicted_steps(
 
     The samples are split evenly into as many passes as possible, up to the largest measured number.
     """
-    most = max(cell.accumulate for cell in model.observed.cells)
+    max_passes = max(cell.accumulate for cell in model.observed.cells)
     asked = []
     for workers, nodes, samples in cells:
         passes = next(
-            number for number in range(min(most, samples), 0, -1) if samples % number == 0
+            number for number in range(min(max_passes, samples), 0, -1) if samples % number == 0
         )
         asked.append(Cell(workers, nodes, samples // passes, passes))
     return [

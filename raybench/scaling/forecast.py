@@ -306,18 +306,18 @@ class OptimumModel:
         runs = self._cell_of[near], self._rate[near], self._batch[near]
         errors = np.hypot(self._noise, MISFIT * excess[near])
 
-        def away(mode: Floats) -> Floats:
+        def misfit(mode: Floats) -> Floats:
             solution: Floats = self._expected(mode, *runs) - self._loss[near]
             return solution
 
         def residuals(mode: Floats) -> Floats:
             prior = (mode - priors[:, 0]) / priors[:, 1]
-            return np.concatenate([heavy_tailed(away(mode) / errors), prior])
+            return np.concatenate([heavy_tailed(misfit(mode) / errors), prior])
 
         solution = least_squares(residuals, self._mode)
         self._mode = solution.x
         self._covariance: Floats = np.linalg.inv(solution.jac.T @ solution.jac)
-        self._noise = max(NOISE, 1.48 * float(np.median(np.abs(away(self._mode)))))
+        self._noise = max(NOISE, 1.48 * float(np.median(np.abs(misfit(self._mode)))))
 
     def _expected(
         self, mode: Floats, cells: npt.NDArray[np.int64], rate: Floats, batch: Floats

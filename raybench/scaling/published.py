@@ -238,17 +238,20 @@ def _against(
     if not points or not other:
         return None
     difference, beside = (
-        entry["scale"] * float(np.median([value for _, value in each])) for each in (points, other)
+        entry["scale"] * float(np.median([value for _, value in group]))
+        for group in (points, other)
     )
     return f"{difference:.1f} {entry['unit']} against {beside:.1f}", difference > beside
 
 
-def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
-    """Return the known values of cells by the value of `key`, if there are at least `least`."""
+def _by_key(points: list[Point], key: str, min_count: int) -> dict[Any, list[float]]:
+    """Return the known values of cells by the value of `key`, if there are at least `min_count`."""
     groups: dict[Any, list[float]] = {}
     for cell, value in points:
         groups.setdefault(cell.key(key), []).append(value)
-    finite_values = {at: finite(values) for at, values in groups.items() if len(values) >= least}
+    finite_values = {
+        at: finite(values) for at, values in groups.items() if len(values) >= min_count
+    }
     return {at: values for at, values in finite_values.items() if values}
 
 

@@ -130,11 +130,13 @@ class Curves:
         return np.asarray(np.log1p((batch / critical) ** power + small / batch))
 
 
-def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
+def grid(smallest: float, largest: float) -> tuple[Curves, Floats]:
     """Return the grid of parameter sets for a range of batch sizes, and their log prior."""
-    critical = np.geomspace(CRITICAL_GRID[0] * least, CRITICAL_GRID[1] * greatest, CRITICAL_GRID[2])
+    critical = np.geomspace(
+        CRITICAL_GRID[0] * smallest, CRITICAL_GRID[1] * largest, CRITICAL_GRID[2]
+    )
     small = np.append(
-        0.0, np.geomspace(SMALL_GRID[0] * least, SMALL_GRID[1] * greatest, SMALL_GRID[2])
+        0.0, np.geomspace(SMALL_GRID[0] * smallest, SMALL_GRID[1] * largest, SMALL_GRID[2])
     )
     sets = Curves(*(x.ravel() for x in np.meshgrid(critical, POWERS, small)))
     prior = -0.5 * (np.log(sets.power) / np.log(POWER_FACTOR)) ** 2
@@ -144,8 +146,8 @@ def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
 
 def alike(first: Floats, second: Floats) -> Floats:
     """Return the correlation of the law's residual between two lists of batch sizes."""
-    apart = np.abs(np.log2(first[:, None] / second[None, :]))
-    return np.asarray(np.exp(-apart / RESIDUAL_LENGTH))
+    doublings = np.abs(np.log2(first[:, None] / second[None, :]))
+    return np.asarray(np.exp(-doublings / RESIDUAL_LENGTH))
 
 
 def middles(number: int) -> Floats:
@@ -305,11 +307,11 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         covariance = misfit**2 * alike(batch, batch) + np.diag(noise**2)
         inverse = np.linalg.inv(covariance)
         weight = inverse.sum(axis=0)
-        least = log_least_by_set @ weight / weight.sum()
-        residual = log_least_by_set - least[:, None]
+        log_least_of_misfit = log_least_by_set @ weight / weight.sum()
+        residual = log_least_by_set - log_least_of_misfit[:, None]
         score = prior - 0.5 * ((residual @ inverse) * residual).sum(axis=1)
         score -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(weight.sum()))
-        by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
+        by_misfit.append((score, log_least_of_misfit, 1 / np.sqrt(weight.sum()), inverse))
 
     scores, log_leasts, sds, solved = zip(*by_misfit, strict=True)
     # Systematic sampling gives the same draws every time.

@@ -337,9 +337,9 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
         if later.rank_s is not None:
             work_s = np.array(later.rank_s)
         # Cores taken by other processes while a rank waited for other ranks cost it no time.
-        least = np.maximum(used / cores, max(work_s.min() / 10, 1e-9))
-        rows["compute"].append(np.maximum(work_s - taken - waited, least))
-        rows["cores"].append(np.maximum(work_s - waited, least))
+        min_s = np.maximum(used / cores, max(work_s.min() / 10, 1e-9))
+        rows["compute"].append(np.maximum(work_s - taken - waited, min_s))
+        rows["cores"].append(np.maximum(work_s - waited, min_s))
         rows["input"].append(work_s)
     return rows
 

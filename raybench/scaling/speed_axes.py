@@ -157,8 +157,8 @@ class AxisProbes:
     @property
     def _last(self) -> list[str]:
         """The variants that took part in the last round."""
-        most = max(map(len, self.step_s.values()))
-        return [variant for variant, seconds in self.step_s.items() if len(seconds) == most]
+        num_rounds = max(map(len, self.step_s.values()))
+        return [variant for variant, seconds in self.step_s.items() if len(seconds) == num_rounds]
 
     def next_round(self) -> list[str]:
         """Return the variants for the next round: all that may be the fastest, and the original

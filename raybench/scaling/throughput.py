@@ -214,8 +214,10 @@ def parts(row_sites: Sites, column_sites: Sites) -> list[Floats]:
     Rows are the cells of `row_sites`, columns those of `column_sites`, without the independent
     deviations of cells.
     """
-    apart = np.abs(np.log2(row_sites.layout.batch[:, None] / column_sites.layout.batch[None, :]))
-    jumps = np.exp(-apart / JUMP_LENGTH) * np.outer(
+    doublings = np.abs(
+        np.log2(row_sites.layout.batch[:, None] / column_sites.layout.batch[None, :])
+    )
+    jumps = np.exp(-doublings / JUMP_LENGTH) * np.outer(
         row_sites.compute_share, column_sites.compute_share
     )
     weights = np.outer(row_sites.walk_weight, column_sites.walk_weight)
@@ -302,13 +304,13 @@ def left_out(left: Floats, covariance: Floats) -> Floats:
     return np.asarray(precision @ left / np.sqrt(np.diag(precision)))
 
 
-def robust_weights(apart: Floats) -> Floats:
+def robust_weights(distances: Floats) -> Floats:
     """Return the weight of each cell, given its distance from its prediction (`left_out`).
 
     These are the weights of Student's t as a mixture of normal distributions (Lange 1989), capped
     at the weight of a cell at one standard deviation.
     """
-    weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
+    weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + distances**2))
     return np.asarray(weights / NORMAL_WEIGHT)
 
 
@@ -334,13 +336,13 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
     `whiten` is the matrix that whitens residuals.
     """
 
-    def away(unit: Floats) -> Floats:
+    def residuals(unit: Floats) -> Floats:
         return np.concatenate([whiten @ (measured - law(unit[None])[0]), unit])
 
     def slope(unit: Floats) -> Floats:
         return np.vstack([-whiten @ slopes(law, unit)[1], np.eye(len(unit))])
 
-    optimum = least_squares(away, start, jac=slope, method="lm", ftol=TOLERANCE)
+    optimum = least_squares(residuals, start, jac=slope, method="lm", ftol=TOLERANCE)
     return np.asarray(optimum.x)
 
 
@@ -375,8 +377,8 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
         if 1 / np.sum(weights**2) > LEAST_EFFECTIVE * number:
             break
         mean = weights @ draws
-        apart = draws - mean
-        weighted_covariance = (apart.T * weights) @ apart
+        deviations = draws - mean
+        weighted_covariance = (deviations.T * weights) @ deviations
         spread = (
             0.9 * weighted_covariance
             + 0.1 * np.diag(np.diag(weighted_covariance))
@@ -424,8 +426,10 @@ class LawFit:
             residuals = observed.log_seconds - value + jacobian @ unit
             sites, spread = law.sites(unit), jacobian @ jacobian.T
             levels = probable_levels(residuals, spread, sites, observed, weights)
-            apart = left_out(residuals, spread + covariance_of(levels, sites, observed, weights))
-            weights = robust_weights(apart)
+            distances = left_out(
+                residuals, spread + covariance_of(levels, sites, observed, weights)
+            )
+            weights = robust_weights(distances)
         return cls._around(observed, law, levels, weights, unit, DRAWS)
 
     def without(self, index: int) -> "LawFit":

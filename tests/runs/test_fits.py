@@ -45,7 +45,7 @@ def made(folder: Path, **content: Any) -> StudyResults:
 def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
     (fitted,) = fit_study(results, predict="8,16")
     assert median_error(fitted.left_out) < 0.1
-    assert "Leave-one-out" in " ".join(fitted.words())
+    assert "Leave-one-out" in " ".join(fitted.sentences())
     table = fitted.predictions
     assert set(table["num_workers"]) == {8, 16}
     assert table["extrapolated"].all()

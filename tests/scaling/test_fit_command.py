@@ -102,7 +102,7 @@ def test_what_was_never_measured_is_said(good: Path) -> None:
     def words(predict: str) -> list[str]:
         measured = read_measurements(good)
         (found,) = fits(measured, cells_to_predict(predict, measured))
-        return found.words()
+        return found.sentences()
 
     # Four workers fill a node: sixteen need several, which were not measured.
     assert len(words("16")) > len(words("2"))

@@ -204,11 +204,11 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
             what = changed[0] if changed else f"{key} was {old}, is {new}"
             raise _another_task(earlier.place, what)
     written, fastest = earlier.study["study"], _fastest_s(earlier)
-    named = {*flat(written.get("space") or {}), *flat(written.get("fixed") or {})}
+    explicit_keys = {*flat(written.get("space") or {}), *flat(written.get("fixed") or {})}
     runs = [
         EarlierRun(
             settings_of_spec(record.spec),
-            named,
+            explicit_keys,
             fastest.get(name, record.time_to_target_s),
             record.best_value,
             record,
