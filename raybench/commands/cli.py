@@ -89,12 +89,12 @@ class Parser(argparse.ArgumentParser):
         The arguments are kept, because `error` looks for `--json` among them.
         """
         self._given = list(sys.argv[1:] if args is None else args)
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown):
             if (problem := removed(f"{self.name} {option}")) is not None:
                 self._code = ErrorCode.REMOVED
                 self.error(f"{option}: {problem}")
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print the problem and a hint at `--help`; exit with code 2."""
@@ -112,15 +112,15 @@ def parser_of(name: str) -> Parser:
 
     parser = Parser(name)
     for option, field in OPTIONS[name].model_fields.items():
-        argument = next((one for one in field.metadata if isinstance(one, Argument)), Argument())
-        words = {"help": _help(field), "default": argparse.SUPPRESS} | _reading(field, argument)
+        argument = next((item for item in field.metadata if isinstance(item, Argument)), Argument())
+        keywords = {"help": _help(field), "default": argparse.SUPPRESS} | _reading(field, argument)
         if argument.metavar is not None:
-            words["metavar"] = argument.metavar
+            keywords["metavar"] = argument.metavar
         if argument.is_positional:
-            parser.add_argument(option, **words)
+            parser.add_argument(option, **keywords)
             continue
         flag = argument.flag or option.replace("_", "-")
-        parser.add_argument(f"--{flag}", dest=option, required=field.is_required(), **words)
+        parser.add_argument(f"--{flag}", dest=option, required=field.is_required(), **keywords)
     return parser
 
 
@@ -128,7 +128,7 @@ def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` that decide how values are parsed."""
     kind, is_required = field.annotation, field.is_required()
     if get_origin(kind) in (Union, UnionType):
-        kind = next(one for one in get_args(kind) if one is not NoneType)
+        kind = next(member for member in get_args(kind) if member is not NoneType)
     if kind is bool:
         return {"action": "store_true"}
     if get_origin(kind) is Literal:
@@ -152,7 +152,7 @@ def _help(field: "FieldInfo") -> str:
     return text.replace("%", "%%")
 
 
-def options_of(name: str, given: argparse.Namespace) -> "Options":
+def options_of(name: str, parsed: argparse.Namespace) -> "Options":
     """Convert parsed arguments to the options of a command.
 
     Raises:
@@ -161,7 +161,7 @@ def options_of(name: str, given: argparse.Namespace) -> "Options":
     from raybench.runs.options import OPTIONS
     from raybench.spec.documents import validate
 
-    content = {key: value for key, value in vars(given).items() if key != "json"}
+    content = {key: value for key, value in vars(parsed).items() if key != "json"}
     return validate(OPTIONS[name], content, name)
 
 
@@ -173,13 +173,13 @@ def run(name: str, arguments: Sequence[str]) -> int:
     interrupt = Interrupt()
     with interrupt.listening():
         try:
-            given = parser_of(name).parse_args(arguments)
+            parsed = parser_of(name).parse_args(arguments)
         except KeyboardInterrupt:
-            return _said(INTERRUPTED, CommandError("interrupted", "interrupted.")).code
+            return _print_error(INTERRUPTED, CommandError("interrupted", "interrupted.")).code
         return run_command(
-            lambda: run_with_options(options_of(name, given), interrupt),
-            json_of=name if given.json else None,
-            is_silent=getattr(given, "progress", "") == "jsonl",
+            lambda: run_with_options(options_of(name, parsed), interrupt),
+            json_of=name if parsed.json else None,
+            is_silent=getattr(parsed, "progress", "") == "jsonl",
         )
 
 
@@ -208,11 +208,11 @@ def run_command(
     """
     try:
         if json_of is None:
-            return _ended(command).code
+            return _run_safely(command).code
         with contextlib.ExitStack() as stack:
-            other = stack.enter_context(Path(os.devnull).open("w")) if is_silent else sys.stderr
-            stack.enter_context(contextlib.redirect_stdout(other))
-            ended = _ended(command)
+            stream = stack.enter_context(Path(os.devnull).open("w")) if is_silent else sys.stderr
+            stack.enter_context(contextlib.redirect_stdout(stream))
+            ended = _run_safely(command)
         _print_document(json_of, ended)
     except BrokenPipeError:
         if not _is_stdout_closed():
@@ -241,37 +241,39 @@ def _print_document(command: str, ended: Ended) -> None:
         document = document_of(command, ended)
     except (UserError, StudyError) as error:  # the results cannot be read
         document = document_of(
-            command, Ended(ended.code, error=CommandError("study", _shown(error)))
+            command, Ended(ended.code, error=CommandError("study", _error_text(error)))
         )
     print(document.model_dump_json(indent=1))
 
 
-def _ended(command: Callable[[], Ended]) -> Ended:
+def _run_safely(command: Callable[[], Ended]) -> Ended:
     """Run a command; convert an exception to a printed sentence and an exit code."""
     try:
         return command()
     except UserError as error:
-        problem = CommandError("user", _shown(error), error.code)
-        return _said(WRONG_INPUT, problem, _details(error))
+        problem = CommandError("user", _error_text(error), error.code)
+        return _print_error(WRONG_INPUT, problem, _details(error))
     except StudyError as error:
-        return _said(FAILED, CommandError("study", _shown(error)))
+        return _print_error(FAILED, CommandError("study", _error_text(error)))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             name = shorten(clean(str(error.filename)), 60)
             sentence = f"{name}: is too long for a path."
-            return _said(WRONG_INPUT, CommandError("user", sentence, ErrorCode.INVALID_VALUE))
+            return _print_error(
+                WRONG_INPUT, CommandError("user", sentence, ErrorCode.INVALID_VALUE)
+            )
         if error.errno not in NO_ROOM:
             raise
         sentence = (
             f"the results can no longer be written ({error.strerror}); free some space and rerun "
             "the same command, which continues from what is recorded."
         )
-        return _said(FAILED, CommandError("study", sentence))
+        return _print_error(FAILED, CommandError("study", sentence))
     except KeyboardInterrupt:
-        return _said(INTERRUPTED, CommandError("interrupted", "interrupted."))
+        return _print_error(INTERRUPTED, CommandError("interrupted", "interrupted."))
 
 
-def _said(code: int, error: CommandError, more: str = "") -> Ended:
+def _print_error(code: int, error: CommandError, more: str = "") -> Ended:
     """Print the error, followed by `more`; return the result of the command."""
     print(f"raybench: {error.message}{more}", file=sys.stderr)
     return Ended(code, error=error)
@@ -284,7 +286,7 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _shown(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the message of an error without secrets, because all users can read the output of a
     Ray job."""
     return redact_text(clean(str(error)), os.environ)
@@ -309,28 +311,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     width = max(map(len, COMMANDS))
     overview = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
-    if not given or given[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help"):
         print(f"usage: raybench COMMAND [--help], raybench --version\n\n{overview}")
         return DONE
-    if given[0] == "--version":
+    if words[0] == "--version":
         print(f"raybench {raybench.__version__}")
         return DONE
-    if given[0] not in COMMANDS:
-        sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
-        shown = f"unknown command '{given[0]}'; there are:\n{overview}"
+    if words[0] not in COMMANDS:
+        sentence = f"unknown command '{clean(words[0])}'; {did_you_mean(words[0], COMMANDS)}"
+        message = f"unknown command '{words[0]}'; there are:\n{overview}"
         code = ErrorCode.UNKNOWN_NAME
-        if (problem := removed(given[0])) is not None:
-            sentence = shown = f"{given[0]}: {problem}."
+        if (problem := removed(words[0])) is not None:
+            sentence = message = f"{words[0]}: {problem}."
             code = ErrorCode.REMOVED
-        print(f"raybench: {shown}", file=sys.stderr)
-        if "--json" in given:
+        print(f"raybench: {message}", file=sys.stderr)
+        if "--json" in words:
             error = CommandError("user", sentence, code)
-            _print_document(given[0], Ended(WRONG_INPUT, error=error))
+            _print_document(words[0], Ended(WRONG_INPUT, error=error))
         return WRONG_INPUT
-    return run(given[0], given[1:])
+    return run(words[0], words[1:])
 
 
 def run_module(name: str, command: str) -> None:

@@ -43,18 +43,18 @@ def init(options: InitOptions) -> Ended:
             f"--out {out}: the folder {out.parent} does not exist; create it first.",
             ErrorCode.NOT_FOUND,
         )
-    seen, workload = _see(options)
-    for line in seen.lines:
+    summary, workload = _see(options)
+    for line in summary.lines:
         print(line)
-    start = start_for(seen, options.framework, workload)
-    write_out(out, space_text(seen, start, file=out))
-    task = f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
+    start = start_for(summary, options.framework, workload)
+    write_out(out, space_text(summary, start, file=out))
+    task = f"Task: {summary.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
         f"{task}\n\nWrote {out}: look through it, then\n"
         f"  {command_line('tune', out, '--dry-run')}\n"
         f"  {command_line('tune', out)}"
     )
-    return Ended(DONE, answer=[*seen.lines, task], details={"wrote": out})
+    return Ended(DONE, answer=[*summary.lines, task], details={"wrote": out})
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
@@ -87,8 +87,8 @@ def data(options: DataOptions) -> Ended:
     """List the cached datasets, or remove some of them."""
     entries = list_entries(store_folder())
     if options.unused_for is not None:
-        before = unix_seconds() - options.unused_for
-        entries = [entry for entry in entries if entry.last_used < before]
+        oldest_s = unix_seconds() - options.unused_for
+        entries = [entry for entry in entries if entry.last_used < oldest_s]
     return _remove(entries, options) if options.remove else _list(entries)
 
 
@@ -112,34 +112,36 @@ def _list(entries: Sequence[Entry]) -> Ended:
     below = f"{total} in {store}, whose disk has {decimal(free_bytes())} left."
     title = "Datasets kept on this machine"
     print_frame(console, cells, title, drop=("samples", "last used"), below=below)
-    kept = [{"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries]
-    return Ended(DONE, answer=[below], details={"folder": store, "entries": kept})
+    documents = [
+        {"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries
+    ]
+    return Ended(DONE, answer=[below], details={"folder": store, "entries": documents})
 
 
 def _options(options: dict[str, Any]) -> str:
     """Return the options of a dataset that differ from the defaults, as `key: value, ...`."""
     default = DatasetSpec().model_dump(mode="json")
-    given = {key: value for key, value in options.items() if value != default[key]}
-    return ", ".join(f"{key}: {value}" for key, value in given.items())
+    changed = {key: value for key, value in options.items() if value != default[key]}
+    return ", ".join(f"{key}: {value}" for key, value in changed.items())
 
 
 def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
     """Remove the datasets with the keys of `--remove`."""
     console, keys = make_console(sys.stdout), options.remove
-    known = {entry.key: entry for entry in entries}
-    chosen = dict.fromkeys(key for name in keys for key in (known if name == ALL else [name]))
+    by_key = {entry.key: entry for entry in entries}
+    chosen = dict.fromkeys(key for name in keys for key in (by_key if name == ALL else [name]))
     for key in chosen:
-        if key not in known:
-            hint = did_you_mean(key, known, "`raybench data` lists them.")
+        if key not in by_key:
+            hint = did_you_mean(key, by_key, "`raybench data` lists them.")
             unused = "" if options.unused_for is None else " among those unused for so long"
             raise UserError(
                 f"--remove {key}: no such dataset is kept here{unused}; {hint}", ErrorCode.NOT_FOUND
             )
     freed = 0
     for key in chosen:
-        remove_entry(known[key].folder)
-        freed += known[key].about["bytes"]
-        say(console, f"Removed {key}: {known[key].about['path']}.")
+        remove_entry(by_key[key].folder)
+        freed += by_key[key].about["bytes"]
+        say(console, f"Removed {key}: {by_key[key].about['path']}.")
     if ALL in keys and options.unused_for is None:
         freed += remove_unfinished(store_folder())
     say(console, f"{decimal(freed)} freed in {store_folder()}.")

@@ -22,31 +22,31 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
     console = make_console(sys.stdout)
     libraries = contextlib.redirect_stdout(sys.stderr)
     with libraries, live_session(options.address, interrupt, console) as session:
-        found = examine(session, options.address)
-    for line in lines_of(found):
+        findings = examine(session, options.address)
+    for line in lines_of(findings):
         say(console, line)
-    answer = found["problems"] or [WELL]
-    return Ended(DONE if found["ok"] else FAILED, answer=answer, details=found)
+    answer = findings["problems"] or [WELL]
+    return Ended(DONE if findings["ok"] else FAILED, answer=answer, details=findings)
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
+def lines_of(findings: dict[str, Any]) -> list[str]:
     """Return the lines to print: some per host, then the network, notes and problems."""
-    lines = [line for facts in found["hosts"] for line in _host(facts)]
-    for where, network in (("", found["network"]), (" of one host", found["inside"])):
+    lines = [line for facts in findings["hosts"] for line in _host(facts)]
+    for place, network in (("", findings["network"]), (" of one host", findings["inside"])):
         if network is None:
             continue
-        how = f"{network['through']} ({network['framework']})"
-        over = f" over {', '.join(network['interfaces'])}" if network["interfaces"] else ""
-        lines.append(f"all-reduce of {network['workers']} workers{where} by {how}{over}:")
+        backend = f"{network['through']} ({network['framework']})"
+        interfaces = f" over {', '.join(network['interfaces'])}" if network["interfaces"] else ""
+        lines.append(f"all-reduce of {network['workers']} workers{place} by {backend}{interfaces}:")
         lines += [
-            f"  {one['bytes'] / 1024:,.0f} KiB in {1e3 * one['seconds']:.2f} ms "
-            f"({one['bytes_per_s'] / MB:,.0f} MB/s)"
-            for one in network["sizes"]
+            f"  {size['bytes'] / 1024:,.0f} KiB in {1e3 * size['seconds']:.2f} ms "
+            f"({size['bytes_per_s'] / MB:,.0f} MB/s)"
+            for size in network["sizes"]
         ]
-    lines += found["notes"]
-    if not found["problems"]:
+    lines += findings["notes"]
+    if not findings["problems"]:
         return [*lines, WELL]
-    return [*lines, "", *(f"Will not work: {problem}" for problem in found["problems"])]
+    return [*lines, "", *(f"Will not work: {problem}" for problem in findings["problems"])]
 
 
 def _host(facts: dict[str, Any]) -> Iterator[str]:
@@ -60,11 +60,11 @@ def _host(facts: dict[str, Any]) -> Iterator[str]:
     )
     yield f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}"
     counts = [f"Ray {facts['ray_gpus']:g}"]
-    counts += [f"{name} {len(seen['names'])}" for name, seen in facts["gpus"].items()]
+    counts += [f"{name} {len(library['names'])}" for name, library in facts["gpus"].items()]
     kinds = sorted(set(facts["gpus"]["nvml"]["names"]))
     yield f"  GPUs: {', '.join(counts)}{': ' if kinds else ''}{', '.join(kinds)}"
-    for name, seen in facts["gpus"].items():
-        if seen["names"]:
-            versions = ", ".join(f"{key} {version}" for key, version in seen["versions"].items())
-            free = sum(seen["free_bytes"]) / GIB
+    for name, library in facts["gpus"].items():
+        if library["names"]:
+            versions = ", ".join(f"{key} {version}" for key, version in library["versions"].items())
+            free = sum(library["free_bytes"]) / GIB
             yield f"    {name}: {versions}" + (f", {free:.0f} GiB free" if free else "")

@@ -77,7 +77,7 @@ class LargeRun:
 
 
 class StudyRun(NamedTuple):
-    """How a study made a small run."""
+    """Study and settings of a small run."""
 
     study: Study
     spec: RunSpec
@@ -91,21 +91,21 @@ class MeasuredRun:
     Args:
         run: The run.
         train_s: Training seconds; NaN if they are unknown.
-        made: How a study made it; None if the run is from a table.
+        study_run: The study and settings of the run; None if the run is from a table.
     """
 
     run: SmallRun
     train_s: float = math.nan
-    made: StudyRun | None = None
+    study_run: StudyRun | None = None
 
 
 def seconds_of(run: SmallRun, small: Sequence[MeasuredRun]) -> float:
     """Return the expected training seconds of a run, by the median speed of the small runs of the
     same model; NaN if it is unknown."""
     speeds = [
-        one.train_s / one.run.samples
-        for one in small
-        if one.run.parameters == run.parameters and one.train_s > 0
+        measured.train_s / measured.run.samples
+        for measured in small
+        if measured.run.parameters == run.parameters and measured.train_s > 0
     ]
     return run.samples * statistics.median(speeds) if speeds else math.nan
 
@@ -121,22 +121,25 @@ def forecast(options: ForecastOptions) -> Ended:
     small = read_runs(options.runs, large.optimizers)
     if options.plan is not None:
         return plan_runs(options, small, large, options.plan)
-    optimizer = next((one.made.spec.optimizer for one in small if one.made is not None), None)
-    model = LargeRunModel(one.run for one in small)
-    found = model.predict(large.parameters, large.samples, large.batch)
-    words = sentences(found, large)
+    optimizer = next(
+        (measured.study_run.spec.optimizer for measured in small if measured.study_run is not None),
+        None,
+    )
+    model = LargeRunModel(measured.run for measured in small)
+    prediction = model.predict(large.parameters, large.samples, large.batch)
+    lines = sentences(prediction, large)
     if optimizer is not None:
-        words.insert(0, f"Optimizer: {optimizer}.")
+        lines.insert(0, f"Optimizer: {optimizer}.")
     details: dict[str, Any] = {
-        "learning_rate": found.learning_rate._asdict(),
-        "batch": found.batch._asdict(),
-        "loss": found.loss._asdict(),
-        "off_by_two": found.off_by_two,
-        "doubts": list(found.doubts),
+        "learning_rate": prediction.learning_rate._asdict(),
+        "batch": prediction.batch._asdict(),
+        "loss": prediction.loss._asdict(),
+        "off_by_two": prediction.off_by_two,
+        "doubts": list(prediction.doubts),
     }
-    print("\n".join(words))
+    print("\n".join(lines))
     if options.figure is not None:
-        figure = forecast_figure(model, found, large.parameters, large.samples)
+        figure = forecast_figure(model, prediction, large.parameters, large.samples)
         try:
             figure.savefig(options.figure)
         except (OSError, ValueError) as error:
@@ -149,16 +152,16 @@ def forecast(options: ForecastOptions) -> Ended:
         print(f"\nWrote {options.figure}.")
     if options.to is not None:
         out = options.out or options.to.with_name(f"{options.to.stem}-forecast.yaml")
-        write_space(options.to, out, found.learning_rate, optimizer)
+        write_space(options.to, out, prediction.learning_rate, optimizer)
         details["wrote"] = out
         print(f"\nWrote {out}, {NUM_RATES} rates of the interval:\n  {command_line('tune', out)}")
-    return Ended(DONE, answer=words, details=details)
+    return Ended(DONE, answer=lines, details=details)
 
 
 def predict_loss(options: ForecastOptions) -> Ended:
     """Print the predicted loss of the large run, and the model that is best at the same compute."""
-    small = read_runs(options.runs, None, needed=("parameters", "samples", "loss"))
-    columns, words = np.array([one.run for one in small]), list[str]()
+    small = read_runs(options.runs, None, columns=("parameters", "samples", "loss"))
+    columns, lines = np.array([measured.run for measured in small]), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
     details: dict[str, Any] = {}
     compute = options.compute
@@ -166,17 +169,21 @@ def predict_loss(options: ForecastOptions) -> Ended:
         large = large_run(options)
         compute = large.compute
         loss = law.predict(large.parameters, large.samples)
-        words.append(f"Loss: {_interval(loss)}.")
+        lines.append(f"Loss: {_interval(loss)}.")
         details["loss"] = loss._asdict()
-    best, least = law.optimum(compute)
+    best, least_loss = law.optimum(compute)
     samples = compute / FLOPS_PER_SAMPLE / best.value
-    words.append(
+    lines.append(
         f"With {compute:.3g} floating-point operations, a model of {_interval(best)} parameters "
-        f"is best, trained on {samples:.4g} samples; its loss is {_interval(least)}."
+        f"is best, trained on {samples:.4g} samples; its loss is {_interval(least_loss)}."
     )
-    details |= {"compute": compute, "parameters": best._asdict(), "least_loss": least._asdict()}
-    print("\n".join(words))
-    return Ended(DONE, answer=words, details=details)
+    details |= {
+        "compute": compute,
+        "parameters": best._asdict(),
+        "least_loss": least_loss._asdict(),
+    }
+    print("\n".join(lines))
+    return Ended(DONE, answer=lines, details=details)
 
 
 def plan_runs(
@@ -196,13 +203,13 @@ def plan_runs(
     if not math.isnan(sum(seconds)):
         table["train_s"] = seconds
         cost = f" and about {duration(sum(seconds))} of training"
-    words = [
+    lines = [
         f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
         f"compute of the large run{cost} together; the most informative runs are first:",
         f"With these the learning rate is expected to be known within a factor of "
         f"{planned.rate_factor:.2f} and the batch within {planned.batch_factor:.2f} (90 %).",
     ]
-    print(words[0], table.to_string(index=False, float_format="{:.4g}".format), words[1], sep="\n")
+    print(lines[0], table.to_string(index=False, float_format="{:.4g}".format), lines[1], sep="\n")
     details: dict[str, Any] = {
         "runs": table.to_dict("records"),
         "expected": {"rate_factor": planned.rate_factor, "batch_factor": planned.batch_factor},
@@ -211,7 +218,7 @@ def plan_runs(
         details["wrote"] = write_plans(options.out, planned.runs, small)
         print(
             "\nWrote the runs:",
-            *(command_line("tune", one) for one in details["wrote"]),
+            *(command_line("tune", file) for file in details["wrote"]),
             sep="\n  ",
         )
         print("Then pass their results folders together with the other runs.")
@@ -219,7 +226,7 @@ def plan_runs(
         write_out(options.out, table.to_csv(index=False))
         details["wrote"] = options.out
         print(f"\nWrote {options.out}; add the losses, and pass it together with the other runs.")
-    return Ended(DONE, answer=words, details=details)
+    return Ended(DONE, answer=lines, details=details)
 
 
 def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun]) -> list[Path]:
@@ -238,21 +245,22 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun
     """
     by_study: dict[str, list[tuple[SmallRun, StudyRun]]] = {}
     for run in runs:
-        alike = [one for one in small if one.run.parameters == run.parameters]
-        made = [one.made for one in sorted(alike, key=lambda one: one.run.loss) if one.made]
-        if not made:
+        alike = [measured for measured in small if measured.run.parameters == run.parameters]
+        alike.sort(key=lambda measured: measured.run.loss)
+        alike_runs = [measured.study_run for measured in alike if measured.study_run]
+        if not alike_runs:
             raise UserError(
                 f"--out {out}: the model of {run.parameters:.4g} parameters is known from a table "
                 "only; name a .csv file.",
                 ErrorCode.CONFLICT,
             )
-        by_study.setdefault(made[0].study.place, []).append((run, made[0]))
+        by_study.setdefault(alike_runs[0].study.place, []).append((run, alike_runs[0]))
     files = [out.with_stem(f"{out.stem}-{n}") for n in range(1, len(by_study) + 1)]
     files = files if len(files) > 1 else [out]
-    for file, own in zip(files, by_study.values(), strict=True):
-        seconds = [seconds_of(run, small) for run, _ in own]
-        longest_s = max(UNKNOWN_S if math.isnan(one) else one for one in seconds)
-        content = planned_space(own, math.ceil(LIMIT_FACTOR * longest_s))
+    for file, study_runs in zip(files, by_study.values(), strict=True):
+        seconds = [seconds_of(run, small) for run, _ in study_runs]
+        longest_s = max(UNKNOWN_S if math.isnan(run_s) else run_s for run_s in seconds)
+        content = planned_space(study_runs, math.ceil(LIMIT_FACTOR * longest_s))
         build_study(content, str(file))
         write_out(file, to_yaml(content))
     return files
@@ -268,51 +276,53 @@ def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]], limit_s: int) ->
         planned: Planned runs, each with the best run of its model; all are of the same study.
         limit_s: Training seconds after which a run is ended.
     """
-    first, study = list[dict[str, Any]](), planned[0][1].study
-    for run, (_, spec, each) in planned:
+    configurations, study = list[dict[str, Any]](), planned[0][1].study
+    for run, (_, spec, samples_per_epoch) in planned:
         # A run rounds its number of samples up.
-        samples = run.samples if run.samples % each == 0 else run.samples - 0.5
-        own = {key: value_of(spec, key) for key in study.searched} | {
+        samples = run.samples if run.samples % samples_per_epoch == 0 else run.samples - 0.5
+        configuration = {key: value_of(spec, key) for key in study.searched} | {
             "learning_rate": run.learning_rate,
             "batch_size_per_worker": max(1, round(run.batch / spec.num_workers / spec.accumulate)),
-            "epochs": samples / each,
-            "eval_every_samples": spec.eval_every_samples or each,
+            "epochs": samples / samples_per_epoch,
+            "eval_every_samples": spec.eval_every_samples or samples_per_epoch,
         }
-        first += [own] * (own not in first)
+        configurations += [configuration] * (configuration not in configurations)
     content = load_content(study.study, {})
     objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
     dataset = DatasetSpec.model_validate(content["dataset"])
-    values = {key: [one[key] for one in first] for key in first[0]}
+    values = {key: [values[key] for values in configurations] for key in configurations[0]}
     return content | {
         "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
         "objective": objective | {"kind": BUDGET, "max_train_seconds": limit_s},
         "search": {
-            "first": [nested(one) for one in first],
-            "trials": len(first),
+            "first": [nested(configuration) for configuration in configurations],
+            "trials": len(configurations),
             "sampler": "random",
             "factorise": False,
             "early_stopping": False,
         },
         "confirm": {"race": 0},
         "space": {
-            key: [one for number, one in enumerate(own) if one not in own[:number]]
-            for key, own in values.items()
+            key: [value for number, value in enumerate(column) if value not in column[:number]]
+            for key, column in values.items()
         },
-        "fixed": nested({k: one for k, one in flat(content["fixed"]).items() if k not in values}),
+        "fixed": nested(
+            {key: value for key, value in flat(content["fixed"]).items() if key not in values}
+        ),
     }
 
 
 def read_runs(
     places: Sequence[str],
     optimizers: list[str] | None,
-    needed: Sequence[str] = SmallRun._fields,
+    columns: Sequence[str] = SmallRun._fields,
 ) -> list[MeasuredRun]:
     """Read the small runs.
 
     Args:
         places: CSV files and results folders.
         optimizers: Optimizers that may be used; None for any.
-        needed: Columns that a CSV file must have; the other fields of `SmallRun` are set to 1.
+        columns: Columns that a CSV file must have; the other fields of `SmallRun` are set to 1.
 
     Raises:
         UserError: A file or folder cannot be read or used.
@@ -321,27 +331,29 @@ def read_runs(
         raise UserError(
             "RUNS: name CSV files of runs, or results folders of small models.", ErrorCode.MISSING
         )
-    tables = [one for one in places if Path(one).is_file() and Path(one).suffix.lower() == ".csv"]
-    found = [run for one in tables for run in runs_of_table(Path(one), needed)]
-    if studies := [load(one) for one in places if one not in tables]:
+    tables = [
+        place for place in places if Path(place).is_file() and Path(place).suffix.lower() == ".csv"
+    ]
+    runs = [run for place in tables for run in runs_of_table(Path(place), columns)]
+    if studies := [load(place) for place in places if place not in tables]:
         optimizer = common_optimizer(studies, optimizers)
-        found += [run for study in studies for run in runs_of_study(study, optimizer)]
-    return found
+        runs += [run for study in studies for run in runs_of_study(study, optimizer)]
+    return runs
 
 
-def runs_of_table(path: Path, needed: Sequence[str]) -> list[MeasuredRun]:
+def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
     """Return the runs of a CSV file, one per row.
 
     Args:
         path: File with the fields of `SmallRun` as columns, and optionally `train_s` (training
             seconds); further columns are ignored.
-        needed: Columns that the file must have; the other fields of `SmallRun` are set to 1.
+        columns: Columns that the file must have; the other fields of `SmallRun` are set to 1.
 
     Raises:
         UserError: The file cannot be read, or a column is missing.
     """
-    table = read_table(path, needed, OTHER_NAMES)
-    numbers = table.reindex(columns=[*needed, "train_s"]).apply(pd.to_numeric, errors="coerce")
+    table = read_table(path, columns, OTHER_NAMES)
+    numbers = table.reindex(columns=[*columns, "train_s"]).apply(pd.to_numeric, errors="coerce")
     # A run without a loss has diverged and says nothing about the optimum.
     numbers = numbers[numbers["loss"].notna()]
     seconds = numbers.pop("train_s")
@@ -379,7 +391,9 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
         if is_usable and record.failure is None and study.evaluations.get(record.trial):
             group = record.num_parameters, record.spec.epochs
             groups.setdefault(group, []).append(record)
-    if not any(one.counts_for("measurement") for records in groups.values() for one in records):
+    if not any(
+        record.counts_for("measurement") for records in groups.values() for record in records
+    ):
         raise UserError(
             f"{study.place}: no run of {optimizer} ran to its end; search longer, or name another "
             "study.",
@@ -390,13 +404,17 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
             f"{study.place}: the number of model parameters is not known; name a table of runs.",
             ErrorCode.NO_RESULT,
         )
-    found = list[MeasuredRun]()
+    measured_runs = list[MeasuredRun]()
     for (_, epochs), records in groups.items():
-        last = study.evaluations[records[0].trial][-1]
-        each = round(last.samples / last.epoch)
-        whole = [one.samples for one in records if one.counts_for("measurement")]
+        last_point = study.evaluations[records[0].trial][-1]
+        samples_per_epoch = round(last_point.samples / last_point.epoch)
+        full_lengths = [record.samples for record in records if record.counts_for("measurement")]
         # The last batch may extend beyond the last epoch.
-        length = min([*whole, math.ceil(epochs * each)]) if whole else math.inf
+        length = (
+            min([*full_lengths, math.ceil(epochs * samples_per_epoch)])
+            if full_lengths
+            else math.inf
+        )
         for record in records:
             curve = study.evaluations[record.trial]
             samples = [point.samples for point in curve]
@@ -412,8 +430,10 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
                 loss=value if metric.direction == "min" else 1 - value,
             )
             train_s = float(np.interp(length, samples, [point.train_s for point in curve]))
-            found.append(MeasuredRun(run, train_s, StudyRun(study, record.spec, each)))
-    return found
+            measured_runs.append(
+                MeasuredRun(run, train_s, StudyRun(study, record.spec, samples_per_epoch))
+            )
+    return measured_runs
 
 
 def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str:
@@ -431,14 +451,14 @@ def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str
     used = [{spec.optimizer for spec in study.specs.values()} for study in studies]
     names = set.intersection(*used) if allowed is None else set(allowed).intersection(*used)
     if not names:
-        asked = "" if allowed is None else f" {' or '.join(allowed)},"
+        allowed_text = "" if allowed is None else f" {' or '.join(allowed)},"
         raise UserError(
-            f"forecast: the studies have no optimizer in common{asked or ''}; search one with all "
-            "sizes.",
+            f"forecast: the studies have no optimizer in common{allowed_text}; search one with "
+            "all sizes.",
             ErrorCode.TOO_FEW,
         )
     largest = max(
-        studies, key=lambda one: max(run.num_parameters or 0 for run in one.runs.values())
+        studies, key=lambda study: max(run.num_parameters or 0 for run in study.runs.values())
     )
     trials = largest.trials[largest.trials["optimizer"].isin(names)].sort_values("score")
     return str(trials["optimizer"].iloc[0])
@@ -507,10 +527,10 @@ def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
 
 def global_batch(study: StudySpec, space: Space) -> float | None:
     """Return the global batch size of a space in samples; None if the space has several."""
-    found = {1.0}
+    sizes = {1.0}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
-        found = {one * value for one in found for value in values_of(key, space, study.fixed)}
-    return found.pop() if len(found) == 1 else None
+        sizes = {size * value for size in sizes for value in values_of(key, space, study.fixed)}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None) -> None:
@@ -531,11 +551,11 @@ def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None)
     if out.resolve() == source.resolve():
         raise UserError("--out: is the same file as --to; name another.", ErrorCode.CONFLICT)
     rates = quantiles(rate, NUM_RATES)
-    first = (load_content(source, {}).get("search") or {}).get("first") or []
+    first_configurations = (load_content(source, {}).get("search") or {}).get("first") or []
     settings: dict[str, Any] = {
         "space.learning_rate": rates,
         "search.trials": NUM_RATES,
-        "search.first": [{"learning_rate": rates[0]}, *first],
+        "search.first": [{"learning_rate": rates[0]}, *first_configurations],
     }
     content = load_content(source, settings | ({"optimizer": optimizer} if optimizer else {}))
     build_study(content, str(out))
@@ -550,12 +570,12 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
     odd = number | 1
     shares = (np.arange(odd) + 0.5) / odd
     values = np.exp(np.log(rate.low) + shares * math.log(rate.high / rate.low))
-    values = sorted(values, key=lambda one: abs(math.log(one / rate.value)))
-    return [float(f"{one:.3g}") for one in values[:number]]
+    values = sorted(values, key=lambda value: abs(math.log(value / rate.value)))
+    return [float(f"{value:.3g}") for value in values[:number]]
 
 
 def choose_runs(
-    small: Sequence[MeasuredRun], large: LargeRun, budget: Budget, within: float | None = None
+    small: Sequence[MeasuredRun], large: LargeRun, budget: Budget, factor: float | None = None
 ) -> Planned:
     """Choose the small runs to make next, in descending order of information per cost.
 
@@ -566,18 +586,21 @@ def choose_runs(
         small: Small runs so far.
         large: The large run.
         budget: Maximum total cost of the chosen runs.
-        within: Stop choosing once learning rate and batch size are expected to be known within this
+        factor: Stop choosing once learning rate and batch size are expected to be known within this
             factor; None to use the whole budget.
 
     Raises:
         UserError: The budget is in seconds, and a model's seconds per sample are unknown.
     """
-    runs, largest = [one.run for one in small], LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
+    runs, largest = (
+        [measured.run for measured in small],
+        LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE,
+    )
     sizes = {
-        (one.parameters, other.samples)
-        for one in runs
-        for other in runs
-        if one.parameters * other.samples <= largest
+        (run.parameters, other_run.samples)
+        for run in runs
+        for other_run in runs
+        if run.parameters * other_run.samples <= largest
     }
     model = OptimumModel(runs, sorted(sizes))
     candidates = [
@@ -587,9 +610,9 @@ def choose_runs(
         for r in CANDIDATE_FACTORS
         for b in CANDIDATE_FACTORS
     ]
-    costs = [one.compute / large.compute for one in candidates]
+    costs = [run.compute / large.compute for run in candidates]
     if budget.unit == "s":
-        costs = [seconds_of(one, small) for one in candidates]
+        costs = [seconds_of(run, small) for run in candidates]
         if math.isnan(sum(costs)):
             raise UserError(
                 f"--plan {budget}: the training seconds of a model are not known; add a column "
@@ -597,21 +620,22 @@ def choose_runs(
                 ErrorCode.MISSING,
             )
     target = large.parameters, large.samples
-    return model.choose(candidates, target, costs, budget.amount, within)
+    return model.choose(candidates, target, costs, budget.amount, factor)
 
 
-def sentences(found: Forecast, large: LargeRun) -> list[str]:
+def sentences(prediction: Forecast, large: LargeRun) -> list[str]:
     """Return the prediction as sentences."""
-    rate, batch = (100 * found.off_by_two[name] for name in ("rate", "batch"))
-    at = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
+    rate, batch = (100 * prediction.off_by_two[name] for name in ("rate", "batch"))
+    batch_text = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
     lines = [
-        f"Learning rate{at}: {_interval(found.learning_rate)}.",
-        f"Best global batch: {_interval(found.batch)} samples.{_workers(found.batch, large)}",
-        f"Loss: {_interval(found.loss)}.",
+        f"Learning rate{batch_text}: {_interval(prediction.learning_rate)}.",
+        f"Best global batch: {_interval(prediction.batch)} samples."
+        f"{_workers(prediction.batch, large)}",
+        f"Loss: {_interval(prediction.loss)}.",
         f"Off by a factor of two, the learning rate costs {rate:.2g} % of the loss and the batch "
         f"{batch:.2g} %.",
     ]
-    return lines + [f"Do not rely on it: {one}." for one in found.doubts]
+    return lines + [f"Do not rely on it: {doubt}." for doubt in prediction.doubts]
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:
@@ -619,13 +643,13 @@ def _workers(batch: Predicted, large: LargeRun) -> str:
     string if the batch size per worker is unknown."""
     if large.per_worker is None:
         return ""
-    least, most = (max(1, round(one / large.per_worker)) for one in (batch.low, batch.high))
+    fewest, most = (max(1, round(size / large.per_worker)) for size in (batch.low, batch.high))
     number = max(1, round(batch.value / large.per_worker))
     return (
         f" With {large.per_worker} samples per worker it feeds {counted(number, 'worker')} "
-        f"({least} to {most}); more workers need a larger batch, and with it more samples."
+        f"({fewest} to {most}); more workers need a larger batch, and with it more samples."
     )
 
 
-def _interval(one: Predicted) -> str:
-    return f"{one.value:.4g} (90 % interval: {one.low:.4g} to {one.high:.4g})"
+def _interval(prediction: Predicted) -> str:
+    return f"{prediction.value:.4g} (90 % interval: {prediction.low:.4g} to {prediction.high:.4g})"

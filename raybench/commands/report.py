@@ -51,17 +51,17 @@ def _report(options: ReportOptions) -> Ended:
     check_loggers(tools)
     results, console = load(options.folders[0]), make_console(sys.stdout)
     # Not a Store, which may write records: the study may be running in another process.
-    files, warn = StudyFiles(results.folder), partial(say, console)
+    study_files, warn = StudyFiles(results.folder), partial(say, console)
     if results.is_scaling:
         from raybench.report.scaling_report import ScalingReport
 
         report = ScalingReport.of(results)
-        written = report.write(files)
-        written += write_plots(results, results.folder) if png else []
-        written += try_page(results, results.folder, warn, report.parts())
-        report.show(console, written=written, verbose=verbose)
+        files_written = report.write(study_files)
+        files_written += write_plots(results, results.folder) if png else []
+        files_written += try_page(results, results.folder, warn, report.parts())
+        report.show(console, written=files_written, verbose=verbose)
     else:
-        export(results, files)
+        export(results, study_files)
         plots = write_plots(results, results.folder) if png else []
         try_page(results, results.folder, warn)
         show(console, results, plots=plots, verbose=verbose)
@@ -77,10 +77,10 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
             f"--compare: needs two folders or more, found only {places[0]}.", ErrorCode.MISSING
         )
     studies = [load(place) for place in places]
-    for one in studies:
-        if one.is_imported:
+    for study in studies:
+        if study.is_imported:
             raise UserError(
-                f"{one.place}: holds imported runs, whose clock is not known; leave it out.",
+                f"{study.place}: holds imported runs, whose clock is not known; leave it out.",
                 ErrorCode.CONFLICT,
             )
     page = write_comparison(studies, file)
@@ -91,7 +91,7 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
 def import_runs(options: ImportOptions) -> Ended:
     """Read the recorded runs, write them as a study, and print its report."""
     table = _read(options.source)
-    found = foreign.match_columns(table, options.columns, options.metric, options.direction)
+    match = foreign.match_columns(table, options.columns, options.metric, options.direction)
     folder = Path(options.name)
     if folder.name == options.name:
         folder = Path(DEFAULT_FOLDER) / options.name
@@ -101,7 +101,7 @@ def import_runs(options: ImportOptions) -> Ended:
             ErrorCode.STUDY_CHANGED,
         )
     check_folder(folder)
-    foreign.write_imported(folder, table, *found, options.target)
+    foreign.write_imported(folder, table, *match, options.target)
     return report(ReportOptions(folders=[str(folder)]))
 
 

@@ -33,10 +33,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 def fit_file(options: ScaleOptions, file: Path) -> Ended:
     """Fit a file of measurements; raise UserError for options that only apply to a study."""
-    words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
+    names = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in FIT_OPTIONS:
-            name = words.get(option, f"--{option.replace('_', '-')}")
+            name = names.get(option, f"--{option.replace('_', '-')}")
             raise UserError(
                 f"{name}: applies to a study, and --fit runs none; leave out one of the two.",
                 ErrorCode.CONFLICT,
@@ -54,9 +54,10 @@ def plan(options: PlanOptions) -> Ended:
     page = report.write(Path(options.out))
     say(console, f"page: {page}")
     plans = [
-        {"series": one.series, "answers": one.answers.to_dict("records")} for one in report.plans
+        {"series": series_plan.series, "answers": series_plan.answers.to_dict("records")}
+        for series_plan in report.plans
     ]
-    code = DONE if any(one["answers"] for one in plans) else NOT_REACHED
+    code = DONE if any(series_plan["answers"] for series_plan in plans) else NOT_REACHED
     return Ended(code, answer=report.words, details={"plans": plans, "page": page})
 
 
@@ -64,8 +65,8 @@ def planned(options: PlanOptions) -> PlanReport:
     """Return the plan for the given scaling studies; raise UserError for invalid input."""
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
-    studies = [load(one) for one in options.folders]
-    own = studies[0].scaling_study
-    budget = budget if machines or budget else own.budget
-    terms = Terms(machines or own.price, budget, options.deadline)
+    studies = [load(folder) for folder in options.folders]
+    study = studies[0].scaling_study
+    budget = budget if machines or budget else study.budget
+    terms = Terms(machines or study.price, budget, options.deadline)
     return PlanReport.of(studies, terms, options.predict)

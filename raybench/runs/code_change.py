@@ -50,20 +50,30 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
     for workload in sorted(workloads):
         digests |= digests_of(workload)
     file = folder / STUDY_FILE
-    known: Versions = (read_mapping(file).get(CODE) or {}) if file.is_file() else {}
-    if (now := version_of(digests)) is None:
-        return known
-    if now not in known and not is_kept and (folder / RECORDS_FILE).is_file():
+    versions: Versions = (read_mapping(file).get(CODE) or {}) if file.is_file() else {}
+    if (current := version_of(digests)) is None:
+        return versions
+    if current not in versions and not is_kept and (folder / RECORDS_FILE).is_file():
         runs = read_records(folder).runs
-        had = [name for name, run in runs.items() if run.code is not None]
-        if had:
-            before = known.get(runs[had[-1]].code or "", {})
-            raise UserError(_changed(before, digests, had, place), ErrorCode.STUDY_CHANGED)
-    return {version: known[version] for version in known if version != now} | {now: digests}
+        coded_runs = [name for name, run in runs.items() if run.code is not None]
+        if coded_runs:
+            last_digests = versions.get(runs[coded_runs[-1]].code or "", {})
+            raise UserError(
+                _changed(last_digests, digests, coded_runs, place), ErrorCode.STUDY_CHANGED
+            )
+    return {version: versions[version] for version in versions if version != current} | {
+        current: digests
+    }
 
 
-def _changed(before: dict[str, str], now: dict[str, str], runs: list[str], place: str) -> str:
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+def _changed(
+    old_digests: dict[str, str], new_digests: dict[str, str], runs: list[str], place: str
+) -> str:
+    changed = [
+        name
+        for name in {**old_digests, **new_digests}
+        if old_digests.get(name) != new_digests.get(name)
+    ]
     names = ", ".join(map(clean, changed[:MAX_NAMED]))
     if len(changed) > MAX_NAMED:
         names += f" and {len(changed) - MAX_NAMED} more files"
@@ -87,12 +97,12 @@ def digests_of(workload: str) -> dict[str, str]:
         files of the user's, such as a model of a library.
     """
     files = list[Path]()
-    left = list(_first_files(workload))
-    while left:
-        file = left.pop().resolve()
+    remaining = list(_first_files(workload))
+    while remaining:
+        file = remaining.pop().resolve()
         if file not in files:
             files.append(file)
-            left += _imported(file) if file.suffix == ".py" else []
+            remaining += _imported(file) if file.suffix == ".py" else []
     return {_name(file): _digest(file.read_bytes()) for file in sorted(files)}
 
 

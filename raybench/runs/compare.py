@@ -130,12 +130,12 @@ def check_sides(options: CompareOptions) -> Compared:
     for number, side in enumerate(options.sides):
         name = chr(ord("A") + number)
         sources[name] = str(side) if isinstance(side, str | Path) else f"side {name}"
-        spec, found = read_side(side, sources[name], settings), list[str]()
+        spec, notes = read_side(side, sources[name], settings), list[str]()
         if chosen_address(options.address) is None:
-            spec, found = for_this_machine(spec)
+            spec, notes = for_this_machine(spec)
         objective, dataset = check_task(spec, [spec.framework])
-        found += check_starts(spec)
-        warnings += [one for one in found if one not in warnings]
+        notes += check_starts(spec)
+        warnings += [note for note in notes if note not in warnings]
         specs[name] = spec.model_copy(update={"objective": objective})
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
         labels[name] = np.asarray(dataset.validation.labels)
@@ -161,11 +161,13 @@ def check_sides(options: CompareOptions) -> Compared:
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.without_defaults().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
-        flats = [one | {"workload": ""} for one in flats]  # shown already as source of the side
+        flats = [
+            values | {"workload": ""} for values in flats
+        ]  # shown already as source of the side
     keys = [
         key
-        for key in dict.fromkeys(key for one in flats for key in one)
-        if len({json.dumps(one.get(key)) for one in flats}) > 1
+        for key in dict.fromkeys(key for values in flats for key in values)
+        if len({json.dumps(values.get(key)) for values in flats}) > 1
     ]
     sides = tuple(
         Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
@@ -201,9 +203,9 @@ def read_side(
     study, space = build_study(with_absolute_paths(content), source)
     number = num_configurations(space, study.fixed)
     if number != 1:
-        many = "endless" if number is None else str(number)
+        count = "endless" if number is None else str(number)
         raise UserError(
-            f"{source}: has {many} configurations; compare takes one: fix the others, or name the "
+            f"{source}: has {count} configurations; compare takes one: fix the others, or name the "
             "best.yaml of a search.",
             ErrorCode.CONFLICT,
         )
@@ -219,8 +221,8 @@ def at_revision(side: str) -> str:
     Raises:
         UserError: Git fails, for example because there is no such revision.
     """
-    revision, _, rest = side.rpartition(".py:")[0].partition(":")
-    if is_command(side) or not rest:
+    revision, _, path = side.rpartition(".py:")[0].partition(":")
+    if is_command(side) or not path:
         return side
     commit = _git(side, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     prefix = _git(side, "rev-parse", "--show-prefix")
@@ -229,30 +231,30 @@ def at_revision(side: str) -> str:
     folder = Path(pooch.os_cache("raybench")) / "revisions" / commit
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            archive = Path(made) / "tree.tar"
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            archive = Path(temporary) / "tree.tar"
             top = _git(side, "rev-parse", "--show-toplevel")
             _git(side, "-C", top, "archive", f"--output={archive}", commit)
             with tarfile.open(archive) as tree:
-                tree.extractall(Path(made) / "tree", filter="data")
-            (Path(made) / "tree").replace(folder)
-    return f"{folder / prefix / rest}.py:{side.rpartition(':')[2]}"
+                tree.extractall(Path(temporary) / "tree", filter="data")
+            (Path(temporary) / "tree").replace(folder)
+    return f"{folder / prefix / path}.py:{side.rpartition(':')[2]}"
 
 
-def _git(side: str, *words: str) -> str:
+def _git(side: str, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(
             f"{side}: git cannot be run ({error.strerror}).", ErrorCode.NOT_INSTALLED
         ) from None
-    if done.returncode:
-        why = done.stderr.strip().splitlines() or ["there is no such revision"]
+    if process.returncode:
+        errors = process.stderr.strip().splitlines() or ["there is no such revision"]
         raise UserError(
-            f"{side}: {why[-1]}; write it REVISION:FILE.py:FUNCTION, in a repository.",
+            f"{side}: {errors[-1]}; write it REVISION:FILE.py:FUNCTION, in a repository.",
             ErrorCode.NOT_FOUND,
         )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _print_plan(console: Console, compared: Compared, pairs: int, place: str) -> None:
@@ -271,13 +273,13 @@ def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
     file = folder / STUDY_FILE
     if not file.is_file():
         return
-    before = read_mapping(file).get("compare")
-    if not isinstance(before, dict):
+    earlier = read_mapping(file).get("compare")
+    if not isinstance(earlier, dict):
         raise UserError(
             f"{place}: holds another study; name another place with --out.", ErrorCode.STUDY_CHANGED
         )
-    asked = compared.documents, compared.smallest, compared.is_throughput
-    if (before["specs"], before["smallest"], before.get("is_throughput", False)) != asked:
+    requested = compared.documents, compared.smallest, compared.is_throughput
+    if (earlier["specs"], earlier["smallest"], earlier.get("is_throughput", False)) != requested:
         raise UserError(
             f"{place}: holds another comparison; name another place with --out.",
             ErrorCode.STUDY_CHANGED,
@@ -378,15 +380,15 @@ def errors_left(file: Path, digest: str) -> float:
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a+") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            opened.seek(0)
-            begun = [json.loads(line)["of"] for line in opened.read().splitlines()]
-            order = list(dict.fromkeys([*begun, digest]))
+        with file.open("a+") as session:
+            fcntl.flock(session, fcntl.LOCK_EX)
+            session.seek(0)
+            digests = [json.loads(line)["of"] for line in session.read().splitlines()]
+            order = list(dict.fromkeys([*digests, digest]))
             place = order.index(digest) + 1
             errors = ALPHA / (place * (place + 1))
-            if digest not in begun:
-                opened.write(json.dumps({"of": digest, "errors": errors}) + "\n")
+            if digest not in digests:
+                session.write(json.dumps({"of": digest, "errors": errors}) + "\n")
     except OSError as error:
         raise UserError(
             f"--session {file}: cannot be written ({error.strerror}).", ErrorCode.NOT_WRITABLE

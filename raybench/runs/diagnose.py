@@ -156,9 +156,13 @@ class ProbeRuns:
         """Write the verdict; print it below step times, shares of a step and predicted gains."""
         verdict = self.verdict()
         times = {name: self.times[probe] for probe, name in self.probes.names.items()}
-        slow = [vars(one) for one in slow_ranks(self.ranks, self.places)]
-        found = verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
-        store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
+        slow_workers = [vars(rank) for rank in slow_ranks(self.ranks, self.places)]
+        document = (
+            verdict.document()
+            | ({"slow_ranks": slow_workers} if slow_workers else {})
+            | {"probes": times}
+        )
+        store.write_yaml(DIAGNOSIS, document, comment=VERDICT)
         console.print()
         rows = []
         for probe, name in self.probes.names.items():
@@ -184,13 +188,15 @@ class ProbeRuns:
         print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
         gains = [
             {
-                "change": one.change,
-                "times the samples/s": f"{one.times:.2f}",
-                "90 % interval": f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
-                "workers": f"x {one.workers:g}",
-                "is": "upper bound" if one.is_limit else "estimate",
+                "change": gain.change,
+                "times the samples/s": f"{gain.times:.2f}",
+                "90 % interval": f"{gain.low:.2f} to {gain.high:.2f}"
+                if gain.low < gain.high
+                else "-",
+                "workers": f"x {gain.workers:g}",
+                "is": "upper bound" if gain.is_limit else "estimate",
             }
-            for one in verdict.gains
+            for gain in verdict.gains
         ]
         if gains:
             below = "a larger batch or fewer exchanges may need another learning rate"
@@ -223,20 +229,20 @@ class ProbeRuns:
     def so_far(self) -> str:
         """Return the shares of a step so far as text."""
         shares = self._shares
-        found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
-        return found if shares.is_sure else f"{found} (not sure yet)"
+        shares_text = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
+        return shares_text if shares.is_sure else f"{shares_text} (not sure yet)"
 
     def verdict(self) -> BottleneckVerdict:
         """Return what limits the speed of the training, including slow workers."""
         number, record = self.num_rounds, self._record
-        found = judge(
+        verdict = judge(
             self.spec,
             {probe: seconds[:number] for probe, seconds in self.times.items()},
             num_nodes=max(1, record.num_nodes) if record else 1,
             num_parameters=(record.num_parameters or 0) if record else 0,
         )
-        slow = [one.sentence for one in slow_ranks(self.ranks, self.places)]
-        return replace(found, sentence=" ".join([found.sentence, *slow]))
+        sentences = [rank.sentence for rank in slow_ranks(self.ranks, self.places)]
+        return replace(verdict, sentence=" ".join([verdict.sentence, *sentences]))
 
     @property
     def places(self) -> list[str]:
@@ -313,10 +319,10 @@ class SpeedRuns:
             if isinstance(variants, str):
                 self._leave_out(console, axis, variants)
                 continue
-            found = self._measured(axis, variants, console)
-            if found.step_s[found.original]:
-                self.found[axis], self.spec = found, variants[found.chosen]
-                say(console, f"{axis}: {found.chosen}")
+            probes = self._measured(axis, variants, console)
+            if probes.step_s[probes.original]:
+                self.found[axis], self.spec = probes, variants[probes.chosen]
+                say(console, f"{axis}: {probes.chosen}")
 
     def report(self, store: Store, console: Console) -> None:
         """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`); print the
@@ -326,7 +332,7 @@ class SpeedRuns:
         content: dict[str, Any] = {
             "sentence": sentence,
             "spec": spec,
-            "axes": {axis: found.document() for axis, found in self.found.items()},
+            "axes": {axis: probes.document() for axis, probes in self.found.items()},
             "left_out": self.left_out,
             "steps": self._steps,
             "probes": len(self._wall_s),
@@ -338,12 +344,12 @@ class SpeedRuns:
                 "axis": axis,
                 "variant": variant,
                 "step": milliseconds(float(np.median(times))),
-                "times": f"{found.gain(variant).value:.2f}",
+                "times": f"{probes.gain(variant).value:.2f}",
                 "rounds": len(times),
-                "is": {found.chosen: "fastest", found.original: "original"}.get(variant, ""),
+                "is": {probes.chosen: "fastest", probes.original: "original"}.get(variant, ""),
             }
-            for axis, found in self.found.items()
-            for variant, times in found.step_s.items()
+            for axis, probes in self.found.items()
+            for variant, times in probes.step_s.items()
         ]
         console.print()
         below = f"{len(self._wall_s)} probes in {sum(self._wall_s):.0f} s"
@@ -354,40 +360,42 @@ class SpeedRuns:
     def _measured(self, axis: str, variants: Mapping[str, RunSpec], console: Console) -> AxisProbes:
         """Measure the variants of an axis in rounds, in random order; slow variants drop out."""
         original = next(iter(variants))
-        found = AxisProbes(original, {one: [] for one in variants}, {one: [] for one in variants})
+        probes = AxisProbes(
+            original, {name: [] for name in variants}, {name: [] for name in variants}
+        )
         for number in range(self._repeats):
-            turn, times = found.next_round(), dict[str, float]()
-            if len(turn) == 1:
+            variants_left, times = probes.next_round(), dict[str, float]()
+            if len(variants_left) == 1:
                 break
-            for variant in self._rng.permutation(turn).tolist():
+            for variant in self._rng.permutation(variants_left).tolist():
                 if self._single_run.deadline.over:
-                    return found
+                    return probes
                 name, may_fail = f"{axis}-{variant}-{number}", variant != original
                 step_s, record = self._probe(variants[variant], name, variant, may_fail=may_fail)
-                found.compile_s[variant].append(record.ledger.get("compile", 0.0))
+                probes.compile_s[variant].append(record.ledger.get("compile", 0.0))
                 if record.failure is not None:
-                    why = f"{record.failure}: {record.message}"
-                    self._leave_out(console, f"{axis} {variant}", why)
-                    del found.step_s[variant]
+                    reason = f"{record.failure}: {record.message}"
+                    self._leave_out(console, f"{axis} {variant}", reason)
+                    del probes.step_s[variant]
                 elif step_s is not None:
                     times[variant] = step_s
             if self._single_run.deadline.over:
                 break
             for variant, seconds in times.items():
-                found.step_s[variant].append(seconds)
-        return found
+                probes.step_s[variant].append(seconds)
+        return probes
 
     def _probe(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
     ) -> tuple[float | None, RunRecord]:
         run, dataset = self._single_run, self._dataset
-        found = time_step(run, spec, dataset, name, source, steps=self._steps, may_fail=may_fail)
-        self._wall_s.append(found[1].wall_s)
-        return found
+        result = time_step(run, spec, dataset, name, source, steps=self._steps, may_fail=may_fail)
+        self._wall_s.append(result[1].wall_s)
+        return result
 
-    def _leave_out(self, console: Console, what: str, why: str) -> None:
-        self.left_out[what] = why
-        say(console, f"{what}: left out, {why}")
+    def _leave_out(self, console: Console, variant: str, reason: str) -> None:
+        self.left_out[variant] = reason
+        say(console, f"{variant}: left out, {reason}")
 
 
 MARK = "diagnosis"
@@ -398,17 +406,17 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
     name = "fastest" if options.fastest else "diagnose"
-    place, spec, dataset, words = check_run(options, spec, name)
+    place, spec, dataset, sentences = check_run(options, spec, name)
     _check_data(options, spec, dataset)
     leeway = None
     if options.fastest:
         leeway = leeway_of(options.address, spec, dataset)
-    for sentence in words:
+    for sentence in sentences:
         say(console, sentence)
     if options.dry_run:
         _print_plan(console, spec, dataset, leeway)
         plan = spec.document() | {"results": place}
-        return Ended(DONE, answer=words, details={"plan": plan})
+        return Ended(DONE, answer=sentences, details={"plan": plan})
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
         refuse_other(place, folder, MARK)
@@ -455,17 +463,17 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
         )
     if options.fastest:
         return
-    what = ""
+    kind = ""
     if isinstance(dataset.train.inputs, dict):
-        what = "inputs by name"
+        kind = "inputs by name"
     elif dataset.task != "classification":
-        what = dataset.task.replace("_", " ")
+        kind = dataset.task.replace("_", " ")
     elif dataset.train.dtype.kind == "i":
-        what = "tokens"
-    if what:
+        kind = "tokens"
+    if kind:
         raise UserError(
             f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which exist for "
-            f"images and vectors with classes, not for {what}; measure its speed with "
+            f"images and vectors with classes, not for {kind}; measure its speed with "
             "python -m raybench.scale.",
             ErrorCode.UNSUPPORTED,
         )

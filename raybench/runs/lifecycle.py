@@ -108,20 +108,20 @@ class RunLifecycle:
         Returns:
             Whether there is a new evaluation. After a restart, repeated evaluations are new.
         """
-        before, recorder = self.outcome, self._recorder
-        if _moment(outcome) < _moment(before):
+        previous, recorder = self.outcome, self._recorder
+        if _moment(outcome) < _moment(previous):
             return False
         self.outcome = outcome
-        if outcome.restarts > before.restarts and not outcome.is_over:
+        if outcome.restarts > previous.restarts and not outcome.is_over:
             reason = outcome.restart_reason
             recorder.progress.say(f"trial {self.name} goes on in new workers: {reason}")
         point = outcome.evaluation
-        is_new = point is not None and _is_new(outcome, before)
+        is_new = point is not None and _is_new(outcome, previous)
         if is_new and point is not None:
             self._append(point)
             recorder.progress.evaluated(self.name, point)
         recorder.saved.look(self.name)
-        if outcome.saved is not None and outcome.saved != before.saved:
+        if outcome.saved is not None and outcome.saved != previous.saved:
             recorder.saved.save(self.name)
         return is_new
 
@@ -176,13 +176,13 @@ def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
     return outcome.is_over, outcome.restarts, index
 
 
-def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
-    """Return whether `outcome` has an evaluation that `before` does not have; after a restart,
+def _is_new(outcome: RunOutcome, previous: RunOutcome) -> bool:
+    """Return whether `outcome` has an evaluation that `previous` does not have; after a restart,
     repeated evaluations count as new."""
-    point, last = outcome.evaluation, before.evaluation
-    if point is None or last is None or point == last:
-        return point is not None and last is None
-    return point.index > last.index or outcome.restarts > before.restarts
+    point, previous_point = outcome.evaluation, previous.evaluation
+    if point is None or previous_point is None or point == previous_point:
+        return point is not None and previous_point is None
+    return point.index > previous_point.index or outcome.restarts > previous.restarts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +306,7 @@ def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: De
     if not jobs:
         return
     with ThreadPoolExecutor(min(slots, len(jobs)), thread_name_prefix="race") as threads:
-        done = [threads.submit(do, job) for job in jobs]
+        futures = [threads.submit(do, job) for job in jobs]
     deadline.raise_fault()  # the first error
-    for one in done:
-        one.result()
+    for future in futures:
+        future.result()

@@ -39,24 +39,24 @@ class Argument:
     """Number of values after one flag, in the notation of argparse."""
 
 
-def duration(given: Any) -> Any:
+def duration(value: Any) -> Any:
     """Convert a string such as `30min`, `2h` or `90` to seconds; return other types unchanged."""
-    return (seconds_of(given) or float(given)) if isinstance(given, str) else given
+    return (seconds_of(value) or float(value)) if isinstance(value, str) else value
 
 
-def share(given: Any, info: ValidationInfo) -> Any:
+def share(value: Any, info: ValidationInfo) -> Any:
     """Convert a share, such as `2%` or `0.02`, to a fraction."""
-    if given is None:
+    if value is None:
         return None
-    text, value = str(given), math.nan
+    text, fraction = str(value), math.nan
     with contextlib.suppress(ValueError):
-        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    if not 0.0 <= value < 1.0:
+        fraction = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 <= fraction < 1.0:
         raise UserError(
             f"--{info.field_name} {text}: must be a share below 100%, such as 2% or 0.02.",
             ErrorCode.INVALID_VALUE,
         )
-    return value
+    return fraction
 
 
 class Budget(NamedTuple):
@@ -70,86 +70,86 @@ class Budget(NamedTuple):
         return f"{self.amount:.4g}{'' if self.unit == 'share' else 's'}"
 
 
-def budget(given: Any, info: ValidationInfo) -> Any:
+def budget(value: Any, info: ValidationInfo) -> Any:
     """Convert `10%` or `0.1` to a share of the large run's compute, and `2h` to seconds."""
-    seconds = seconds_of(given) if isinstance(given, str) and given[-1:].isalpha() else None
+    seconds = seconds_of(value) if isinstance(value, str) and value[-1:].isalpha() else None
     if seconds is not None:
         return Budget(seconds, "s")
-    if given is None or isinstance(given, Budget):
-        return given
+    if value is None or isinstance(value, Budget):
+        return value
     try:
-        return Budget(share(given, info))
+        return Budget(share(value, info))
     except UserError:
         raise UserError(
-            f"--plan {clean(str(given))[:40]}: write it as a share of the large run, such as 10%, "
+            f"--plan {clean(str(value))[:40]}: write it as a share of the large run, such as 10%, "
             "or as a training time, such as 2h.",
             ErrorCode.INVALID_VALUE,
         ) from None
 
 
-def number_or_word(given: Any) -> Any:
+def number_or_word(value: Any) -> Any:
     """Convert a string to a number if possible; return any other value unchanged."""
     try:
-        return float(given) if isinstance(given, str) else given
+        return float(value) if isinstance(value, str) else value
     except ValueError:
-        return given
+        return value
 
 
-def text(given: Any) -> Any:
+def text(value: Any) -> Any:
     """Convert a path, a number or a list of numbers to a string as on the command line: `8,16`."""
-    if isinstance(given, list | tuple | range):
-        return ",".join(map(str, given))
-    return str(given) if isinstance(given, PurePath | int | float) else given
+    if isinstance(value, list | tuple | range):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, PurePath | int | float) else value
 
 
-def importable(given: Any) -> Any:
+def importable(value: Any) -> Any:
     """Convert a class or a function to the name by which workers import it."""
-    if inspect.isfunction(given):
-        return f"{inspect.getsourcefile(given)}:{given.__qualname__}"
-    if not isinstance(given, type):
-        return given
-    if given.__module__ == "__main__":
+    if inspect.isfunction(value):
+        return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
+    if not isinstance(value, type):
+        return value
+    if value.__module__ == "__main__":
         raise UserError(
-            f"workload {given.__name__}: workers import it, which they cannot from a notebook "
+            f"workload {value.__name__}: workers import it, which they cannot from a notebook "
             "or the script itself; write the class in a file of its own.",
             ErrorCode.USER_CODE,
         )
-    return f"{given.__module__}:{given.__qualname__}"
+    return f"{value.__module__}:{value.__qualname__}"
 
 
-def one_or_more(given: Any) -> Any:
+def one_or_more(value: Any) -> Any:
     """Return several values as a list, and a single value as a list of one."""
-    if isinstance(given, list | tuple | range):
-        return list(given)
-    return given if given is None else [given]
+    if isinstance(value, list | tuple | range):
+        return list(value)
+    return value if value is None else [value]
 
 
-def worker_counts(given: Any) -> Any:
+def worker_counts(value: Any) -> Any:
     """Convert worker counts (`1,2,4`, a number or a sequence) to a list."""
-    return one_or_more(parse_yaml(f"[{given}]", "--workers") if isinstance(given, str) else given)
+    return one_or_more(parse_yaml(f"[{value}]", "--workers") if isinstance(value, str) else value)
 
 
-def confirmation(given: Any) -> Any:
+def confirmation(value: Any) -> Any:
     """Convert a string such as `race=24,fresh=3` to a dict."""
-    if not isinstance(given, str):
-        return dict(given) if isinstance(given, Mapping) else given
-    parts = given.split(",")
-    if not all("=" in part for part in parts):
+    if not isinstance(value, str):
+        return dict(value) if isinstance(value, Mapping) else value
+    settings = value.split(",")
+    if not all("=" in setting for setting in settings):
         raise UserError(
-            f"--confirm {given}: write it as race=40,fresh=5, or only one of them.",
+            f"--confirm {value}: write it as race=40,fresh=5, or only one of them.",
             ErrorCode.INVALID_VALUE,
         )
-    return parse_settings([part.replace(" ", "") for part in parts])
+    return parse_settings([setting.replace(" ", "") for setting in settings])
 
 
-def changes(given: Any) -> Any:
+def changes(value: Any) -> Any:
     """Convert the `KEY=VALUE` strings of `--set` to a dict."""
-    return parse_settings(given) if isinstance(given, list) else given
+    return parse_settings(value) if isinstance(value, list) else value
 
 
-def meanings(given: Any) -> Any:
+def meanings(value: Any) -> Any:
     """Convert the `COLUMN=KEY` strings of `--column` to a dict."""
-    return parse_settings(given, "--column") if isinstance(given, list) else given
+    return parse_settings(value, "--column") if isinstance(value, list) else value
 
 
 TIME = "90|30min|2h"
@@ -208,8 +208,8 @@ class TrialOptions(Options):
             UserError: More than one of `--workload`, `--train` and `--command` is given, `--train`
                 is not FILE.py:FUNCTION, or `--launch` is given without `--command`.
         """
-        own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
-        named = [name for name, value in own.items() if value is not None]
+        flags = {"--workload": self.workload, "--train": self.train, "--command": self.command}
+        named = [name for name, value in flags.items() if value is not None]
         if len(named) > 1:
             raise UserError(
                 f"{' and '.join(named)}: each names what to train; keep one of them.",
@@ -226,9 +226,9 @@ class TrialOptions(Options):
             )
         mark = MARK if self.launch is None else LAUNCH_MARKS[self.launch]
         command = None if self.command is None else f"{mark}{self.command.removeprefix(MARK)}"
-        found = {"workload": self.workload or self.train or command}
-        found["objective.metric_pattern"] = self.metric_pattern
-        return {f"{below}{key}": one for key, one in found.items() if one is not None}
+        settings = {"workload": self.workload or self.train or command}
+        settings["objective.metric_pattern"] = self.metric_pattern
+        return {f"{below}{key}": value for key, value in settings.items() if value is not None}
 
 
 class FollowedOptions(TrialOptions):
@@ -310,9 +310,9 @@ class TuneOptions(LoggedOptions):
         if self.no_confirm:
             confirm = {"race": 0}
         if confirm.get("race") == 0 and "fresh" in confirm:
-            wanted = ",".join(f"{key}={one}" for key, one in confirm.items())
+            settings = ",".join(f"{key}={value}" for key, value in confirm.items())
             raise UserError(
-                f"--confirm {wanted}: fresh runs repeat the winner of a race, and there is no "
+                f"--confirm {settings}: fresh runs repeat the winner of a race, and there is no "
                 "race; set race=2 or more, or write --no-confirm.",
                 ErrorCode.CONFLICT,
             )
@@ -326,10 +326,10 @@ class TuneOptions(LoggedOptions):
             "price": self.price,
             "gpus_per_worker": self.gpus_per_worker,
             "space.num_workers": self.workers,
-            **{f"confirm.{key}": one for key, one in confirm.items()},
+            **{f"confirm.{key}": value for key, value in confirm.items()},
         }
-        given = {key: one for key, one in flags.items() if one is not None}
-        return given | self.trained() | self.settings
+        set_flags = {key: value for key, value in flags.items() if value is not None}
+        return set_flags | self.trained() | self.settings
 
 
 class TrainOptions(LoggedOptions):
@@ -541,8 +541,8 @@ class DataOptions(Options):
 
 
 OPTIONS: dict[str, type[Options]] = {
-    one.OF: one
-    for one in (
+    options.OF: options
+    for options in (
         *(TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions),
         *(PlanOptions, ForecastOptions, InitOptions),
         *(ImportOptions, ReportOptions, DoctorOptions, DataOptions),

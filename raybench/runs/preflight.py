@@ -81,13 +81,17 @@ def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any]
     Returns:
         The content of the space file, and sentences on what was dropped.
     """
-    named = content["space"].get("framework")
-    there = [one for one in named if is_installed(one)] if isinstance(named, list) else []
-    if not there or there == named:
+    frameworks = content["space"].get("framework")
+    installed = (
+        [framework for framework in frameworks if is_installed(framework)]
+        if isinstance(frameworks, list)
+        else []
+    )
+    if not installed or installed == frameworks:
         return content, []
-    left_out = [one for one in named if one not in there]
+    left_out = [framework for framework in frameworks if framework not in installed]
     sentence = f"Skipping {' and '.join(left_out)}: not installed; pip install 'raybench[all]'."
-    return content | {"space": content["space"] | {"framework": there}}, [sentence]
+    return content | {"space": content["space"] | {"framework": installed}}, [sentence]
 
 
 def check_task(
@@ -108,21 +112,30 @@ def check_task(
         UserError: A framework, the workload, the data or the metric is wrong or missing.
     """
     refuse_hiding_files(Path.cwd())
-    there = [one for one in frameworks if is_installed(one)]
+    installed = [name for name in frameworks if is_installed(name)]
     for framework in frameworks:
-        if framework not in there:
-            rest = f", or leave it out: --set space.framework=[{', '.join(there)}]" if there else ""
+        if framework not in installed:
+            hint = (
+                f", or leave it out: --set space.framework=[{', '.join(installed)}]"
+                if installed
+                else ""
+            )
             raise UserError(
                 f"framework {framework} is not installed; run: pip install "
-                f"'raybench[{framework}]'{rest}.",
+                f"'raybench[{framework}]'{hint}.",
                 ErrorCode.NOT_INSTALLED,
             )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
-    objective, task, own, baseline_value = spec.objective, dataset.task, workload.metric, None
+    objective, task, custom_metric, baseline_value = (
+        spec.objective,
+        dataset.task,
+        workload.metric,
+        None,
+    )
     if isinstance(workload, OwnLoop):
         if is_command(spec.workload):
             words_of(spec.workload, values_of_command(spec, spec.learning_rate))
-        metric = own = _reported(objective)
+        metric = custom_metric = _reported(objective)
         task = METRICS[metric.name].tasks[0] if metric.name in METRICS else "classification"
     else:
         for framework in frameworks:
@@ -134,7 +147,7 @@ def check_task(
         with user_code_errors(f"{source}: reading its samples failed"):
             check_dataset(dataset, source, is_own=is_own)
         check_augment(dataset, spec.augment)
-        metric = find_metric(objective.metric, task=task, custom=own)
+        metric = find_metric(objective.metric, task=task, custom=custom_metric)
         has_own_loss = workload.torch_loss is not None or workload.keras_loss is not None
         # The labels alone do not tell the baseline value of the user's own loss.
         if metric.per_sample != "loss" or not has_own_loss:
@@ -142,7 +155,9 @@ def check_task(
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    return resolved(objective, task=task, custom=own, baseline_value=baseline_value), dataset
+    return resolved(
+        objective, task=task, custom=custom_metric, baseline_value=baseline_value
+    ), dataset
 
 
 def _reported(objective: Objective) -> Metric:
@@ -166,8 +181,8 @@ def _reported(objective: Objective) -> Metric:
 def _check_columns(metric: Metric) -> None:
     """Raise UserError if the metric has the same name as another column of the result tables."""
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
-    taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
-    if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
+    column_names = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
+    if metric.name in column_names or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
             f"objective.metric: {metric.name} is also the name of a column of the tables; rename "
             "the metric.",
@@ -237,18 +252,22 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
     """
     keys = [key for key in space if is_open(key, "data")]
     for values in combinations(space, study.fixed, keys):
-        given = {key: values[key] for key in keys}
-        own = nested({"data": spec.data} | given).get("data", {})
-        if identity(own) == identity(spec.data):
+        data_values = {key: values[key] for key in keys}
+        settings = nested({"data": spec.data} | data_values).get("data", {})
+        if identity(settings) == identity(spec.data):
             continue
-        _, other = load_workload_dataset(spec.workload, spec.dataset, spec.model, own)
-        shown = ", ".join(f"{key} {short(value)}" for key, value in given.items())
-        with user_code_errors(f"{shown}: reading its samples failed"):
-            check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})", is_own=True)
-        if not np.array_equal(other.validation.labels, dataset.validation.labels):
+        _, other_dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, settings)
+        values_text = ", ".join(f"{key} {short(value)}" for key, value in data_values.items())
+        with user_code_errors(f"{values_text}: reading its samples failed"):
+            check_dataset(
+                other_dataset,
+                f"load_dataset of workload {spec.workload} ({values_text})",
+                is_own=True,
+            )
+        if not np.array_equal(other_dataset.validation.labels, dataset.validation.labels):
             raise UserError(
-                f"{shown}: has other validation rows than the first values; a search compares all "
-                "on the same rows: splits must depend only on spec.split_seed.",
+                f"{values_text}: has other validation rows than the first values; a search "
+                "compares all on the same rows: splits must depend only on spec.split_seed.",
                 ErrorCode.USER_CODE,
             )
 
@@ -257,12 +276,12 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
     """Return a warning for each searched key that a training command does not use."""
     if not is_command(study.workload):
         return []
-    placed = keys_of(study.workload)
+    placeholders = keys_of(study.workload)
     return [
         f"space.{key}: the command has no {{{key}}}, so its values make no difference"
         for key in space
         if key not in RESOURCES
-        and not any(f"{one}.".startswith(f"{key}.") for one in placed)
+        and not any(f"{placeholder}.".startswith(f"{key}.") for placeholder in placeholders)
         and not (key == "num_workers" and is_launched(study.workload))
     ]
 
@@ -319,28 +338,28 @@ def drop_worker_counts_without_room(
         if capacity.fits(group)
     }
     values = possible_values(dimension)
-    kept = [value for value in values if value in fitting]
-    if not kept or len(kept) == len(values):
+    counts = [value for value in values if value in fitting]
+    if not counts or len(counts) == len(values):
         return content, []
-    left = ", ".join(str(value) for value in values if value not in fitting)
+    skipped = ", ".join(str(value) for value in values if value not in fitting)
     plural = "s" if capacity.cpus != 1 else ""
     sentence = (
-        f"num_workers {left}: left out, this machine has {capacity.cpus} CPU{plural} and "
+        f"num_workers {skipped}: left out, this machine has {capacity.cpus} CPU{plural} and "
         f"{capacity.gpus} GPUs; --address searches a cluster."
     )
-    return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
+    return content | {"space": content["space"] | {"num_workers": counts}}, [sentence]
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return all worker groups that a study can need; a range of values counts by its bounds."""
-    found: dict[Placement, None] = {}
-    for one in combinations(space, study.fixed, GROUP_KEYS):
-        resources = [one[key] for key in RESOURCES]
-        group = Placement(one["framework"], one["num_workers"], 0, *resources)
+    unique: dict[Placement, None] = {}
+    for values in combinations(space, study.fixed, GROUP_KEYS):
+        resources = [values[key] for key in RESOURCES]
+        group = Placement(values["framework"], values["num_workers"], 0, *resources)
         is_alone = is_command(study.workload) and not is_launched(study.workload)
-        is_one = one["strategy"] == "single_process" or is_alone
-        found[group.in_one_process if is_one else group] = None
-    return list(found)
+        is_one = values["strategy"] == "single_process" or is_alone
+        unique[group.in_one_process if is_one else group] = None
+    return list(unique)
 
 
 def with_gpus(
@@ -367,10 +386,10 @@ def with_gpus(
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
-    workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
-    frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
-    wanted = max(workers) if all_workers else min(workers)
-    is_used, sentences = _uses_gpus(capacity, frameworks, wanted, "--gpus-per-worker ")
+    workers = [group.num_workers * group.replicas_per_process for group in groups(study, space)]
+    frameworks = [str(name) for name in values_of("framework", space, study.fixed)]
+    num_workers = max(workers) if all_workers else min(workers)
+    is_used, sentences = _uses_gpus(capacity, frameworks, num_workers, "--gpus-per-worker ")
     if is_used:
         content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
     return content, sentences
@@ -383,8 +402,8 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
     """
     if GPUS in spec.model_fields_set:
         return spec, []
-    wanted = spec.placement.num_workers * spec.placement.replicas_per_process
-    is_used, sentences = _uses_gpus(capacity, [spec.framework], wanted, f"--set {key}=")
+    num_workers = spec.placement.num_workers * spec.placement.replicas_per_process
+    is_used, sentences = _uses_gpus(capacity, [spec.framework], num_workers, f"--set {key}=")
     if is_used:
         spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
     return spec, sentences
@@ -399,16 +418,18 @@ def _uses_gpus(
     """
     if not capacity.gpus:
         return False, []
-    there = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
+    machine_gpus = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
     if num_workers > capacity.gpus:
-        return False, [f"{there}, fewer than {num_workers} workers: runs train on its cores."]
-    for framework, seen in _seen_by(frameworks):
-        if not seen.names:
-            why = f"{framework} sees none of them: {LACKING[framework]}"
-            if seen.problem:
-                why = f"it is not known whether {framework} sees them: {seen.problem}"
-            return False, [f"{there}, and runs train on its cores, because {why}."]
-    return True, [f"{there}: each worker trains on one; {setting}0 takes cores alone."]
+        return False, [
+            f"{machine_gpus}, fewer than {num_workers} workers: runs train on its cores."
+        ]
+    for framework, visible in _seen_by(frameworks):
+        if not visible.names:
+            reason = f"{framework} sees none of them: {LACKING[framework]}"
+            if visible.problem:
+                reason = f"it is not known whether {framework} sees them: {visible.problem}"
+            return False, [f"{machine_gpus}, and runs train on its cores, because {reason}."]
+    return True, [f"{machine_gpus}: each worker trains on one; {setting}0 takes cores alone."]
 
 
 def check_cluster(
@@ -440,20 +461,22 @@ def files_of(spec: RunSpec) -> list[Path]:
     weights and the user's code."""
     code, _, _ = spec.workload.rpartition(":")  # file of a user's own loop, or imported module
     module = getattr(sys.modules.get(code), "__file__", None)
-    paths = (Path(one).absolute() for one in (spec.dataset.path, spec.weights, code, module) if one)
+    paths = (
+        Path(path).absolute() for path in (spec.dataset.path, spec.weights, code, module) if path
+    )
     # Installed packages may be in different folders on other hosts.
     return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
 def check_gpus(placements: Iterable[Placement]) -> None:
     """Raise UserError if a framework on this machine does not see the GPUs of its workers."""
-    needed: dict[str, int] = {}
-    for one in placements:
-        if one.gpus_per_worker:
-            number = math.ceil(one.gpus_per_worker)
-            needed[one.framework] = max(number, needed.get(one.framework, 0))
-    for framework, seen in _seen_by(list(needed)):
-        require_gpus(framework, needed[framework], len(seen.names), seen.problem)
+    num_gpus: dict[str, int] = {}
+    for placement in placements:
+        if placement.gpus_per_worker:
+            number = math.ceil(placement.gpus_per_worker)
+            num_gpus[placement.framework] = max(number, num_gpus.get(placement.framework, 0))
+    for framework, visible in _seen_by(list(num_gpus)):
+        require_gpus(framework, num_gpus[framework], len(visible.names), visible.problem)
 
 
 def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
@@ -481,20 +504,20 @@ def check_room(
     """
     for spec in firsts:
         capacity.refuse_infeasible(spec.placement.group)
-    every = groups(study, space)
-    left = [group for group in every if not capacity.may_fit(group)]
-    if not left:
+    all_groups = groups(study, space)
+    unfitting = [group for group in all_groups if not capacity.may_fit(group)]
+    if not unfitting:
         return []
-    if len(left) == len(every):
-        capacity.refuse_infeasible(min(left, key=lambda group: (group.gpus, group.cpus)))
+    if len(unfitting) == len(all_groups):
+        capacity.refuse_infeasible(min(unfitting, key=lambda group: (group.gpus, group.cpus)))
     sizes = dict.fromkeys(
-        f"{one.num_workers * one.replicas_per_process} of {one.cpus_per_worker} CPU"
-        + (f" and {one.gpus_per_worker:g} GPU" if one.gpus_per_worker else "")
-        for one in left
+        f"{group.num_workers * group.replicas_per_process} of {group.cpus_per_worker} CPU"
+        + (f" and {group.gpus_per_worker:g} GPU" if group.gpus_per_worker else "")
+        for group in unfitting
     )
-    more = f" and {len(sizes) - MAX_NAMED_GROUPS} more" if len(sizes) > MAX_NAMED_GROUPS else ""
+    tail = f" and {len(sizes) - MAX_NAMED_GROUPS} more" if len(sizes) > MAX_NAMED_GROUPS else ""
     return [
-        f"workers {', '.join(list(sizes)[:MAX_NAMED_GROUPS])}{more}: left out, there is room for "
+        f"workers {', '.join(list(sizes)[:MAX_NAMED_GROUPS])}{tail}: left out, there is room for "
         f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
     ]
 
@@ -505,8 +528,8 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
     At least AUTOSCALED_CONCURRENCY with an autoscaler, which starts nodes only for queued trials.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
-    least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
-    return max(least, capacity.most_workers(smallest) // smallest.num_workers)
+    minimum = AUTOSCALED_CONCURRENCY if capacity.grows else 1
+    return max(minimum, capacity.most_workers(smallest) // smallest.num_workers)
 
 
 def following(
@@ -526,9 +549,11 @@ def num_queued_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     Returns 0 in three cases: idle groups reserve no resources (see `ResourceScheduler`), all trials
     need the same group, or the user has set the concurrency.
     """
-    every = groups(study, space)
-    is_idle_held = not is_local or any(group.gpus_per_worker for group in every)
-    return ASKED_AHEAD if is_idle_held and len(every) > 1 and not study.search.concurrency else 0
+    all_groups = groups(study, space)
+    is_idle_held = not is_local or any(group.gpus_per_worker for group in all_groups)
+    return (
+        ASKED_AHEAD if is_idle_held and len(all_groups) > 1 and not study.search.concurrency else 0
+    )
 
 
 START_KEYS = ("weights", "frozen_epochs")
@@ -536,15 +561,15 @@ START_KEYS = ("weights", "frozen_epochs")
 
 
 def first_values(
-    study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
+    study: StudySpec, space: Space, preferred: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return a configuration of the space: each key has its value in `wanted` if the values of the
-    preceding keys allow it, else its first possible value."""
+    """Return a configuration of the space: each key has its value in `preferred` if the values of
+    the preceding keys allow it, else its first possible value."""
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
-        asked = (wanted or {}).get(key, possible[0])
-        values[key] = asked if is_one_of(key, asked, possible) else possible[0]
+        value = (preferred or {}).get(key, possible[0])
+        values[key] = value if is_one_of(key, value, possible) else possible[0]
     return values
 
 
@@ -552,11 +577,13 @@ def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]
     """Return variants of `spec` such that every searched value of a model setting, of `weights` and
     of `frozen_epochs` occurs in one of them."""
     keys = [key for key in space if key in START_KEYS or is_open(key, "model")]
-    before = {key: getattr(spec, key) for key in OPEN}
-    found: dict[str, RunSpec] = {}
+    open_settings = {key: getattr(spec, key) for key in OPEN}
+    variants: dict[str, RunSpec] = {}
     for key in keys:
         for value in values_of(key, space, study.fixed):
             values = first_values(study, space, {key: value})
-            own = {one: values[one] for one in keys}
-            found[identity(own)] = spec.model_copy(update=nested(before | own))
-    return list(found.values())
+            start_values = {name: values[name] for name in keys}
+            variants[identity(start_values)] = spec.model_copy(
+                update=nested(open_settings | start_values)
+            )
+    return list(variants.values())

@@ -83,7 +83,7 @@ class SavedRuns:
         """
         folder = self._folder(name)
         try:
-            found = latest_checkpoint(folder, spec)
+            checkpoint = latest_checkpoint(folder, spec)
         except UserError as error:
             aside = folder.with_name(f"{folder.name}.refused")
             shutil.rmtree(aside, ignore_errors=True)
@@ -93,14 +93,14 @@ class SavedRuns:
                 f"in {aside}."
             )
             return ()
-        if found is None:
+        if checkpoint is None:
             return ()
-        for sentence in found.refused:
+        for sentence in checkpoint.refused:
             self._say(sentence)
         if (log := self._store.log_file(name)).is_file():
             self._earlier[name] = log.read_bytes()
-        ray.get(self._pool.restore.remote(name, found))
-        return found.state.evaluations
+        ray.get(self._pool.restore.remote(name, checkpoint))
+        return checkpoint.state.evaluations
 
     def save(self, name: str) -> None:
         """Write the pool's newest checkpoint of a run, in the background."""
@@ -154,9 +154,9 @@ class SavedRuns:
         if not is_kept and folder.is_dir():
             shutil.rmtree(folder)
 
-    def _noting_faults(self, work: Callable[..., Result], *given: object) -> Result | None:
+    def _noting_faults(self, function: Callable[..., Result], *arguments: object) -> Result | None:
         try:
-            return work(*given)
+            return function(*arguments)
         except (OSError, StudyError, ray.exceptions.RayError) as error:
             self._fault = self._fault or error
             self._on_fault(error)

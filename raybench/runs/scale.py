@@ -79,13 +79,13 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
-    left = [
+    remaining = [
         (cell, number)
         for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
         if cell.repeat(number)[0] not in done
     ]
-    progress.begin("scaling", len(left))
-    for cell, number in left:
+    progress.begin("scaling", len(remaining))
+    for cell, number in remaining:
         if deadline.over:
             break
         name, spec = cell.repeat(number)
@@ -126,9 +126,9 @@ def print_study(
     cells = study_cells(study)
     keys = label_keys({key.partition(".")[0]: None for key in study.axes})
     series = series_of([cell.spec for cell in cells])
-    for cell, one in list(zip(cells, series, strict=True))[:MAX_LISTED_CELLS]:
+    for cell, series_name in list(zip(cells, series, strict=True))[:MAX_LISTED_CELLS]:
         scalings = " and ".join(cell.scalings)
-        tail = f"  ({one})" if study.cells else ""
+        tail = f"  ({series_name})" if study.cells else ""
         say(
             console,
             f"{cell.name}  {describe(cell.spec, keys)}  global batch "
@@ -136,17 +136,17 @@ def print_study(
         )
     if len(cells) > MAX_LISTED_CELLS:
         say(console, f"and {len(cells) - MAX_LISTED_CELLS} more")
-    known = [one for one in datasets.values() if one is not NO_DATA]
-    for dataset in known:
+    datasets_read = [series_name for series_name in datasets.values() if series_name is not NO_DATA]
+    for dataset in datasets_read:
         say(
             console,
             f"dataset {dataset.name}: {dataset.num_train_samples:,} training, "
             f"{len(dataset.validation):,} validation samples",
         )
     runs, length = len(cells) * study.repeats, ""
-    if known and len(datasets) == 1:
+    if datasets_read and len(datasets) == 1:
         epochs = study.repeats * sum(cell.spec.epochs for cell in cells)
-        length = f", about {epochs * known[0].num_train_samples:,.0f} samples in all"
+        length = f", about {epochs * datasets_read[0].num_train_samples:,.0f} samples in all"
     groups = len({cell.spec.placement.group for cell in cells})
     say(
         console,
@@ -186,17 +186,17 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
     """Return the study that the command-line options describe, with `--set` etc. applied."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained(below="base.") | options.settings
-    asked, name = options.study, DEFAULT_NAME
-    if isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists():
-        if asked not in STUDIES:
+    study, name = options.study, DEFAULT_NAME
+    if isinstance(study, str) and not Path(study).suffix and not Path(study).exists():
+        if study not in STUDIES:
             raise UserError(
-                f"{clean(asked)}: is neither a file nor a shipped study; shipped are "
+                f"{clean(study)}: is neither a file nor a shipped study; shipped are "
                 f"{', '.join(STUDIES)}.",
                 ErrorCode.UNKNOWN_NAME,
             )
-        content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
-        return ChosenStudy(validate(ScalingStudy, content, asked), asked, is_named=True)
-    if asked is None:
+        content = set_in_scaling(STUDIES[study].study(options.quick).document(), settings)
+        return ChosenStudy(validate(ScalingStudy, content, study), study, is_named=True)
+    if study is None:
         content, source = DEFAULT | (QUICK if options.quick else {}), "the default study"
     elif options.quick:
         raise UserError(
@@ -205,7 +205,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
             ErrorCode.UNSUPPORTED,
         )
     else:
-        content, source = content_of(asked, DEFAULT_NAME)
+        content, source = content_of(study, DEFAULT_NAME)
         # Characters that are not allowed in a name become dashes.
         name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
     content = with_absolute_paths(set_in_scaling(content, settings))
@@ -238,8 +238,8 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
         objective, dataset = check_task(spec, frameworks)
         metrics[objective.judged_by.name] = objective.judged_by
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
-        found = check_starts(spec)
-        warnings += [one for one in found if one not in warnings]
+        notes = check_starts(spec)
+        warnings += [note for note in notes if note not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]
     if len(named) > 1:
@@ -266,16 +266,16 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         )
     place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
-    words = list[str]()
+    sentences = list[str]()
     if is_local:
-        study, words = with_gpus_there(study, local_capacity())
+        study, sentences = with_gpus_there(study, local_capacity())
     study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
     # If the worker counts depend on the cluster, check cells with one worker for now.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
-    words += checked.warnings
-    for sentence in words:
+    sentences += checked.warnings
+    for sentence in sentences:
         say(console, sentence)
     # The name of the metric is needed to read the results.
     objective = study.base.objective.model_copy(update=naming(checked.metric))
@@ -285,7 +285,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     if options.dry_run:
         print_study(console, study, checked.datasets, place)
         plan = study.document() | {"results": place}
-        return Ended(DONE, answer=words, details={"plan": plan})
+        return Ended(DONE, answer=sentences, details={"plan": plan})
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -293,9 +293,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     ):
         # Check again, because only now no other process writes to the folder, and files of a killed
         # process have been restored.
-        here = storage.folder / STUDY_FILE
-        there = here if here.is_file() else None
-        study = _continued(study, place, there, is_named=chosen.is_named)
+        file = storage.folder / STUDY_FILE
+        earlier = file if file.is_file() else None
+        study = _continued(study, place, earlier, is_named=chosen.is_named)
         workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
         versions = code_versions(workloads, place, storage.folder, is_kept=options.keep_code_change)
         with Store(storage.folder, storage.check, versions=versions) as store:
@@ -305,10 +305,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
             interrupted = _run(options, chosen, store, console, checked, interrupt)
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
-            written = report.write(store)
+            files = report.write(store)
             say_so = partial(say, console)
-            written += try_page(report.results, storage.folder, say_so, report.parts())
-        report.show(console, written=written, verbose=False)
+            files += try_page(report.results, storage.folder, say_so, report.parts())
+        report.show(console, written=files, verbose=False)
     if interrupted:
         tail = "." if report.results.trials.empty else "; rerun the same command to resume."
         console.print(f"interrupted{tail}")
@@ -321,9 +321,10 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
     """Give each worker a GPU by default if there are enough; return study and sentences on this."""
     if GPUS in study.axes or study.cells is not None:
         return study, []
-    most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
-    found, words = spec_on_gpus(most, capacity, "base.gpus_per_worker")
-    return with_base(study, gpus_per_worker=found.gpus_per_worker) if words else study, words
+    largest = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
+    spec, sentences = spec_on_gpus(largest, capacity, "base.gpus_per_worker")
+    study = with_base(study, gpus_per_worker=spec.gpus_per_worker) if sentences else study
+    return study, sentences
 
 
 def with_base(study: ScalingStudy, **changes: Any) -> ScalingStudy:
@@ -359,10 +360,10 @@ def with_room(
         study = study.with_workers(counts)
     if left_out is not None:
         counts = study.counts
-        fitting = [one for one in counts if _has_room(study, one, capacity, source)]
+        fitting = [count for count in counts if _has_room(study, count, capacity, source)]
         if fitting and fitting != counts:
             study = study.only_workers(fitting)
-            wider = " and ".join(str(one) for one in counts if one not in fitting)
+            wider = " and ".join(str(count) for count in counts if count not in fitting)
             left_out(f"cells of {wider} workers are skipped: there is room for {fitting[-1]}.")
     for cell in study_cells(study, source):
         capacity.refuse_infeasible(cell.spec.placement.group)
@@ -400,8 +401,8 @@ def _continued(
     elif isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
         study = study.with_workers(earlier["num_workers"])
     refuse_other_scaling(place, file, study)
-    more = validate(ScalingStudy, earlier or {}, place).more
-    return study.model_copy(update={"more": more})
+    further_cells = validate(ScalingStudy, earlier or {}, place).more
+    return study.model_copy(update={"more": further_cells})
 
 
 def _run(
@@ -425,15 +426,15 @@ def _run(
         check_cluster(session, console, study.base, are_gpus_named=named, asking=asking)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
-        asked = options.predict
-        is_numbers = asked is not None and not asked.strip("0123456789, ")
+        predict = options.predict
+        is_numbers = predict is not None and not predict.strip("0123456789, ")
 
         def write(study: ScalingStudy) -> None:
             content = {
                 "study": {"objective": study.base.objective.model_dump(mode="json")},
                 SCALING: study.document(),
                 NAMED: study.name if chosen.is_named else None,
-                PREDICT: asked if is_numbers else earlier.get(PREDICT),
+                PREDICT: predict if is_numbers else earlier.get(PREDICT),
                 "notes": session.notes,
                 **({CODE: store.versions} if store.versions else {}),
             }
@@ -503,27 +504,42 @@ class Until:
         Returns:
             The study with one more cell, or None to stop; and a sentence on why.
         """
-        predicted = [(now, one) for one in fitted for now in one.model.predict(one.asked)]
-        unsure = [(now, one) for now, one in predicted if now.spread > self.share]
+        predicted = [
+            (prediction, series)
+            for series in fitted
+            for prediction in series.model.predict(series.asked)
+        ]
+        unsure = [
+            (prediction, series)
+            for prediction, series in predicted
+            if prediction.spread > self.share
+        ]
         unsure.sort(key=lambda pair: -pair[0].spread)
-        more = f"{counted(len(study.more), 'further cell')} measured"
+        num_measured = f"{counted(len(study.more), 'further cell')} measured"
         if not predicted:
             return (
                 None,
                 "--until: too few cells were measured for a prediction; measure more sizes.",
             )
         if not unsure:
-            return None, f"All predictions of --predict are within ±{self.share:.0%}, {more}."
-        least = unsure[0][0]
-        head = f"Least sure is {place_of(least.cell)}, ±{least.spread:.1%}, {more}"
-        self.spreads.append(least.spread)
+            return (
+                None,
+                f"All predictions of --predict are within ±{self.share:.0%}, {num_measured}.",
+            )
+        least_sure = unsure[0][0]
+        head = (
+            f"Least sure is {place_of(least_sure.cell)}, ±{least_sure.spread:.1%}, {num_measured}"
+        )
+        self.spreads.append(least_sure.spread)
         if over is not None:
             return None, f"{head}: {'the time is over' if over == 'time_budget' else over}."
-        if least.spread > STALLED_FACTOR * min(self.spreads[:-STALLED_CELLS], default=math.inf):
+        if least_sure.spread > STALLED_FACTOR * min(
+            self.spreads[:-STALLED_CELLS], default=math.inf
+        ):
             return None, f"{head}: the last {STALLED_CELLS} cells did not narrow it."
-        for now, one in unsure:
-            if (found := self._narrowing(study, now, one)) is not None:
-                cell, changes = found
+        for prediction, series in unsure:
+            if (narrowing := self._narrowing(study, prediction, series)) is not None:
+                cell, changes = narrowing
                 longer = study.model_copy(
                     update={"more": [*study.more, WrittenCell(changes=changes)]}
                 )
@@ -531,7 +547,7 @@ class Until:
         return None, f"{head}: no other cell that fits on the cluster would narrow it."
 
     def _narrowing(
-        self, study: ScalingStudy, now: StepPrediction, one: FittedSeries
+        self, study: ScalingStudy, prediction: StepPrediction, series: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell that narrows a prediction most, and its values of all changed keys.
 
@@ -540,37 +556,41 @@ class Until:
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [
-            s for s, name in zip(specs, series_of(specs), strict=True) if name == one.key.model
+            spec
+            for spec, name in zip(specs, series_of(specs), strict=True)
+            if name == series.key.model
         ]
-        ran = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
+        measured = {tuple(getattr(spec, key) for key in OWN_KEYS) for spec in alike}
 
-        def own(cell: Measured) -> dict[str, Any]:
+        def axis_values(cell: Measured) -> dict[str, Any]:
             return {key: getattr(cell, key) for key in OWN_KEYS}
 
-        def placed(cell: Measured) -> Measured | None:
-            group = alike[0].model_copy(update=own(cell)).placement.group
+        def placed_cell(cell: Measured) -> Measured | None:
+            group = alike[0].model_copy(update=axis_values(cell)).placement.group
             nodes = num_nodes(group, self.capacity.nodes)
-            is_new = tuple(own(cell).values()) not in ran
+            is_new = tuple(axis_values(cell).values()) not in measured
             return replace(cell, num_nodes=nodes) if nodes and is_new else None
 
-        found = next_cells(one.model, now.cell, placed)
-        best = now.cell
-        if found and found[0].spread <= NARROWER * now.spread:
-            best = found[0].cell
-        elif placed(best) != best:
+        candidates = next_cells(series.model, prediction.cell, placed_cell)
+        best = prediction.cell
+        if candidates and candidates[0].spread <= NARROWER * prediction.spread:
+            best = candidates[0].cell
+        elif placed_cell(best) != best:
             return None
         document = alike[0].document()
         changes = {
             key: functools.reduce(lambda part, name: part[name], key.split("."), document)
             for key in changed_keys(study)
         }
-        return best, changes | own(best)
+        return best, changes | axis_values(best)
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:
     """Return the run-spec keys in which cells differ, with dots for nested keys."""
     changes = [cell.changes for cell in study.cells or []]
-    return list(dict.fromkeys([*study.axes, *(key for one in changes for key in one)]))
+    return list(
+        dict.fromkeys([*study.axes, *(key for cell_changes in changes for key in cell_changes)])
+    )
 
 
 def outcome_words(record: RunRecord) -> str:

@@ -55,15 +55,15 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     """Train a run, save the model, print the results; return how the command ended."""
     check_loggers(options.log)
     console = make_console(file=sys.stdout)
-    place, spec, dataset, words = check_run(options, read_spec(options), "train")
-    words += check_starts(spec)
-    for sentence in words:
+    place, spec, dataset, sentences = check_run(options, read_spec(options), "train")
+    sentences += check_starts(spec)
+    for sentence in sentences:
         say(console, sentence)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         if dataset is not NO_DATA:
             console.print(f"{dataset.num_train_samples:,} training samples an epoch")
-        return Ended(DONE, answer=words, details={"plan": spec.document()})
+        return Ended(DONE, answer=sentences, details={"plan": spec.document()})
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -122,12 +122,12 @@ def check_run(
     name = "default" if options.spec is None else "spec"
     if isinstance(options.spec, str | Path):
         name = Path(options.spec).stem
-    place, words = check_place(options.out or f"results/{command}-{name}"), list[str]()
+    place, sentences = check_place(options.out or f"results/{command}-{name}"), list[str]()
     if chosen_address(options.address) is None:
-        spec, words = for_this_machine(spec)
+        spec, sentences = for_this_machine(spec)
     ours = not names_target(options)
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
-    return place, spec.model_copy(update={"objective": objective}), dataset, words
+    return place, spec.model_copy(update={"objective": objective}), dataset, sentences
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
@@ -137,10 +137,10 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
         UserError: The workers do not fit on this machine, or a framework does not see the GPUs.
     """
     capacity = local_capacity()
-    spec, words = spec_on_gpus(spec, capacity)
+    spec, sentences = spec_on_gpus(spec, capacity)
     capacity.refuse_infeasible(spec.placement.group)
     check_gpus([spec.placement])
-    return spec, words
+    return spec, sentences
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
@@ -218,8 +218,8 @@ def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
     """Write the trained model; for a user's own training loop, the state that the loop saved."""
     if is_own_loop(spec.workload):
         if weights:
-            kind, rest = state_of(weights)
-            store.write_bytes(STATE_FILES[kind], rest)
+            kind, state = state_of(weights)
+            store.write_bytes(STATE_FILES[kind], state)
         return
     # Already loaded by `check_run`, and cached.
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
@@ -237,19 +237,19 @@ def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> N
     if record.failure:
         lines.append(f"failed: {record.failure} ({record.message})")
     elif target is not None:
-        how = f"not reached (ended by {record.stop})"
+        outcome = f"not reached (ended by {record.stop})"
         if record.time_to_target_s is not None:
-            how = f"after {record.time_to_target_s:.2f} s of training"
-        lines.append(f"target {target_words(metric, target)} {how}")
+            outcome = f"after {record.time_to_target_s:.2f} s of training"
+        lines.append(f"target {target_words(metric, target)} {outcome}")
     if record.test_value is not None:
         lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
     if is_own_loop(record.spec.workload):
-        there = (storage.folder / name for name in STATE_FILES.values())
-        lines += [f"state: {path}, as run.save was given it" for path in there if path.is_file()]
+        paths = (storage.folder / name for name in STATE_FILES.values())
+        lines += [f"state: {path}, as run.save was given it" for path in paths if path.is_file()]
     elif record.test_value is not None:
         name = MODEL_FILES[record.spec.framework]
-        where = f"load it with raybench.load_model('{storage.place}')"
-        lines.append(f"model: {storage.folder / name}, {where}")
+        hint = f"load it with raybench.load_model('{storage.place}')"
+        lines.append(f"model: {storage.folder / name}, {hint}")
     lines.append(f"results: {shown(storage.place, storage.folder)}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -257,14 +257,14 @@ def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> N
 
 def _speed_line(rates: dict[str, float]) -> str:
     """Return a line with the rates of a run (`run_rates`) that are known."""
-    known = [f"{digits(rates['samples_per_s'])} samples/s"]
+    parts = [f"{digits(rates['samples_per_s'])} samples/s"]
     if rates["tokens_per_s"] > 0:
-        known.append(f"{digits(rates['tokens_per_s'])} tokens/s")
+        parts.append(f"{digits(rates['tokens_per_s'])} tokens/s")
     if rates["flops_per_s"] > 0:
-        known.append(f"{rates['flops_per_s'] / 1e12:.3g} TFLOP/s")
+        parts.append(f"{rates['flops_per_s'] / 1e12:.3g} TFLOP/s")
     if rates["mfu"] > 0:
-        known.append(f"MFU {rates['mfu']:.0%}")
-    return f"speed at the median step: {', '.join(known)}"
+        parts.append(f"MFU {rates['mfu']:.0%}")
+    return f"speed at the median step: {', '.join(parts)}"
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:

@@ -108,16 +108,17 @@ def quiet(log: Path) -> Iterator[None]:
         redacting: Any = _Redacting(file)
         # Ray's log handler keeps the stderr from when it was created, so it is changed as well.
         handlers = [
-            one
-            for one in logging.getLogger("ray").handlers
-            if isinstance(one, logging.StreamHandler) and not isinstance(one, logging.FileHandler)
+            handler
+            for handler in logging.getLogger("ray").handlers
+            if isinstance(handler, logging.StreamHandler)
+            and not isinstance(handler, logging.FileHandler)
         ]
-        before = [one.setStream(redacting) for one in handlers]
+        streams = [handler.setStream(redacting) for handler in handlers]
         try:
             with contextlib.redirect_stdout(redacting), contextlib.redirect_stderr(redacting):
                 yield
         finally:
-            for handler, stream in zip(handlers, before, strict=True):
+            for handler, stream in zip(handlers, streams, strict=True):
                 if stream is not None:
                     handler.setStream(stream)
 
@@ -165,7 +166,7 @@ class RunLines:
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
         """Print what each run without workers waits for, if this has changed."""
         del head
-        resources = "".join(one for one, _ in what.values())
+        resources = "".join(resource for resource, _ in what.values())
         if resources not in ("", self._shown):
             self.say(f"waits for {resources}")
         self._shown = resources or self._shown
@@ -239,12 +240,12 @@ class WaitWatch:
         if self._screen.is_starting or self._deadline.is_spent:
             self._session.stop_waiting()  # also cancels runs whose workers are starting
         if self._deadline.is_spent:
-            ended = self._session.stop_running()
+            ended_runs = self._session.stop_running()
         elif time.perf_counter() - self._over_since >= GRACE_S:
-            ended = self._session.stop_running(GRACE_S)
+            ended_runs = self._session.stop_running(GRACE_S)
         else:
             return
-        for name, seconds in ended.items():
+        for name, seconds in ended_runs.items():
             if seconds >= GRACE_S:
                 self._screen.say(
                     f"run {name} had not reported for {seconds:.0f} s at the end: its workers were "
@@ -253,16 +254,20 @@ class WaitWatch:
 
     def _look(self) -> None:
         waiting = self._session.waiting()
-        head = next((trial for trial, one in waiting.items() if one.short_s > 0), None)
-        what = {trial: (one.what, one.seconds) for trial, one in waiting.items()}
-        self._screen.waiting(what, head=head)
-        for trial, one in waiting.items():
-            if self._wait_s is not None and one.short_s > self._wait_s and not self._deadline.over:
+        head = next((trial for trial, request in waiting.items() if request.short_s > 0), None)
+        waits = {trial: (request.what, request.seconds) for trial, request in waiting.items()}
+        self._screen.waiting(waits, head=head)
+        for trial, request in waiting.items():
+            if (
+                self._wait_s is not None
+                and request.short_s > self._wait_s
+                and not self._deadline.over
+            ):
                 self._deadline.ends_with(
                     StudyError(
-                        f"trial {trial} has waited {one.short_s:.0f} s (--wait {self._wait_s:g}) "
-                        f"for {one.what}; rerun the same command once the machines are "
-                        "available; what is recorded is kept."
+                        f"trial {trial} has waited {request.short_s:.0f} s (--wait "
+                        f"{self._wait_s:g}) for {request.what}; rerun the same command once the "
+                        "machines are available; what is recorded is kept."
                     )
                 )
 
