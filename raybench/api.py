@@ -91,8 +91,8 @@ def tune(
         >>> plan.plan["num_trials"]
         20
     """
-    given = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
-    return _run("tune", given | changes)
+    arguments = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
+    return _run("tune", arguments | changes)
 
 
 def train(
@@ -236,17 +236,17 @@ def compare(
     return _run("compare", {"sides": list(sides), "out": out} | changes)
 
 
-def _run(name: str, given: dict[str, Any]) -> "StudyResults":
+def _run(name: str, arguments: dict[str, Any]) -> "StudyResults":
     """Run a command and return its results as `raybench.load` does; a `DryRun` for a dry run."""
-    options, interrupt = asked(name, given), Interrupt(owns_process=False)
+    options, interrupt = call_options(name, arguments), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
     with interrupt.listening(), screen:
         ended = run_with_options(options, interrupt)
     if options.dry_run:
         plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)
-        found: StudyResults = plan  # for type checkers, which cannot see dry_run
-        return found
+        dry_run: StudyResults = plan  # for type checkers, which cannot see dry_run
+        return dry_run
     if ended.code == INTERRUPTED:
         raise KeyboardInterrupt
     from raybench.report.study import load
@@ -254,19 +254,19 @@ def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     assert ended.place is not None
     results = load(ended.place)
     if ended.code == FAILED:
-        failed = [one for one in results.runs.values() if one.failure]
-        why = f": {failed[0].failure} ({failed[0].message})" if failed else ""
-        raise StudyError(f"{ended.place}: has no result{why}.")
+        failed = [run for run in results.runs.values() if run.failure]
+        reason = f": {failed[0].failure} ({failed[0].message})" if failed else ""
+        raise StudyError(f"{ended.place}: has no result{reason}.")
     return results
 
 
-def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
+def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
     """Return the options for a call of the Python API; write the call's data to a file.
 
     Args:
         name: Name of the command.
-        given: Arguments of the call: options by name, `data`, and keys of the command's file (the
-            space, run spec or scaling study).
+        arguments: Arguments of the call: options by name, `data`, and keys of the command's file
+            (the space, run spec or scaling study).
 
     Raises:
         UserError: An option has the wrong type, or the data cannot be written to a file.
@@ -275,7 +275,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
     from raybench.spec.documents import validate
 
     kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
-    for key, value in _with_data_in_a_file(name, given).items():
+    for key, value in _with_data_in_a_file(name, arguments).items():
         if key in COMMAND_LINE_ONLY:
             raise UserError(
                 f"raybench.{name}: {key} is an option of the command line only; leave it out.",
@@ -285,23 +285,23 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
             settings[key] = plain_data(value, f"raybench.{name}: {key}")
         else:  # convert arrays of worker counts and NumPy scalars
             options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
-    found = validate(kind, options, f"raybench.{name}")
-    assert isinstance(found, TrialOptions)
-    return found.model_copy(update={"settings": settings})
+    validated = validate(kind, options, f"raybench.{name}")
+    assert isinstance(validated, TrialOptions)
+    return validated.model_copy(update={"settings": settings})
 
 
-def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _with_data_in_a_file(name: str, call_arguments: dict[str, Any]) -> dict[str, Any]:
     """Write the samples in `data` to a file; return the call's arguments with the key `dataset`,
     which names this file, instead of `data`."""
-    rest = dict(given)
-    data = rest.pop("data", None)
+    arguments = dict(call_arguments)
+    data = arguments.pop("data", None)
     if data is None:
-        return rest
-    if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
-        return rest | {"data": data}  # arguments of the workload's load_dataset
+        return arguments
+    if type(data) is dict and all(isinstance(value, SETTINGS) for value in data.values()):
+        return arguments | {"data": data}  # arguments of the workload's load_dataset
     from raybench.data.python_data import FOLDER, spec_of
 
-    out = str(rest.get("out") or RESULTS)
+    out = str(arguments.get("out") or RESULTS)
     folder = Path(RESULTS if "://" in out else out).parent / FOLDER
     key = "base.dataset" if name == "scale" else "dataset"
-    return {key: spec_of(data, rest.pop("label", None), folder)} | rest
+    return {key: spec_of(data, arguments.pop("label", None), folder)} | arguments

@@ -77,8 +77,8 @@ class _Clock:
         if self.run.rank == 0:
             self.run.save(_packed(folder))
 
-    def report(self, found: Mapping[str, Any]) -> bool:
-        """Report an evaluation (`found`: values by metric); return whether to stop.
+    def report(self, values: Mapping[str, Any]) -> bool:
+        """Report an evaluation (`values` by metric); return whether to stop.
 
         The first step of a run may include compilation. If it took longer than the mean of the
         other steps before the first report, it counts as that mean.
@@ -86,18 +86,18 @@ class _Clock:
         self.pause()
         if not self.steps:
             return False  # a validation without training, such as a sanity check
-        if self.metric not in found:
-            there = ", ".join(found) or "nothing"
+        if self.metric not in values:
+            names = ", ".join(values) or "nothing"
             raise UserError(
-                f"The validation has no {self.metric}, but {there}; set metric=.",
+                f"The validation has no {self.metric}, but {names}; set metric=.",
                 ErrorCode.UNKNOWN_NAME,
             )
         if self.is_first and self.steps > 1:
-            found_s = self.run.elapsed_training()
-            even_s = (found_s - self.first_s) * self.steps / (self.steps - 1)
-            self.run.override_training_time(min(even_s, found_s))
+            training_s = self.run.elapsed_training()
+            even_s = (training_s - self.first_s) * self.steps / (self.steps - 1)
+            self.run.override_training_time(min(even_s, training_s))
         samples, self.samples, self.steps, self.is_first = self.samples, 0, 0, False
-        return self.run.report(float(found[self.metric]), samples=samples)
+        return self.run.report(float(values[self.metric]), samples=samples)
 
 
 def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
@@ -114,7 +114,7 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
     Raises:
         UserError: transformers is not installed.
     """
-    clock, held = _Clock(run, metric, "eval"), list[Mapping[str, Any]]()
+    clock, pending_metrics = _Clock(run, metric, "eval"), list[Mapping[str, Any]]()
 
     class Callback(_base("transformers", "TrainerCallback")):  # type: ignore[misc]
         checkpoint = clock.checkpoint
@@ -133,16 +133,17 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             clock.pause()
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        def on_evaluate(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
             if control.should_save:
-                held.append(more["metrics"])  # reported with the checkpoint, which comes next
+                # Reported with the checkpoint, which comes next.
+                pending_metrics.append(keywords["metrics"])
             else:
-                control.should_training_stop |= clock.report(more["metrics"])
+                control.should_training_stop |= clock.report(keywords["metrics"])
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if held:
+            if pending_metrics:
                 clock.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-                control.should_training_stop |= clock.report(held.pop())
+                control.should_training_stop |= clock.report(pending_metrics.pop())
 
         on_epoch_begin = on_step_begin
 

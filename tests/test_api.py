@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raybench
-from raybench.api import asked
+from raybench.api import call_options
 from raybench.cluster.signals import Interrupt
 from raybench.runs import scale as body
 from raybench.runs.options import OPTIONS, TuneOptions
@@ -30,7 +30,7 @@ _fixtures = (_no_ray, made_up_runs, no_pictures)
 
 def tuned(space: Any = SPACE, **changes: Any) -> Any:
     """Return the study that a call asks for, and what its results would be called."""
-    options = asked("tune", {"space": space} | changes)
+    options = call_options("tune", {"space": space} | changes)
     assert isinstance(options, TuneOptions)
     content, source, name = study_content(options)
     return build_study(content, source)[0], name
@@ -112,26 +112,26 @@ def test_a_run_spec_is_a_file_its_content_or_a_spec(tmp_path: Path) -> None:
     spec = RunSpec(learning_rate=0.002, epochs=3.0)
     (tmp_path / "a.yaml").write_text(to_yaml(spec.document()))
     for one in (tmp_path / "a.yaml", str(tmp_path / "a.yaml"), spec.document(), spec):
-        options = asked("train", {"spec": one, "epochs": 5, "seed": 4})
+        options = call_options("train", {"spec": one, "epochs": 5, "seed": 4})
         found = read_spec(options)  # type: ignore[arg-type]
         assert found == spec.model_copy(update={"epochs": 5.0, "seed": 4})
         assert names_target(options) == (one is not spec)  # type: ignore[arg-type]
-    none = asked("train", {"batch_size_per_worker": 32})
+    none = call_options("train", {"batch_size_per_worker": 32})
     assert not names_target(none)  # type: ignore[arg-type]
     assert read_spec(none).dataset.image_size == 28  # type: ignore[arg-type]
 
 
 def test_the_commands_and_python_share_their_options() -> None:
     for name in ("tune", "train", "scale", "diagnose", "compare"):
-        assert options_given(name, []) == asked(name, {}) == OPTIONS[name]()
+        assert options_given(name, []) == call_options(name, {}) == OPTIONS[name]()
     words = ["s.yaml", "--trials", "7", "--time-budget", "1min", "--set", "a=1", "--log", "mlflow"]
     words += ["--workers", "1,2", "--confirm", "race=12,fresh=1", "--target", "0.8"]
     changes = {"trials": 7, "time_budget": 60.0, "a": 1, "log": "mlflow", "workers": range(1, 3)}
     changes |= {"confirm": {"race": 12, "fresh": 1}, "target": 0.8}
-    found = asked("tune", {"space": "s.yaml"} | changes)
+    found = call_options("tune", {"space": "s.yaml"} | changes)
     assert found == options_given("tune", words)
-    assert found == asked("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
-    assert asked("tune", {"time_budget": None}) == OPTIONS["tune"]()
+    assert found == call_options("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
+    assert call_options("tune", {"time_budget": None}) == OPTIONS["tune"]()
 
 
 @pytest.mark.usefixtures("no_pictures")

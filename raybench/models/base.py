@@ -210,15 +210,15 @@ def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
     )
 
 
-def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError:
+def head_error(workload: Workload, names: Sequence[str], kind: str) -> UserError:
     """Return the error for a `head` that is the prefix of no name, or of all names, in a model.
 
-    `names` are the names of its "parameters" or "layers" (`what`), if the model has been built.
+    `names` are the names of its "parameters" or "layers" (`kind`), if the model has been built.
     """
-    shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
+    names_text = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(
         f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
-        f"the prefix of the names of some of its {what}, but not of "
-        f"all{f' ({shown})' if shown else ''}.",
+        f"the prefix of the names of some of its {kind}, but not of "
+        f"all{f' ({names_text})' if names_text else ''}.",
         ErrorCode.INVALID_MODEL,
     )

@@ -109,10 +109,10 @@ def find_workload(
         workload = shipped_workload(name, shape)
         check_settings({}, model, f"workload {name}")
     else:
-        known = (*WORKLOADS, *NETWORKS)
+        known_names = (*WORKLOADS, *NETWORKS)
         raise UserError(
-            f"Unknown workload '{name}'; {did_you_mean(name, known)} Write a library's model as "
-            "torchvision:resnet18, your own as module:Class, your own loop as FILE.py:FUNCTION.",
+            f"Unknown workload '{name}'; {did_you_mean(name, known_names)} Write a library's model "
+            "as torchvision:resnet18, your own as module:Class, your own loop as FILE.py:FUNCTION.",
             ErrorCode.UNKNOWN_NAME,
         )
     if isinstance(workload, LayerWorkload):
@@ -186,8 +186,8 @@ def _load_own(
 ) -> tuple[Workload, Dataset]:
     workload, key = find_workload(name, model=model), (shared_key(name, spec, data), shared)
     if key not in _own_data:
-        what = f"load_dataset of workload {name}"
-        check_settings(known_settings(workload.load_dataset, 1), data, what, key="data")
+        source = f"load_dataset of workload {name}"
+        check_settings(known_settings(workload.load_dataset, 1), data, source, key="data")
         build = partial(_build_own, name, workload, spec, data)
         dataset = build() if shared is None else open_shared(shared / key[0], build)
         for oldest in list(_own_data)[: len(_own_data) + 1 - MAX_DATASETS_KEPT]:

@@ -160,8 +160,8 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
     layers: one returns queries, keys and values together, the other the output.
     """
     shapes: list[Shape] = []
-    for layer, before in _with_inputs(layers, input_shape):
-        features = before[-1]
+    for layer, in_shape in _with_inputs(layers, input_shape):
+        features = in_shape[-1]
         match layer:
             case Conv(filters, kernel):
                 shapes += [(filters, features, kernel, kernel), (filters,)]
@@ -175,7 +175,7 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
             case Embedding(vocabulary, size) | MeanEmbedding(vocabulary, size):
                 shapes += [(vocabulary, size)]
             case Positions():
-                shapes += [before]
+                shapes += [in_shape]
             case CausalAttention():
                 shapes += [(3 * features, features), (3 * features,)]
                 shapes += [(features, features), (features,)]
@@ -184,12 +184,12 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
 
 def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
     """Yield each layer and its input shape; instead of a Residual, yield the layers inside it."""
-    given = [tuple(input_shape), *output_shapes(layers, input_shape)]
-    for layer, before in zip(layers, given, strict=False):
+    shapes = [tuple(input_shape), *output_shapes(layers, input_shape)]
+    for layer, shape in zip(layers, shapes, strict=False):
         if isinstance(layer, Residual):
-            yield from _with_inputs(layer.layers, before)
+            yield from _with_inputs(layer.layers, shape)
         else:
-            yield layer, before
+            yield layer, shape
 
 
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
@@ -236,8 +236,8 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
     """
     rng = np.random.default_rng(seed)
     weights: Weights = []
-    for layer, before in _with_inputs(layers, input_shape):
-        shapes = parameter_shapes([layer], before)
+    for layer, in_shape in _with_inputs(layers, input_shape):
+        shapes = parameter_shapes([layer], in_shape)
         match layer:
             case GroupNorm() | LayerNorm():
                 weights += [np.ones(shapes[0], np.float32), np.zeros(shapes[1], np.float32)]
@@ -268,13 +268,13 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
     remaining, turned = iter(weights), Weights()
     flattened: Shape = ()
     """(H, W, C) of the image whose flattened pixels the next Dense takes; () if there is none."""
-    for layer, before in _with_inputs(layers, input_shape):
-        if isinstance(layer, Flatten) and len(before) == 3:
-            flattened = before
-        for shape in parameter_shapes([layer], before):
+    for layer, in_shape in _with_inputs(layers, input_shape):
+        if isinstance(layer, Flatten) and len(in_shape) == 3:
+            flattened = in_shape
+        for shape in parameter_shapes([layer], in_shape):
             weight = next(remaining)
             assert weight.shape == shape
-            turned.append(np.ascontiguousarray(_in_keras(layer, weight, before[-1], flattened)))
+            turned.append(np.ascontiguousarray(_in_keras(layer, weight, in_shape[-1], flattened)))
         if isinstance(layer, Dense):
             flattened = ()
     return turned

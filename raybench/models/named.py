@@ -46,18 +46,20 @@ class NamedWorkload(Workload):
         """Context manager: if the model has settings, turn errors of its constructor into a
         UserError that lists the settings."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
-        what = f"Workload {self.name}: cannot be built with {arguments}"
+        message = f"Workload {self.name}: cannot be built with {arguments}"
         return (
-            user_code_errors(what, code=ErrorCode.INVALID_VALUE) if self.settings else nullcontext()
+            user_code_errors(message, code=ErrorCode.INVALID_VALUE)
+            if self.settings
+            else nullcontext()
         )
 
 
-def missing(workload: str, what: str) -> UserError:
-    """Return the error for pretrained weights that are not on this machine; `what` says where they
+def missing(workload: str, place: str) -> UserError:
+    """Return the error for pretrained weights that are not on this machine; `place` says where they
     are expected."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and raybench "
-        f"downloads nothing; put them at {what}, or set weights to your own file or to none.",
+        f"downloads nothing; put them at {place}, or set weights to your own file or to none.",
         ErrorCode.NOT_FOUND,
     )
 
@@ -130,11 +132,11 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
     """Raise UserError if the model cannot run with `framework` ('torch' or 'tensorflow')."""
     library = LIBRARIES[workload.library]
     if library.framework not in (None, framework):
-        known = " and ".join(NETWORKS)
+        networks = " and ".join(NETWORKS)
         raise UserError(
             f"Workload {workload.name}: {workload.library} has only models of "
             f"{library.framework}, so it cannot run with framework {framework}; set framework: "
-            f"{library.framework}, or choose a network of both: {known}.",
+            f"{library.framework}, or choose a network of both: {networks}.",
             ErrorCode.UNSUPPORTED,
         )
     if library.framework is None and framework == "torch":
@@ -152,10 +154,12 @@ def _require_installed(name: str, library: Library) -> None:
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
     input_shape, problem = shape.input_shape, ""
-    has = f"the dataset has inputs of shape {shown(input_shape)}"
+    inputs_text = f"the dataset has inputs of shape {shown(input_shape)}"
     if library.takes_images:
         if isinstance(input_shape, dict) or len(input_shape) != 3:
-            problem = f"takes images (H, W, C), {has}; choose another, such as mlp or text_bag"
+            problem = (
+                f"takes images (H, W, C), {inputs_text}; choose another, such as mlp or text_bag"
+            )
         elif shape.task == "language_modelling":
             problem = "takes images and is not a language model"
         elif input_shape[-1] not in (1, 3) and not name.startswith("timm:"):
@@ -167,7 +171,9 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         if "input_ids" not in input_shape:
             problem = f"needs an input named input_ids, the dataset has {', '.join(input_shape)}"
     elif len(input_shape) != 1 or shape.kind not in (None, "tokens"):
-        problem = f"takes token ids (tokens,), {has}; name a column of texts with dataset.text"
+        problem = (
+            f"takes token ids (tokens,), {inputs_text}; name a column of texts with dataset.text"
+        )
     if problem:
         raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)
 
@@ -194,13 +200,13 @@ def weights_file(workload: Workload, weights: str) -> Path | None:
     return path
 
 
-def unknown_model(workload: NamedWorkload, known: Collection[str]) -> UserError:
-    """Return the error for a name that is not among the library's `known` names."""
+def unknown_model(workload: NamedWorkload, library_names: Collection[str]) -> UserError:
+    """Return the error for a model that is not in `library_names`, the library's models."""
     plain = workload.model.partition(".")[0]  # in timm, the part after the point names the weights
-    hint = did_you_mean(plain, known, "see the library's list of models.")
+    hint = did_you_mean(plain, library_names, "see the library's list of models.")
     return UserError(
         f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
-        f"{len(known)} models; {hint}",
+        f"{len(library_names)} models; {hint}",
         ErrorCode.UNKNOWN_NAME,
     )
 
@@ -221,11 +227,11 @@ def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE
     )
 
 
-def weights_mismatch_error(source: str, name: str, found: object) -> UserError:
+def weights_mismatch_error(source: str, name: str, reason: object) -> UserError:
     """Return the error for weights that do not fit the model: the tensor `name` has another shape
-    or is missing (`found`)."""
+    or is missing (`reason`)."""
     return UserError(
-        f"weights {source}: these belong to another model ({name}: {found}); name the model that "
+        f"weights {source}: these belong to another model ({name}: {reason}); name the model that "
         "they were trained with.",
         ErrorCode.INVALID_WEIGHTS,
     )
@@ -234,5 +240,5 @@ def weights_mismatch_error(source: str, name: str, found: object) -> UserError:
 def new_head(source: object, *names: str) -> list[str]:
     """Return the warning that the weights have no head for these data, so the tensors `names` of
     the model's head are initialized at random."""
-    shown = f" ({', '.join(names)})" if names else ""
-    return [f"weights {source}: the head{shown} is initialized at random for these data."]
+    names_text = f" ({', '.join(names)})" if names else ""
+    return [f"weights {source}: the head{names_text} is initialized at random for these data."]

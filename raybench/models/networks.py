@@ -102,8 +102,8 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
     for conv in network.convs():
         std = np.float32(math.sqrt(2 / (conv.filters * conv.kernel**2)))
         inputs = 1 if conv.depthwise else conv.inputs
-        of_conv = (conv.filters, inputs, conv.kernel, conv.kernel)
-        arrays[f"{conv.name}.weight"] = rng.standard_normal(of_conv, np.float32) * std
+        conv_shape = (conv.filters, inputs, conv.kernel, conv.kernel)
+        arrays[f"{conv.name}.weight"] = rng.standard_normal(conv_shape, np.float32) * std
         for name, value in norm.items():
             arrays[f"{conv.norm}.{name}"] = np.full(conv.filters, value, np.float32)
     shape = (num_outputs, network.features)

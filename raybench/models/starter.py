@@ -34,23 +34,23 @@ class StarterModel:
 
 
 def start_for(
-    seen: DataSummary, framework: str | None, workload: str | None = None
+    summary: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
     """Return the given workload and framework, or by default a workload that suits the data and all
     installed frameworks."""
     # Only looked up, because importing a framework is slow.
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)
-    of_kind = {
+    choices = {
         "texts": ("text_bag", "the mean of a text's words; or transformers:PATH"),
         "running text": ("char_lm", "a small transformer; or module:Class of your own"),
     }
-    found = of_kind.get(seen.kind)
+    choice = choices.get(summary.kind)
     if workload is not None:
-        found = workload, "your own class"
-    elif found is None and seen.kind != "table" and len(seen.input_shape or ()) == 3:
-        found = _for_pictures(seen.input_shape or ())
-    name, comment = found or ("mlp", "three hidden layers; or module:Class of your own")
+        choice = workload, "your own class"
+    elif choice is None and summary.kind != "table" and len(summary.input_shape or ()) == 3:
+        choice = _for_pictures(summary.input_shape or ())
+    name, comment = choice or ("mlp", "three hidden layers; or module:Class of your own")
     return StarterModel(frameworks=frameworks, workload=name, comment=comment)
 
 
@@ -68,30 +68,36 @@ def _powers(low: int, high: int) -> list[int]:
     return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
-def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
+def space_text(summary: DataSummary, start: StarterModel, *, file: Path) -> str:
     """Return the space file as commented YAML; its comments show commands with its path `file`."""
-    metric = METRICS[DEFAULTS[seen.task]]
-    others = [
-        one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
+    metric = METRICS[DEFAULTS[summary.task]]
+    other_names = [
+        other.name
+        for other in METRICS.values()
+        if summary.task in other.tasks and other.name != metric.name
     ]
     batches = _powers(
-        4, min(MAX_BATCH_SIZE.get(seen.kind, 512), max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
+        4,
+        min(
+            MAX_BATCH_SIZE.get(summary.kind, 512),
+            max(8, summary.num_train // MIN_BATCHES_PER_EPOCH),
+        ),
     )
-    least, most = max(4, batches[-1] // 32), batches[-1]
+    smallest, largest = max(4, batches[-1] // 32), batches[-1]
     affinity = getattr(os, "sched_getaffinity", None)  # only on Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     direction = "at least" if metric.direction == "max" else "at most"
     lines = [
-        f"# {clean(seen.lines[0])}",
-        f"# Task: {seen.task.replace('_', ' ')}.",
+        f"# {clean(summary.lines[0])}",
+        f"# Task: {summary.task.replace('_', ' ')}.",
         f"#   {command_line('tune', file, '--dry-run')}    prints the plan, starts nothing",
         f"#   {command_line('tune', file)}",
         f"workload: {_value(start.workload)}  # {start.comment}",
         "dataset:",
-        *(f"  {key}: {_value(value)}" for key, value in seen.dataset.items()),
+        *(f"  {key}: {_value(value)}" for key, value in summary.dataset.items()),
         "objective:",
         "  kind: time_to_target  # or best_at_budget: the best within max_train_seconds",
-        f"  metric: {metric.name}  # or {', '.join(others)}",
+        f"  metric: {metric.name}  # or {', '.join(other_names)}",
         f"  target: auto  # set by reference runs; or a number, {direction} this {metric.words}",
         "  max_train_seconds: 120  # of one trial",
         "search: {trials: 60, time_budget_s: 3600, seed: 0}  # the budget is for everything",
@@ -99,7 +105,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
         f"  num_workers: {_powers(1, min(MAX_WORKERS, cores))}  # of this machine; one core each",
-        f"  batch_size_per_worker: {{low: {least}, high: {most}, log2: true}}",
+        f"  batch_size_per_worker: {{low: {smallest}, high: {largest}, log2: true}}",
         "  optimizer: [adam, radam, lars, lamb]",
         "  learning_rate:",
         "    - {when: {optimizer: [adam, radam, lamb]}, low: 1.0e-4, high: 3.0e-2, log: true}",

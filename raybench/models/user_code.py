@@ -55,13 +55,13 @@ def refuse_hiding_files(folder: Path) -> None:
     Raises:
         UserError: A module in the folder hides such a module; the message names it.
     """
-    needed = (sys.stdlib_module_names - NEVER_IMPORTED) | PACKAGES
+    needed_modules = (sys.stdlib_module_names - NEVER_IMPORTED) | PACKAGES
     for entry in sorted(folder.iterdir()):
         name, suffix = entry.name.partition(".")[::2]
         is_module = f".{suffix}" in all_suffixes() and entry.is_file()
         is_package = not suffix and (entry / "__init__.py").is_file()
         is_harmless = name in sys.builtin_module_names or entry.resolve() == Path(_OURS)
-        if name in needed and (is_module or is_package) and not is_harmless:
+        if name in needed_modules and (is_module or is_package) and not is_harmless:
             raise UserError(
                 f"{clean(entry.name)} in {clean(str(folder))} hides the module {name}, which "
                 "raybench needs; rename it.",
@@ -99,9 +99,9 @@ def user_code_errors(
         if isinstance(error, SystemExit):
             kind = f"sys.exit({error.code!r})"
         place = user_code_place(traceback.extract_tb(error.__traceback__))
-        where = f"{place}: " if place else ""
+        place_text = f"{place}: " if place else ""
         raise UserError(
-            f"{what} ({where}{kind}){advice}.", code, details=traceback.format_exc()
+            f"{what} ({place_text}{kind}){advice}.", code, details=traceback.format_exc()
         ) from error
 
 
@@ -119,13 +119,13 @@ def user_code_place(steps: traceback.StackSummary) -> str:
 
 
 def known_settings(
-    build: Callable[..., Any], taken: int = 0, *, takes_any: bool = True
+    build: Callable[..., Any], num_passed: int = 0, *, takes_any: bool = True
 ) -> dict[str, Any] | None:
     """Return the settings that a constructor or function takes, with their defaults.
 
     Args:
         build: The constructor or function.
-        taken: Number of leading parameters that raybench passes itself.
+        num_passed: Number of leading parameters that raybench passes itself.
         takes_any: Whether `**kwargs` means that any name is allowed. Otherwise, only the named
             parameters are settings.
 
@@ -133,12 +133,14 @@ def known_settings(
         Defaults by name (`inspect.Parameter.empty` for a required setting), or None if any name is
         allowed.
     """
-    parameters = list(inspect.signature(build).parameters.values())[taken:]
+    parameters = list(inspect.signature(build).parameters.values())[num_passed:]
     if takes_any and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     defaults = {
-        parameter.name: parameter.default for parameter in parameters if parameter.kind not in many
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.kind not in variadic
     }
     for (
         parameter
@@ -149,38 +151,42 @@ def known_settings(
 
 
 def check_settings(
-    known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str, *, key: str = "model"
+    defaults: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    source: str,
+    *,
+    key: str = "model",
 ) -> None:
     """Check settings against the parameters of a constructor or function.
 
     Args:
-        known: Result of `known_settings`; the type of a default is the type of the setting.
-        given: The settings.
-        what: Name of the constructor or function in messages.
+        defaults: Result of `known_settings`; the type of a default is the type of the setting.
+        settings: The settings.
+        source: Name of the constructor or function in messages.
         key: Key of the run spec that holds the settings.
 
     Raises:
         UserError: A setting is unknown, is missing, or has another type than its default.
     """
-    if known is None:
+    if defaults is None:
         return
-    for name, value in given.items():
-        if name not in known:
-            nothing = "" if known else "its constructor has no parameters."
-            hint = did_you_mean(name, known, nothing)
+    for name, value in settings.items():
+        if name not in defaults:
+            nothing = "" if defaults else "its constructor has no parameters."
+            hint = did_you_mean(name, defaults, nothing)
             raise UserError(
-                f"{key}.{name}: {what} has no such setting; {hint}", ErrorCode.UNKNOWN_KEY
+                f"{key}.{name}: {source} has no such setting; {hint}", ErrorCode.UNKNOWN_KEY
             )
-        if not _has_type_of(known[name], value):
+        if not _has_type_of(defaults[name], value):
             raise UserError(
-                f"{key}.{name}: {value!r} has another type than the default of {what}, "
-                f"{known[name]!r}.",
+                f"{key}.{name}: {value!r} has another type than the default of {source}, "
+                f"{defaults[name]!r}.",
                 ErrorCode.INVALID_VALUE,
             )
-    for name, default in known.items():
-        if default is inspect.Parameter.empty and name not in given:
+    for name, default in defaults.items():
+        if default is inspect.Parameter.empty and name not in settings:
             raise UserError(
-                f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.",
+                f"{source} needs {key}.{name}: set it under fixed.{key} or space.{key}.",
                 ErrorCode.MISSING,
             )
 
@@ -196,16 +202,16 @@ def _has_type_of(default: Any, value: Any) -> bool:
     return not isinstance(default, str) or isinstance(value, str)
 
 
-def import_user_module(module_name: str, what: str) -> ModuleType:
+def import_user_module(module_name: str, source: str) -> ModuleType:
     """Import a user's module, from the current folder or from anywhere on `sys.path`.
 
     Raises:
-        UserError: The module cannot be imported; `what` is the start of the message.
+        UserError: The module cannot be imported; `source` is the start of the message.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     advice = "; run from the folder that holds it, or correct it"
-    with user_code_errors(f"{what}: module '{module_name}' cannot be imported", advice=advice):
+    with user_code_errors(f"{source}: module '{module_name}' cannot be imported", advice=advice):
         return importlib.import_module(module_name)
 
 
@@ -224,19 +230,19 @@ def import_loop(name: str) -> Callable[[Any], object]:
             ErrorCode.NOT_FOUND,
         )
     module = _import_file(path.resolve(), name)
-    found: Callable[[Any], object] | None = getattr(module, function, None)
-    if isinstance(found, type):
+    loop: Callable[[Any], object] | None = getattr(module, function, None)
+    if isinstance(loop, type):
         raise UserError(
             f"{name}: {function} is a class; write a model as {path.stem}:{function}.",
             ErrorCode.INVALID_VALUE,
         )
-    if not callable(found):
+    if not callable(loop):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise UserError(
             f"{name}: {file} has no function {function}; {did_you_mean(function, functions)}",
             ErrorCode.UNKNOWN_NAME,
         )
-    return found
+    return loop
 
 
 def loop_file(name: str) -> Path | None:
@@ -287,11 +293,14 @@ def _put_first_on_path(folder: Path) -> None:
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
-    other_folders = [other for other in _folders if other != folder]
+    other_folders = [other_folder for other_folder in _folders if other_folder != folder]
     if folder not in _folders:
         _folders.append(folder)
     for key, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
-        for other in other_folders:
-            if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
+        for other_folder in other_folders:
+            if (
+                file.is_relative_to(other_folder)
+                and (folder / file.relative_to(other_folder)).is_file()
+            ):
                 sys.modules.pop(key, None)

@@ -49,10 +49,10 @@ def with_absolute_paths(content: Any) -> Any:
         return [with_absolute_paths(item) for item in content]
     if not isinstance(content, dict):
         return content
-    whole = {key: with_absolute_paths(value) for key, value in content.items()}
-    if isinstance(whole.get("dataset"), dict):
-        whole["dataset"] = _with_absolute_path(whole["dataset"], "path")
-    return _with_absolute_path(whole, "weights")
+    absolute = {key: with_absolute_paths(value) for key, value in content.items()}
+    if isinstance(absolute.get("dataset"), dict):
+        absolute["dataset"] = _with_absolute_path(absolute["dataset"], "path")
+    return _with_absolute_path(absolute, "weights")
 
 
 def _with_absolute_path(content: dict[str, Any], key: str) -> dict[str, Any]:

@@ -98,8 +98,8 @@ def _refuse_too_much(content: Any, source: str) -> None:
     """Raise UserError for too many values or too deep nesting, such as an alias inside itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
-        inside = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [inner for item in inside if not isinstance(item, _PLAIN) for inner in item]
+        containers = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [inner for item in containers if not isinstance(item, _PLAIN) for inner in item]
         count += len(level)
         if count > MAX_NODES:
             raise UserError(
@@ -141,19 +141,19 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def content_of(
-    given: "str | Path | dict[str, Any] | Document", name: str
+    document: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
     """Return the content of a file or document, and its name for error messages.
 
     Args:
-        given: A file, a study's folder (its best.yaml is read), or the content itself.
-        name: Name for error messages if `given` is not a file.
+        document: A file, a study's folder (its best.yaml is read), or the content itself.
+        name: Name for error messages if `document` is not a file.
     """
-    if isinstance(given, Document):
-        return given.model_dump(mode="json", exclude_unset=True), name
-    if isinstance(given, dict):
-        return plain_data(given, name), name
-    path = Path(given)
+    if isinstance(document, Document):
+        return document.model_dump(mode="json", exclude_unset=True), name
+    if isinstance(document, dict):
+        return plain_data(document, name), name
+    path = Path(document)
     path = best if (best := path / "best.yaml").is_file() else path
     return read_mapping(path), str(path)
 
@@ -206,13 +206,13 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = min(
+        detail = min(
             error.errors(),
-            key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "float_type"),
+            key=lambda item: (item["type"] != "extra_forbidden", item["type"] == "float_type"),
         )
-        if isinstance(problem := first.get("ctx", {}).get("error"), UserError):
+        if isinstance(problem := detail.get("ctx", {}).get("error"), UserError):
             raise problem from None
-        raise _refusal(first, model, source) from None
+        raise _refusal(detail, model, source) from None
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
@@ -266,11 +266,14 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
         return UserError(f"{source}: unknown key '{key}'; {hint}", ErrorCode.UNKNOWN_KEY)
     if detail["type"] == "missing":
         return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
-    shown = "" if isinstance(detail["input"], dict) else f" (found {detail['input']!r:.80})"
+    found_text = "" if isinstance(detail["input"], dict) else f" (found {detail['input']!r:.80})"
     where = f"{source}: '{key}'" if key else source
     # raybench's validators raise PydanticCustomError with an ErrorCode as its type.
-    code = next((known for known in ErrorCode if known == detail["type"]), ErrorCode.INVALID_VALUE)
-    return UserError(f"{where}: {problem_of(detail)}{shown}.", code)
+    code = next(
+        (known_code for known_code in ErrorCode if known_code == detail["type"]),
+        ErrorCode.INVALID_VALUE,
+    )
+    return UserError(f"{where}: {problem_of(detail)}{found_text}.", code)
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
@@ -325,14 +328,14 @@ def sections_first(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     def is_section(key: str) -> bool:
         return any(other.startswith(f"{key}.") for other in settings)
 
-    return sorted(settings.items(), key=lambda one: not is_section(one[0]))
+    return sorted(settings.items(), key=lambda item: not is_section(item[0]))
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
     """Return a copy of `content` in which a dotted key has this value."""
     result = copy.deepcopy(content)
     target = result
-    *parents, last = key.split(".")
+    *parents, last_part = key.split(".")
     for parent in parents:
         if parent == "dataset" and isinstance(target.get(parent), str):
             target[parent] = {"name": target[parent]}  # `dataset: mnist` is short for its name
@@ -341,5 +344,5 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
             raise UserError(
                 f"{source}: '{parent}' is a single value and has no keys.", ErrorCode.UNKNOWN_KEY
             )
-    target[last] = value
+    target[last_part] = value
     return result

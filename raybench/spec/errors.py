@@ -144,13 +144,13 @@ class StudyError(Exception):
     """
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(name: object, names: Iterable[str], otherwise: str = "") -> str:
     """Return the end of a sentence about an unknown name.
 
     The sentence suggests the closest known name, ignoring case. If none is close, `otherwise` is
     returned or, by default, all known names are listed.
     """
-    by_lower = {word.lower(): word for word in known}
+    by_lower = {word.lower(): word for word in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     if close:
         return f"did you mean '{by_lower[close[0]]}'?"

@@ -122,8 +122,8 @@ class Metric:
 
     def best(self, values: Iterable[float]) -> float | None:
         """Return the best value, ignoring NaN; None if no value is left."""
-        known = [value for value in values if not math.isnan(value)]
-        return (max if self.direction == "max" else min)(known, default=None)
+        numbers = [value for value in values if not math.isnan(value)]
+        return (max if self.direction == "max" else min)(numbers, default=None)
 
     @property
     def axis_words(self) -> str:
@@ -210,19 +210,19 @@ def find_metric(
         return custom
     name = DEFAULTS[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
     if name not in METRICS:
-        known = [*METRICS, *OTHER_METRIC_NAMES, *([custom.name] if custom else [])]
+        names = [*METRICS, *OTHER_METRIC_NAMES, *([custom.name] if custom else [])]
         raise UserError(
-            f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}",
+            f"objective.metric: unknown metric '{name}'; {did_you_mean(name, names)}",
             ErrorCode.UNKNOWN_NAME,
         )
-    found = METRICS[name]
-    if task not in found.tasks:
+    metric = METRICS[name]
+    if task not in metric.tasks:
         fitting = ", ".join(metric.name for metric in METRICS.values() if task in metric.tasks)
         raise UserError(
             f"objective.metric: {name} is not for {task.replace('_', ' ')}; use one of {fitting}.",
             ErrorCode.CONFLICT,
         )
-    return found
+    return metric
 
 
 def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:

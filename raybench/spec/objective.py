@@ -21,15 +21,15 @@ TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
 
 
-def _kind(given: object) -> object:
-    if given == "accuracy_per_second":
+def _kind(value: object) -> object:
+    if value == "accuracy_per_second":
         raise ValueError(
             "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
             f"200 s; use {TIME} with a target, or {BUDGET}"
         )
-    if given not in (TIME, BUDGET):
+    if value not in (TIME, BUDGET):
         raise ValueError(f"must be {TIME} or {BUDGET}")
-    return given
+    return value
 
 
 class Objective(Document):
@@ -235,8 +235,8 @@ class StopRule:
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
         timed = zip(self._seconds, self._values, strict=True)
-        within = [value for seconds, value in timed if seconds <= self._objective.max_train_seconds]
-        return self._metric.best(within[-1:])
+        values = [value for seconds, value in timed if seconds <= self._objective.max_train_seconds]
+        return self._metric.best(values[-1:])
 
 
 MISS_WEIGHT = 2.0
@@ -299,11 +299,11 @@ class Baseline:
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
         """Return the best metric that chance alone may reach (`errors`: standard errors z above the
         baseline); None if unknown."""
-        known = [] if self.error is None else [errors * self.error]
-        known += [] if self.square is None else [errors**2 * self.square]
-        if not known:
+        margins = [] if self.error is None else [errors * self.error]
+        margins += [] if self.square is None else [errors**2 * self.square]
+        if not margins:
             return None
-        value = (self.value if self.level is None else self.level) + metric.sign * min(known)
+        value = (self.value if self.level is None else self.level) + metric.sign * min(margins)
         return min(max(value, 0.0), 1.0) if metric.is_share else value
 
     def document(self) -> dict[str, Any]:

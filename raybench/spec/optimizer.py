@@ -74,11 +74,11 @@ def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]
             f"optimizer_options require a library's class, such as torch:SGD; the settings of "
             f"{optimizer} are keys of the run: {', '.join(DEFAULTS[optimizer])}, weight_decay"
         )
-    wanted = FRAMEWORK_OF[optimizer.partition(":")[0]]
-    if wanted != framework:
+    required = FRAMEWORK_OF[optimizer.partition(":")[0]]
+    if required != framework:
         return (
-            f"optimizer {optimizer} requires framework {wanted}; set framework: {wanted}, or an "
-            f"optimizer of both frameworks: {', '.join(OPTIMIZERS)}"
+            f"optimizer {optimizer} requires framework {required}; set framework: {required}, or "
+            f"an optimizer of both frameworks: {', '.join(OPTIMIZERS)}"
         )
     for name in options:
         if name in KEY_OF:

@@ -125,10 +125,10 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
             "command: is empty; write it as python train.py --lr {learning_rate}.",
             ErrorCode.COMMAND,
         )
-    placed = []
+    arguments = []
     for word in words:
         if option := OPTION.fullmatch(word):
-            placed += _option(option[1], option[2], _value(values, option[3]))
+            arguments += _option(option[1], option[2], _value(values, option[3]))
         elif "{-" in word:
             raise UserError(
                 f"command: {word} is not a valid option; write it as a separate word without "
@@ -136,8 +136,8 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
                 ErrorCode.COMMAND,
             )
         else:
-            placed.append(PLACE.sub(lambda match: _text(_value(values, match[1])), word))
-    return placed
+            arguments.append(PLACE.sub(lambda match: _text(_value(values, match[1])), word))
+    return arguments
 
 
 def _option(name: str, otherwise: str | None, value: Any) -> list[str]:

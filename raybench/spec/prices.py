@@ -39,9 +39,9 @@ class MachinePrice(Document):
     """Seconds from ordering a machine until workers can start on it; they are billed too."""
 
 
-def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
+def read_prices(prices: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
     """Return the machines by name, from a file or from its content."""
-    content, source = content_of(given, "prices")
+    content, source = content_of(prices, "prices")
     if not content:
         raise UserError(
             f"{source}: lists no machines; add one, such as p4d: {{workers: 8, price: 33}}.",

@@ -79,8 +79,8 @@ class Placement:
     @property
     def in_one_process(self) -> "Placement":
         """Copy in which one process holds all replicas, instead of one worker per replica."""
-        whole = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
-        return replace(whole, num_workers=1, replicas_per_process=self.num_workers)
+        placement = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
+        return replace(placement, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def group(self) -> "Placement":
@@ -106,9 +106,9 @@ class Placement:
     def num_fitting(self, cpus: float, gpus: float) -> int:
         """Return how many of the workers fit on a node with these free CPU cores and GPUs."""
         fitting = float(self.num_workers)
-        for free, each in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
-            if each:
-                fitting = min(fitting, free / each)
+        for free, per_worker in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
+            if per_worker:
+                fitting = min(fitting, free / per_worker)
         return max(0, int(fitting + ROUNDING))
 
 
@@ -369,12 +369,12 @@ class RunSpec(Document):
         """Return a copy in which momentum, beta2 and epsilon are None if they have the optimizer's
         defaults."""
         defaults = DEFAULTS.get(self.optimizer, {})
-        same = [
+        default_keys = [
             key
             for key in OPTIMIZER_DEFAULT_KEYS
             if key in defaults and getattr(self, key) == defaults[key]
         ]
-        return self.model_copy(update=dict.fromkeys(same))
+        return self.model_copy(update=dict.fromkeys(default_keys))
 
 
 def _problems(spec: RunSpec) -> Iterator[str]:
@@ -405,9 +405,9 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
     if spec.strategy == "single_process":
         for key in NOT_IN_ONE_PROCESS:
             if (value := getattr(spec, key)) != RunSpec.model_fields[key].default:
-                shown = str(value).lower() if isinstance(value, bool) else value
+                value_text = str(value).lower() if isinstance(value, bool) else value
                 yield (
-                    f"{key}: {shown} is not supported with strategy: single_process; leave it "
+                    f"{key}: {value_text} is not supported with strategy: single_process; leave it "
                     "out, or set strategy: distributed"
                 )
         if spec.framework == "torch" and spec.num_workers > 1 and not spec.gpus_per_worker:
@@ -422,10 +422,10 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
             "or none"
         )
     if spec.compile != "none" and not is_own_loop(spec.workload):
-        if spec.compile not in (known := COMPILES.get(spec.framework, ())):
+        if spec.compile not in (modes := COMPILES.get(spec.framework, ())):
             yield (
                 f"compile: {spec.compile} is not supported by {spec.framework}; set it to one of "
-                f"{', '.join(['none', *known])}"
+                f"{', '.join(['none', *modes])}"
             )
         if spec.compile in CUDA_GRAPHS and spec.gpus_per_worker and spec.accumulate > 1:
             yield (

@@ -120,8 +120,8 @@ class ScalingStudy(Document):
         """Return the study reduced to run specs with these worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
-        kept = [cell for cell in self.cells if self._count(cell) in num_workers]
-        return self.model_copy(update={"cells": kept})
+        cells = [cell for cell in self.cells if self._count(cell) in num_workers]
+        return self.model_copy(update={"cells": cells})
 
     def _count(self, cell: WrittenCell) -> int:
         return int(cell.changes.get("num_workers", self.base.num_workers))
@@ -187,8 +187,8 @@ def _grid(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]
 
 def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
     content = study.base.document()
-    words = ", ".join(f"{key} {value}" for key, value in changes.items())
-    where = f"{source}, cell {words}"
+    changes_text = ", ".join(f"{key} {value}" for key, value in changes.items())
+    where = f"{source}, cell {changes_text}"
     for key, value in (changes | ALWAYS).items():
         content = with_key(content, key, value, where)
     objective = content["objective"]
@@ -201,8 +201,8 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
     """Return a run spec with the global batch size `batch`; raise UserError if no batch size per
     worker gives this size."""
-    per_worker, left = divmod(batch, spec.num_workers * spec.accumulate)
-    if left or not per_worker:
+    per_worker, remainder = divmod(batch, spec.num_workers * spec.accumulate)
+    if remainder or not per_worker:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
         multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
         raise UserError(
@@ -232,22 +232,23 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
     Raises:
         UserError: A key is unknown or cannot be set, or axes or cells set a parent of the key.
     """
-    known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
+    known_keys = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
-        first, _, axis = key.partition(".")
-        if first == "axes" and axis:  # the rest is a single key of `axes`, such as dataset.limit
+        section, _, axis = key.partition(".")
+        if section == "axes" and axis:  # the rest is a single key of `axes`, such as dataset.limit
             content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
             continue
-        if first not in known:
+        if section not in known_keys:
             raise UserError(
-                f"--set {key}: unknown key; {did_you_mean(first, known)}", ErrorCode.UNKNOWN_KEY
+                f"--set {key}: unknown key; {did_you_mean(section, known_keys)}",
+                ErrorCode.UNKNOWN_KEY,
             )
-        is_of_base = first not in ScalingStudy.model_fields
+        is_of_base = section not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
         if key.partition(".")[0] == "base":
-            whole = value if key == "base" and isinstance(value, dict) else {}
-            for name, setting in (whole or {key.removeprefix("base."): value}).items():
+            base_settings = value if key == "base" and isinstance(value, dict) else {}
+            for name, setting in (base_settings or {key.removeprefix("base."): value}).items():
                 content = _without_changes(content, str(name), setting)
         content = with_key(content, key, value, f"--set {key}")
     return content
@@ -273,13 +274,13 @@ def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str,
     if isinstance(axes, dict):
         content = content | {"axes": _without_key(axes, key)}
     if isinstance(cells, list):
-        kept = [
+        cells_left = [
             cell | {"changes": _without_key(cell["changes"], key)}
             if isinstance(cell, dict) and isinstance(cell.get("changes"), dict)
             else cell  # invalid; validation reports the problem
             for cell in cells
         ]
-        content = content | {"cells": kept}
+        content = content | {"cells": cells_left}
     return content
 
 

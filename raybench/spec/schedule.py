@@ -36,10 +36,10 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
     The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers:
     `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
     """
-    whole = math.floor(epoch)
-    if whole < RAMP_EPOCHS:
-        return RAMP_START + (peak - RAMP_START) * whole / RAMP_EPOCHS
-    return RAMP_START + (peak - RAMP_START) * float(RAMP_DECAY ** (whole - RAMP_EPOCHS))
+    full_epochs = math.floor(epoch)
+    if full_epochs < RAMP_EPOCHS:
+        return RAMP_START + (peak - RAMP_START) * full_epochs / RAMP_EPOCHS
+    return RAMP_START + (peak - RAMP_START) * float(RAMP_DECAY ** (full_epochs - RAMP_EPOCHS))
 
 
 def one_cycle(progress: float, *, final: float) -> float:

@@ -93,10 +93,10 @@ class Cases:
         for case in self.cases:
             if case.holds(values):
                 return case
-        known = known_values({}, values)
+        key_values = known_values({}, values)
         raise ValueError(
             "no case holds for "
-            + ", ".join(f"{key}={short(known.get(key))}" for key in self.keys())
+            + ", ".join(f"{key}={short(key_values.get(key))}" for key in self.keys())
         )
 
     def keys(self) -> set[str]:
@@ -121,14 +121,14 @@ def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
     return value in values
 
 
-def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any]) -> bool:
+def lies_in(key: str, dimension: "Dimension", value: Any, values: dict[str, Any]) -> bool:
     """Return whether a value lies in the dimension of its key.
 
-    `known` has the values of all keys (see `known_values`), which decide between cases.
+    `values` has the values of all keys (see `known_values`), which decide between cases.
     """
     if isinstance(dimension, Cases):
-        cases = [case for case in dimension.cases if case.holds(known)]
-        return any(lies_in(key, case.dimension, value, known) for case in cases)
+        cases = [case for case in dimension.cases if case.holds(values)]
+        return any(lies_in(key, case.dimension, value, values) for case in cases)
     if isinstance(dimension, Range):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and bool(dimension.low <= value <= dimension.high)
@@ -165,13 +165,15 @@ def combinations(
 
     A range contributes only its bounds; a key that is not searched, its fixed or default value.
     """
-    wanted = set(keys)
+    used_keys = set(keys)
     for key in reversed(space):  # a dimension only depends on keys above it
         dimension = space[key]
-        if key in wanted and isinstance(dimension, Cases):
-            wanted |= dimension.keys()
-    given = {key: value for key, value in known_values(fixed, {}).items() if key in wanted}
-    yield from _combine(space, [key for key in space if key in wanted], given)
+        if key in used_keys and isinstance(dimension, Cases):
+            used_keys |= dimension.keys()
+    fixed_values = {
+        key: value for key, value in known_values(fixed, {}).items() if key in used_keys
+    }
+    yield from _combine(space, [key for key in space if key in used_keys], fixed_values)
 
 
 def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -192,19 +194,23 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
     total = 0
     for chosen in combinations(space, fixed or {}, conditions):
         # Keys in conditions have one value here; multiply the numbers of values of all other keys.
-        rest = [resolve(dimension, chosen) for key, dimension in space.items() if key not in chosen]
-        if any(isinstance(dimension, Range) and not dimension.is_integer for dimension in rest):
+        dimensions = [
+            resolve(dimension, chosen) for key, dimension in space.items() if key not in chosen
+        ]
+        if any(
+            isinstance(dimension, Range) and not dimension.is_integer for dimension in dimensions
+        ):
             return None
-        total += math.prod(len(every_value(dimension)) for dimension in rest)
+        total += math.prod(len(every_value(dimension)) for dimension in dimensions)
     return total
 
 
-def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
+def resolve(dimension: Dimension, values: dict[str, Any]) -> Simple:
     """Return a dimension without cases: itself, or that of the case that applies.
 
-    `known` has the values of all keys (see `known_values`).
+    `values` has the values of all keys (see `known_values`).
     """
-    return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
+    return dimension.choose(values).dimension if isinstance(dimension, Cases) else dimension
 
 
 NEAR = 0.05
@@ -217,18 +223,20 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     None otherwise, and for lists. A lower bound of 0 (1 for integers and powers of two) does not
     count as an end.
     """
-    known = {name: getattr(spec, name) for name in SEARCHABLE}
-    known |= flat({name: getattr(spec, name) for name in OPEN})
-    simple, value = resolve(dimension, known), value_of(spec, key)
+    values = {name: getattr(spec, name) for name in SEARCHABLE}
+    values |= flat({name: getattr(spec, name) for name in OPEN})
+    simple, value = resolve(dimension, values), value_of(spec, key)
     if not isinstance(simple, Range | Powers) or simple.high <= simple.low or value is None:
         return None
     is_log = isinstance(simple, Powers) or simple.log
-    low, high, at = (math.log(end) if is_log else end for end in (simple.low, simple.high, value))
-    place = (at - low) / (high - low)
+    low, high, position = (
+        math.log(bound) if is_log else bound for bound in (simple.low, simple.high, value)
+    )
+    place = (position - low) / (high - low)
     if place >= 1 - NEAR:
         return "upper"
-    least = 1 if isinstance(simple, Powers) or simple.is_integer else 0
-    return "lower" if place <= NEAR and simple.low > least else None
+    smallest = 1 if isinstance(simple, Powers) or simple.is_integer else 0
+    return "lower" if place <= NEAR and simple.low > smallest else None
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
@@ -308,16 +316,17 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
         )
     cases = []
     for item in content:
-        when, rest = item["when"], {name: value for name, value in item.items() if name != "when"}
+        when = item["when"]
+        case = {name: value for name, value in item.items() if name != "when"}
         if not isinstance(when, dict) or not when:
             raise UserError(
                 f"{where}: 'when' must name a key and its values, as optimizer: [adam].",
                 ErrorCode.INVALID_VALUE,
             )
-        simple = rest["values"] if set(rest) == {"values"} else rest
+        simple = case["values"] if set(case) == {"values"} else case
         conditions = tuple(
-            (other, tuple(allowed) if isinstance(allowed, list) else (allowed,))
-            for other, allowed in when.items()
+            (name, tuple(allowed) if isinstance(allowed, list) else (allowed,))
+            for name, allowed in when.items()
         )
         cases.append(Case(conditions, _parse_simple(simple, key, where, source)))
     return Cases(tuple(cases))
@@ -383,20 +392,24 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
 
 def _are_whole(low: float, high: float, where: str) -> bool:
     """Return whether both bounds are integers; raise UserError for an ambiguous 1 and 8.0."""
-    whole = [isinstance(end, int) for end in (low, high)]
-    if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
+    are_integers = [isinstance(bound, int) for bound in (low, high)]
+    if (
+        any(are_integers)
+        and not all(are_integers)
+        and all(float(bound).is_integer() for bound in (low, high))
+    ):
         raise UserError(
             f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
             f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
             ErrorCode.INVALID_VALUE,
         )
-    return all(whole)
+    return all(are_integers)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     """Return all types inside an annotation such as `Annotated[int, ...] | None`."""
     inner = get_args(annotation)
-    return tuple(part for item in inner for part in (item, *_members(item)))
+    return tuple(member for item in inner for member in (item, *_members(item)))
 
 
 def _check_conditions(
@@ -405,33 +418,33 @@ def _check_conditions(
     """Raise UserError for a condition with an invalid key or value, and for a combination of values
     to which no case or several cases apply."""
     for case in dimension.cases:
-        for other, allowed in case.when:
-            if not is_searchable(other):
-                hint = did_you_mean(other, SEARCHABLE)
+        for key, allowed in case.when:
+            if not is_searchable(key):
+                hint = did_you_mean(key, SEARCHABLE)
                 raise UserError(
-                    f"{where}: unknown key '{other}' in 'when'; {hint}", ErrorCode.UNKNOWN_KEY
+                    f"{where}: unknown key '{key}' in 'when'; {hint}", ErrorCode.UNKNOWN_KEY
                 )
-            if other in raw and other not in space:
+            if key in raw and key not in space:
                 raise UserError(
-                    f"{where}: depends on '{other}', which must stand above it in the space.",
+                    f"{where}: depends on '{key}', which must stand above it in the space.",
                     ErrorCode.CONFLICT,
                 )
-            if _has_range(space.get(other)):
+            if _has_range(space.get(key)):
                 raise UserError(
-                    f"{where}: depends on '{other}', which is a range and not a list.",
+                    f"{where}: depends on '{key}', which is a range and not a list.",
                     ErrorCode.CONFLICT,
                 )
             for value in allowed:
-                validate_key(RunSpec, other, value, f"{where} when")
+                validate_key(RunSpec, key, value, f"{where} when")
     for values in combinations(space, fixed, dimension.keys()):
         holding = [case for case in dimension.cases if case.holds(values)]
         if len(holding) != 1:
-            shown = ", ".join(
+            values_text = ", ".join(
                 f"{name}: {short(values.get(name))}" for name in sorted(dimension.keys())
             )
             number = "no case" if not holding else f"{len(holding)} cases"
             raise UserError(
-                f"{where}: {number} for {shown}; give it exactly one.", ErrorCode.CONFLICT
+                f"{where}: {number} for {values_text}; give it exactly one.", ErrorCode.CONFLICT
             )
 
 
@@ -459,19 +472,23 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
     are the keys found so far; the function calls itself when it finds more.
     """
     for values in combinations(space, fixed, keys):
-        known, problem = known_values(fixed, values), ""
+        run_values, problem = known_values(fixed, values), ""
         _Watched.seen.clear()
         try:
-            _Watched.model_validate(nested(known))
+            _Watched.model_validate(nested(run_values))
         except ValidationError as error:
             problem = problem_of(error.errors()[0])
-        seen = list(dict.fromkeys(_Watched.seen))
-        more = [key for key in space if key not in keys and key.partition(".")[0] in seen]
-        if more:
-            return _check_together(space, fixed, [*keys, *more], source)
+        keys_read = list(dict.fromkeys(_Watched.seen))
+        further_keys = [
+            key for key in space if key not in keys and key.partition(".")[0] in keys_read
+        ]
+        if further_keys:
+            return _check_together(space, fixed, [*keys, *further_keys], source)
         if problem and not keys:
             raise UserError(f"{source}: fixed: {problem}.", ErrorCode.CONFLICT)
         if problem:
-            shown = ", ".join(f"{key}: {short(known[key])}" for key in seen if key in known)
-            raise UserError(f"{source}: 'space': {shown}: {problem}.", ErrorCode.CONFLICT)
+            values_text = ", ".join(
+                f"{key}: {short(run_values[key])}" for key in keys_read if key in run_values
+            )
+            raise UserError(f"{source}: 'space': {values_text}: {problem}.", ErrorCode.CONFLICT)
     return None

@@ -156,17 +156,17 @@ def target_of(study: Mapping[str, Any]) -> float | None:
 
 
 def load_content(
-    given: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
+    space: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the content of a search-space file with `settings` applied; it is not validated yet.
 
-    `given` is a file (a search space, or the `study.yaml` of a results folder), the content of
+    `space` is a file (a search space, or the `study.yaml` of a results folder), the content of
     such a file, or a study.
     """
-    content, source = content_of(given, "space")
-    whole = content if isinstance(given, StudySpec) else content.get("study")
-    if isinstance(whole, dict):
-        content = as_written(validate(StudySpec, whole, source).document())
+    content, source = content_of(space, "space")
+    study = content if isinstance(space, StudySpec) else content.get("study")
+    if isinstance(study, dict):
+        content = as_written(validate(StudySpec, study, source).document())
     return apply_settings_to_study(content, settings)
 
 
@@ -174,8 +174,8 @@ def as_written(study: dict[str, Any]) -> dict[str, Any]:
     """Return a study's plain data as in its search-space file: keys that reference runs (before the
     search) set are `auto` or left out."""
     auto, objective = study["auto"], study["objective"]
-    written = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
-    return written | {
+    content = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
+    return content | {
         "objective": objective | {key: AUTO for key in auto if key in objective},
         "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
     }
@@ -221,8 +221,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key, value in study.fixed.items():  # parse_space checks combinations of keys
         validate_key(RunSpec, key, value, f"{source}: fixed")
     space = parse_space(study.space, named, source)
-    for number, given in enumerate(study.search.first):
-        _check_first(given, f"{source}: 'search.first.{number}'")
+    for number, configuration in enumerate(study.search.first):
+        _check_first(configuration, f"{source}: 'search.first.{number}'")
     for optimizer in values_of("optimizer", space, study.fixed):
         if is_library_class(optimizer) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
@@ -233,10 +233,10 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     return study, space
 
 
-def _check_first(given: dict[str, Any], where: str) -> None:
+def _check_first(configuration: dict[str, Any], where: str) -> None:
     """Raise UserError if a configuration of `search.first` has an invalid value, an unknown key, or
     a key that the study sets for all runs."""
-    for key, value in flat(given).items():
+    for key, value in flat(configuration).items():
         if key in (*COMMON, "seed"):
             raise UserError(
                 f"{where}: '{key}' is set by the study for all runs; leave it out.",
@@ -253,7 +253,7 @@ def _check_first(given: dict[str, Any], where: str) -> None:
 def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return a study's content with the keys that the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
-    is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
+    is_named = any("framework" in (content.get(section) or {}) for section in ("space", "fixed"))
     framework = framework_of(str(workload))
     if framework is not None and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": framework} | fixed}
@@ -275,7 +275,7 @@ def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
                 ErrorCode.CONFLICT,
             )
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
-    is_named = any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed"))
+    is_named = any(EVAL_INTERVAL in (content.get(section) or ()) for section in ("space", "fixed"))
     if not is_named and not is_own_loop(content.get("workload", "")):
         auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
@@ -287,8 +287,8 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
     `optimizer: lamb` moves `optimizer` from the space to the fixed keys; `space.optimizer:
     [lamb, lars]` moves it from the fixed keys to the space.
     """
-    for given, value in sections_first(settings):
-        key = given
+    for name, value in sections_first(settings):
+        key = name
         if key == "seed":
             key = "search.seed"
         elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):
@@ -296,18 +296,18 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
             key = f"fixed.{key}"
         elif key.startswith("space."):
             content = _without_key(content, "fixed", key.removeprefix("space."))
-        elif key not in StudySpec.model_fields and (whole := _full_key(key)):
+        elif key not in StudySpec.model_fields and (full_key := _full_key(key)):
             raise UserError(
-                f"--set {given}: unknown key '{key}'; did you mean '{whole}'?",
+                f"--set {name}: unknown key '{key}'; did you mean '{full_key}'?",
                 ErrorCode.UNKNOWN_KEY,
             )
         elif (top := key.partition(".")[0]) not in StudySpec.model_fields:
             if (problem := removed(f"key {top}")) is not None:
-                raise UserError(f"--set {given}: '{top}' {problem}.", ErrorCode.REMOVED)
-            known = {*StudySpec.model_fields, *RunSpec.model_fields} - {"auto", "is_set"}
-            hint = did_you_mean(top, sorted(known), "docs/keys.md lists the keys.")
-            raise UserError(f"--set {given}: unknown key '{top}'; {hint}", ErrorCode.UNKNOWN_KEY)
-        content = with_key(content, key, value, f"--set {given}")
+                raise UserError(f"--set {name}: '{top}' {problem}.", ErrorCode.REMOVED)
+            known_keys = {*StudySpec.model_fields, *RunSpec.model_fields} - {"auto", "is_set"}
+            hint = did_you_mean(top, sorted(known_keys), "docs/keys.md lists the keys.")
+            raise UserError(f"--set {name}: unknown key '{top}'; {hint}", ErrorCode.UNKNOWN_KEY)
+        content = with_key(content, key, value, f"--set {name}")
     return content
 
 
@@ -321,9 +321,9 @@ def _full_key(key: str) -> str | None:
     return None
 
 
-def _without_key(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
-    entries = content.get(part)
+def _without_key(content: dict[str, Any], section: str, key: str) -> dict[str, Any]:
+    entries = content.get(section)
     if not isinstance(entries, dict):
         return content
-    kept = {name: item for name, item in flat(entries).items() if name != key}
-    return content | {part: kept if part == "space" else nested(kept)}
+    remaining = {name: item for name, item in flat(entries).items() if name != key}
+    return content | {section: remaining if section == "space" else nested(remaining)}

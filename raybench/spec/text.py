@@ -138,10 +138,10 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     values = secret_values(environment)
     hidden, follows_flag = [], False
     for argument in arguments:
-        shown = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
-        match = KEY.search(shown)
+        visible = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
+        match = KEY.search(visible)
         # Hide the rest of the argument: a secret may hold any character.
-        hidden.append(shown if match is None else shown[: match.end()] + HIDDEN)
+        hidden.append(visible if match is None else visible[: match.end()] + HIDDEN)
         is_flag = argument.startswith("-") and "=" not in argument
         follows_flag = is_flag and KEY.search(f"{argument}=x") is not None
     return hidden

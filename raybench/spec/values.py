@@ -72,22 +72,22 @@ def short(value: object) -> str:
     `random_crop(padding=8)`.
     """
     if isinstance(value, BaseModel):
-        given = value.model_dump(exclude_defaults=True)
-        kind = given.pop("kind", "")
-        settings = ",".join(f"{k}={v}" for k, v in given.items())
+        fields = value.model_dump(exclude_defaults=True)
+        kind = fields.pop("kind", "")
+        settings = ",".join(f"{key}={item}" for key, item in fields.items())
         return f"{kind}({settings})" if kind and settings else str(kind or settings)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(short, value))}]"
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{key}:{short(item)}' for key, item in value.items())}}}"
     if isinstance(value, float):
-        return _shown_number(value)
+        return _number_text(value)
     if isinstance(value, str):
         return value if _is_word(value) else repr(value)
     return json.dumps(value)
 
 
-def _shown_number(value: float) -> str:
+def _number_text(value: float) -> str:
     text = f"{value:.3g}"
     if float(four := f"{value:.4g}") == value:
         text = four
@@ -102,8 +102,8 @@ def _is_word(text: str) -> bool:
         return False
     if text.lower() in _WORDS:
         return False
-    for read in (float, lambda one: int(one, 0)):
+    for convert in (float, lambda digits: int(digits, 0)):
         with contextlib.suppress(ValueError):
-            read(text)
+            convert(text)
             return False
     return True

@@ -95,10 +95,13 @@ class RunState:
             return
         ours, theirs = flat_keys(spec.document()), flat_keys(self.spec)
         keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
-        shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
+        differences = ", ".join(
+            f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3]
+        )
         raise UserError(
-            f"{source}: belongs to another run ({shown or 'another version of the same keys'}); "
-            "remove it to start this run again, or use another folder.",
+            f"{source}: belongs to another run "
+            f"({differences or 'another version of the same keys'}); remove it to start this "
+            "run again, or use another folder.",
             ErrorCode.INVALID_WEIGHTS,
         )
 
@@ -230,8 +233,8 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
         key = ".".join(map(str, detail["loc"]))
         raise DamagedCheckpointError(source, f"'{key}' {problem_of(detail)}") from None
     state = saved.state
-    found = [evaluation.index for evaluation in state.evaluations]
-    if not found or found != list(range(len(found))):
+    indices = [evaluation.index for evaluation in state.evaluations]
+    if not indices or indices != list(range(len(indices))):
         raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
     if not {"train", "input"} <= state.ledger.keys():
         raise DamagedCheckpointError(source, "its ledger has no train seconds")

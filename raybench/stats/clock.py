@@ -51,7 +51,9 @@ class CpuUse(NamedTuple):
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
         """Return the usage since an earlier reading."""
-        return CpuUse(*(now - then for now, then in zip(self, earlier, strict=True)))
+        return CpuUse(
+            *(later - earlier_value for later, earlier_value in zip(self, earlier, strict=True))
+        )
 
     def plus(self, other: "CpuUse") -> "CpuUse":
         """Return the sum of two usage records."""
@@ -68,8 +70,8 @@ class CpuUse(NamedTuple):
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
         at_once = max(1.0, (self.own + self.delayed) / max(seconds, 1e-9))
-        left = max(0.0, seconds - self.own / at_once)
-        return min(left, by_others / at_once + max(0.0, self.taken))
+        unused_s = max(0.0, seconds - self.own / at_once)
+        return min(unused_s, by_others / at_once + max(0.0, self.taken))
 
 
 def cpu_use() -> CpuUse:
@@ -77,8 +79,8 @@ def cpu_use() -> CpuUse:
 
     Outside Linux, and in containers that renumber cores or hide the quota, only `own` is measured.
     """
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    own_s = used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    own_s = usage.ru_utime + usage.ru_stime
     if not Path("/proc/self/schedstat").exists():
         return CpuUse(own_s)
     delayed = 0
@@ -93,12 +95,14 @@ def cpu_use() -> CpuUse:
         throttled_s = _throttled_s()
     except OSError:
         return CpuUse(own_s)
-    known = [line[1:9] for line in lines if line[0] in cores]
-    if len(known) < len(cores):  # LXC numbers its cores from 0, but the affinity is the host's
+    ticks_by_core = [line[1:9] for line in lines if line[0] in cores]
+    if len(ticks_by_core) < len(
+        cores
+    ):  # LXC numbers its cores from 0, but the affinity is the host's
         return CpuUse(own_s)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")
-        for column in zip(*(map(int, ticks) for ticks in known), strict=True)
+        for column in zip(*(map(int, ticks) for ticks in ticks_by_core), strict=True)
     )
     busy = user + nice + system + irq + softirq
     return CpuUse(own_s, delayed / 1e9, busy, stolen / len(cores) + throttled_s)
@@ -122,9 +126,9 @@ def _throttled_s() -> float:
     """
     if (file := _cpu_stat_file()) is None:
         return 0.0
-    words = file.read_text().split()
-    named = dict(zip(words[::2], words[1::2], strict=False))
-    all_s = int(named.get("throttled_usec", 0)) / 1e6 + int(named.get("throttled_time", 0)) / 1e9
+    fields = file.read_text().split()
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
+    all_s = int(values.get("throttled_usec", 0)) / 1e6 + int(values.get("throttled_time", 0)) / 1e9
     names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # cgroup v2 has one file, v1 two
     files = [path for name in names if (path := file.with_name(name)).is_file()]
     quota = " ".join(path.read_text() for path in files).split()
@@ -175,8 +179,8 @@ class Ledger:
             self._before = self._cpu()
         now = self._clock()
         self._seconds[self._phase] += now - self._since
-        left, self._phase, self._since = self._phase, phase, now
-        if left == "train" != phase:
+        ended_phase, self._phase, self._since = self._phase, phase, now
+        if ended_phase == "train" != phase:
             self._used = self._used.plus(self._cpu().minus(self._before))
 
     def move(self, seconds: float, source: str, target: str) -> None:

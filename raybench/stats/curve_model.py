@@ -140,18 +140,20 @@ class Shapes:
         # Before the first evaluation the curve is assumed linear, but no progress is made before
         # the fraction `earliest` of the amount at that evaluation.
         linear = self._levels / max(progress[0], 1e-9)
-        first = share[0] * np.maximum(linear, self._settings.earliest)
+        start = share[0] * np.maximum(linear, self._settings.earliest)
         progress = progress + 1e-9 * np.arange(len(progress))  # np.interp needs increasing values
-        at = np.where(self._levels < progress[0], first, np.interp(self._levels, progress, share))
-        self._logs = np.vstack([self._logs, np.log(at)])[-MOST_SHAPES:]
+        shape = np.where(
+            self._levels < progress[0], start, np.interp(self._levels, progress, share)
+        )
+        self._logs = np.vstack([self._logs, np.log(shape)])[-MOST_SHAPES:]
         self._points = [*self._points, curve.point][-MOST_SHAPES:]
         self.num_added += 1
 
     def progress(self, best: Array) -> Array:
         """Return the progress (0 to 1) of metric values, same shape."""
         length = max(abs(self.target - self.baseline), 1e-12)
-        found: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
-        return found
+        progress: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
+        return progress
 
     def remaining(self, curve: Curve, num_categories: int) -> tuple[float, float]:
         """Return mean and standard deviation of log(amount to the target / amount so far) of a
@@ -171,48 +173,48 @@ class Shapes:
         since = np.searchsorted(progress, progress)  # the first evaluation with the same value
         steps = np.array([-settings.blur, 0.0, settings.blur])
         blurred = np.clip(progress[None, :] + steps[:, None], 0.0, 1.0)
-        at = self._at(blurred)  # [shapes, 3, evaluations]
+        log_shares = self._log_shares(blurred)  # [shapes, 3, evaluations]
         # The present value has not been exceeded yet, which bounds the amount from below.
-        least = logs - at[:, 2]
-        totals = np.maximum(logs[since] - at, least[:, None, :])
+        lower_bounds = logs - log_shares[:, 2]
+        totals = np.maximum(logs[since] - log_shares, lower_bounds[:, None, :])
         is_at_start = progress < settings.blur
-        beyond = settings.beyond * settings.shape_sd * np.sqrt(-at[:, 2])
-        totals[:, :, is_at_start] = (least + beyond)[:, None, is_at_start]
-        share = self._weights(totals[:, 1], at[:, 1], curve.point[:num_categories])[:, None]
+        beyond = settings.beyond * settings.shape_sd * np.sqrt(-log_shares[:, 2])
+        totals[:, :, is_at_start] = (lower_bounds + beyond)[:, None, is_at_start]
+        share = self._weights(totals[:, 1], log_shares[:, 1], curve.point[:num_categories])[:, None]
         share = share * np.array([0.25, 0.5, 0.25])
         total = float((share * totals[:, :, -1]).sum())
         spread = float((share * (totals[:, :, -1] - total) ** 2).sum())
-        left = max(total - float(logs[-1]), 0.0)
-        return left, math.sqrt(settings.shape_sd**2 * left + spread)
+        remaining = max(total - float(logs[-1]), 0.0)
+        return remaining, math.sqrt(settings.shape_sd**2 * remaining + spread)
 
-    def _weights(self, totals: Array, at: Array, categories: Array) -> Array:
+    def _weights(self, totals: Array, log_shares: Array, categories: Array) -> Array:
         """Return the weights of the shapes, which sum to 1, shape [shapes].
 
         Args:
             totals: Predicted log amount to the target after each evaluation, shape
                 [shapes, evaluations].
-            at: Log fraction of that amount at each evaluation, same shape.
+            log_shares: Log fraction of that amount at each evaluation, same shape.
             categories: Categories of the curve, shape [categories].
         """
         settings = self._settings
-        far = np.maximum(np.diff(at, axis=1), 0.0)
+        far = np.maximum(np.diff(log_shares, axis=1), 0.0)
         variances = settings.shape_sd**2 * far + settings.floor**2
         misfits = np.minimum(np.diff(totals, axis=1) ** 2 / variances, settings.most_misfit)
         misfit = (misfits + np.log(variances)).sum(axis=1)
         weights = np.exp(-0.5 * settings.fit * (misfit - misfit.min()))
         differ = (np.array(self._points)[:, : len(categories)] != categories).any(axis=1)
         weights *= np.where(differ, 1.0, settings.same_category)
-        found: Array = weights / weights.sum()
-        return found
+        shares: Array = weights / weights.sum()
+        return shares
 
-    def _at(self, progress: Array) -> Array:
+    def _log_shares(self, progress: Array) -> Array:
         """Return the log fraction of the amount to the target at which each shape reaches the given
         progress, shape [shapes, *progress.shape]."""
         position = progress * (LEVELS - 1)
         low = np.minimum(position.astype(int), LEVELS - 2)
-        part = position - low
-        found: Array = self._logs[:, low] * (1 - part) + self._logs[:, low + 1] * part
-        return found
+        fraction = position - low
+        log_shares: Array = self._logs[:, low] * (1 - fraction) + self._logs[:, low + 1] * fraction
+        return log_shares
 
 
 class Surface:
@@ -275,29 +277,31 @@ class Surface:
     def variances(self, points: Array, pending: Array) -> Array:
         """Return the variance of the log amount at each point, shape [n], after one more noisy
         observation at each pending point, shape [m, axes]."""
-        inverse, known = self._inverse, self._points
+        inverse, observed = self._inverse, self._points
         if len(pending):
-            known = np.concatenate([known, pending])
+            observed = np.concatenate([observed, pending])
             cross = self._kernel(self._parts(pending, self._points))
             pending_kernel = self._kernel(self._parts(pending, pending))
             pending_kernel = pending_kernel + np.diag(
                 np.full(len(pending), self._settings.seed_sd**2)
             )
             half = inverse @ cross.T
-            rest = np.linalg.inv(pending_kernel - cross @ half)
-            corner = -half @ rest
-            inverse = np.block([[inverse + half @ rest @ half.T, corner], [corner.T, rest]])
-        cross = self._kernel(self._parts(points, known))
+            schur_inverse = np.linalg.inv(pending_kernel - cross @ half)
+            corner = -half @ schur_inverse
+            inverse = np.block(
+                [[inverse + half @ schur_inverse @ half.T, corner], [corner.T, schur_inverse]]
+            )
+        cross = self._kernel(self._parts(points, observed))
         # The prior variance is constant, apart from the linear kernel.
         prior = self.signal_sd**2 + self._settings.offset_sd**2
         lines = np.nan_to_num(points[:, self._num_categories :]) ** 2 @ self._slopes**2
-        found: Array = prior + lines - ((cross @ inverse) * cross).sum(axis=1)
-        return found
+        variances: Array = prior + lines - ((cross @ inverse) * cross).sum(axis=1)
+        return variances
 
     def means(self, points: Array) -> Array:
         """Return the mean of the log amount at points, shape [n]."""
-        found: Array = self.mean + self._kernel(self._parts(points, self._points)) @ self._weights
-        return found
+        means: Array = self.mean + self._kernel(self._parts(points, self._points)) @ self._weights
+        return means
 
     def without(self, number: int) -> tuple[float, float]:
         """Return the leave-one-out predictive mean and variance, noise included, of an observation
@@ -340,8 +344,8 @@ class Surface:
         signal_sd = self.signal_sd if signal_sd is None else signal_sd
         far = np.sqrt(3 * np.tensordot(1 / scales**2, squares, axes=1) + 1e-12)
         smooth = (1 + far) * np.exp(-far)
-        found: Array = alike * (signal_sd**2 * smooth + self._settings.offset_sd**2) + lines
-        return found
+        kernel: Array = alike * (signal_sd**2 * smooth + self._settings.offset_sd**2) + lines
+        return kernel
 
     def _choose_scales(
         self, parts: tuple[Array, Array, Array], values: Array, deviations: Array
@@ -365,8 +369,8 @@ class Surface:
         scales, signal_sd = self.scales.copy(), self.signal_sd
         best = evidence(scales, signal_sd)
         for axis in range(-1, len(scales)):
-            tried = (0.6, 1.0, 1.7) if axis < 0 else (0.5, 0.8, 1.4, 2.4, 4.0)
-            for value in tried:
+            candidates = (0.6, 1.0, 1.7) if axis < 0 else (0.5, 0.8, 1.4, 2.4, 4.0)
+            for value in candidates:
                 new_scales, new_signal_sd = scales.copy(), signal_sd
                 if axis < 0:
                     new_signal_sd = value
@@ -457,34 +461,34 @@ class CurveModel:
         if self._num_reached:
             return
         curves = [curve for curve in self.curves.values() if curve.best]
-        start, few = self._start(), self.settings.few
-        highest = sorted((curve.best[-1] for curve in curves), reverse=True)[:few]
+        start, num_curves = self._start(), self.settings.few
+        highest = sorted((curve.best[-1] for curve in curves), reverse=True)[:num_curves]
         interim = min((value for value in highest if value > start), default=None)
         if interim is None:
             self._shapes = None
             return
         passed = [(curve, self._passed(curve, interim)) for curve in curves]
-        shown = [(curve, reached) for curve, reached in passed if reached is not None]
+        passing = [(curve, reached) for curve, reached in passed if reached is not None]
         if (
             self._shapes is not None
             and (self._shapes.baseline, self._shapes.target) == (start, interim)
-            and self._shapes.num_added == len(shown)
+            and self._shapes.num_added == len(passing)
         ):
             return
         self._shapes = Shapes(start, interim, self.settings)
-        for curve, reached in shown:
+        for curve, reached in passing:
             self._shapes.add(curve, reached)
 
     @staticmethod
     def _passed(curve: Curve, value: float) -> float | None:
         """Return the amount at which a curve passed a value, interpolated; None if it has not."""
-        at = int(np.searchsorted(curve.best, value))
-        if at == len(curve.best):
+        index = int(np.searchsorted(curve.best, value))
+        if index == len(curve.best):
             return None
-        if at == 0:
+        if index == 0:
             return curve.amounts[0]
-        share = (value - curve.best[at - 1]) / (curve.best[at] - curve.best[at - 1])
-        return curve.amounts[at - 1] + share * (curve.amounts[at] - curve.amounts[at - 1])
+        share = (value - curve.best[index - 1]) / (curve.best[index] - curve.best[index - 1])
+        return curve.amounts[index - 1] + share * (curve.amounts[index] - curve.amounts[index - 1])
 
     def _start(self) -> float:
         if self._baseline is not None:
@@ -524,8 +528,8 @@ class CurveModel:
             return
         self._is_stale = False
         latest = list(self.curves)[-2 * self.settings.most :]
-        known = {**self._rows, **dict.fromkeys(latest)}
-        names = [name for name in known if self.curves[name].amounts]
+        recent = {**self._rows, **dict.fromkeys(latest)}
+        names = [name for name in recent if self.curves[name].amounts]
         if not names:
             return
         self._set_shapes()
@@ -536,8 +540,8 @@ class CurveModel:
             names, log, deviation = [names[row] for row in rows], log[rows], deviation[rows]
         failed = np.array([self.curves[name].has_failed for name in names])
         if not failed.all():
-            least = log[~failed].min()
-            log = np.where(failed, np.maximum(log, least + self.settings.failed), log)
+            lowest = log[~failed].min()
+            log = np.where(failed, np.maximum(log, lowest + self.settings.failed), log)
         log = np.minimum(log, log.min() + self.settings.ceiling)
         self._rows = {name: row for row, name in enumerate(names)}
         points = np.array([self.curves[name].point for name in names])
@@ -590,8 +594,8 @@ class CurveModel:
         deviation = explore * variance / np.sqrt(variance + self.settings.seed_sd**2)
         ratio = gain / deviation
         density = np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
-        found: Array = gain * ndtr(ratio) + deviation * density
-        return found
+        improvements: Array = gain * ndtr(ratio) + deviation * density
+        return improvements
 
     def posterior(self, run: str) -> tuple[float, float]:
         """Return mean and variance of a run's log amount to the target: its own extrapolation and
@@ -601,13 +605,13 @@ class CurveModel:
         row = self._rows.get(run)
         if row is None:
             mean, covariance = self.surface.predict(curve.point[None, :])
-            others, variance = float(mean[0]), float(covariance[0, 0])
+            prediction, variance = float(mean[0]), float(covariance[0, 0])
         else:
             # The variance includes the noise of this observation. Without this noise, more trials
             # are stopped, and the best configuration found in the same time is slower: by 7 % on
             # flights, by 22 % on slowed texts (10 seeds each).
-            others, variance = self.surface.without(row)
-        others += float(self._expected(curve.point[None, :])[0])
+            prediction, variance = self.surface.without(row)
+        prediction += float(self._expected(curve.point[None, :])[0])
         precision = 1 / deviation**2
         prior = 1 / max(variance, 1e-4)
-        return (log * precision + others * prior) / (precision + prior), 1 / (precision + prior)
+        return (log * precision + prediction * prior) / (precision + prior), 1 / (precision + prior)

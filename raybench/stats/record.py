@@ -149,11 +149,11 @@ class Evaluation:
         """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in OPTIONAL_KEYS if content[key] is not None))
-        what = {}
+        run = {}
         if spec is not None and self.index == 0:
-            what = {"role": role, "spec": spec.document()}
+            run = {"role": role, "spec": spec.document()}
         head = {"kind": "eval", "trial": trial}
-        return head | what | {key: content[key] for key in keys}
+        return head | run | {key: content[key] for key in keys}
 
 
 _KEYS = [item.name for item in fields(Evaluation)]
@@ -349,10 +349,10 @@ class RunOutcome:
     ) -> RunRecord:
         """Return the record of the run; `stopped_by` is the stop reason if the run did not end by
         itself."""
-        last = self.evaluation
+        point = self.evaluation
         names = {item.name for item in fields(self)} & {item.name for item in fields(RunRecord)}
-        same = {name: getattr(self, name) for name in names}
-        same |= {name: list(value) for name, value in same.items() if isinstance(value, tuple)}
+        common = {name: getattr(self, name) for name in names}
+        common |= {name: list(value) for name, value in common.items() if isinstance(value, tuple)}
         derived = {
             "trial": name,
             "role": role,
@@ -360,11 +360,11 @@ class RunOutcome:
             "spec": spec,
             "state": "failed" if self.failure else ("complete" if self.stop else "stopped"),
             "stop": None if self.failure else (self.stop or stopped_by),
-            "time_to_target_s": None if self.failure or last is None else last.time_to_target_s,
-            "best_value": None if last is None else last.best_value,
+            "time_to_target_s": None if self.failure or point is None else point.time_to_target_s,
+            "best_value": None if point is None else point.best_value,
             "score": self.score(spec.objective),
-            "samples": 0 if last is None else last.samples,
+            "samples": 0 if point is None else point.samples,
             "ledger": dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        return RunRecord(**same | derived)
+        return RunRecord(**common | derived)

@@ -95,9 +95,9 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
     for group in groups:
-        found = measures(group, is_timed=is_timed)
-        squares += _squares(found)
-        freedom += max(len(found) - 1, 0)
+        values = measures(group, is_timed=is_timed)
+        squares += _squares(values)
+        freedom += max(len(values) - 1, 0)
     sigma = math.sqrt(squares / freedom) if freedom else math.inf
     return Noise(sigma, freedom, is_timed)
 
@@ -254,12 +254,12 @@ def intervals_of_chosen(
     Returns:
         (low, high) by configuration, as returned by `interval`.
     """
-    found = {name: interval(runs, noise) for name, runs in groups.items()}
-    known = {name: runs for name, runs in groups.items() if effective_runs(runs, noise)}
-    if len(known) < 2 or not 0 < noise.sigma < math.inf:
-        return found
-    centers = {name: _center(runs, noise) for name, runs in known.items()}
-    errors = {name: noise.sigma**2 / effective_runs(runs, noise) for name, runs in known.items()}
+    intervals = {name: interval(runs, noise) for name, runs in groups.items()}
+    counted = {name: runs for name, runs in groups.items() if effective_runs(runs, noise)}
+    if len(counted) < 2 or not 0 < noise.sigma < math.inf:
+        return intervals
+    centers = {name: _center(runs, noise) for name, runs in counted.items()}
+    errors = {name: noise.sigma**2 / effective_runs(runs, noise) for name, runs in counted.items()}
     between = _between_variance(centers.values(), errors.values())
     middle = median(centers.values())
     middle_variance = 1 / sum(1 / (between + error) for error in errors.values())
@@ -269,8 +269,8 @@ def intervals_of_chosen(
         error = math.sqrt((1 - share) * errors[name] + share**2 * middle_variance)
         half_width = noise.t_quantile(UPPER_QUANTILE) * error
         low, high = _ends(moved - half_width, moved + half_width, noise)
-        found[name] = min(found[name][0], low), max(found[name][1], high)
-    return found
+        intervals[name] = min(intervals[name][0], low), max(intervals[name][1], high)
+    return intervals
 
 
 def _between_variance(centers: Iterable[float], errors: Iterable[float]) -> float:
@@ -295,13 +295,15 @@ def _ends(low: float, high: float, noise: Noise) -> tuple[float, float]:
 def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
     """Return the pooled noise, or a larger estimate if this configuration's runs scatter
     significantly more than the others' (F test at 5 %). For `noise` see `interval`."""
-    found = measures(repeats, is_timed=noise.is_timed)
-    freedom, others = len(found) - 1, _without(found, noise)
-    if freedom < 1 or not others.freedom:
+    values = measures(repeats, is_timed=noise.is_timed)
+    freedom, other_noise = len(values) - 1, _without(values, noise)
+    if freedom < 1 or not other_noise.freedom:
         return noise
-    if _squares(found) / freedom <= others.sigma**2 * _most_ratio(freedom, others.freedom):
+    if _squares(values) / freedom <= other_noise.sigma**2 * _most_ratio(
+        freedom, other_noise.freedom
+    ):
         return noise
-    return _own_noise(repeats, noise, most=WIDER_FREEDOM)
+    return _own_noise(repeats, noise, max_freedom=WIDER_FREEDOM)
 
 
 def _without(values: Sequence[float], noise: Noise) -> Noise:
@@ -321,13 +323,15 @@ def _most_ratio(numerator: int, denominator: float) -> float:
     return float(fdtri(numerator, denominator, UPPER_QUANTILE))
 
 
-def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_FREEDOM) -> Noise:
+def _own_noise(
+    repeats: Sequence[Replicate], noise: Noise, *, max_freedom: float = OWN_FREEDOM
+) -> Noise:
     """Return the noise of one configuration from its own runs and the pooled noise of the others,
-    which counts for at most `most` degrees of freedom."""
-    found = measures(repeats, is_timed=noise.is_timed)
-    others = _without(found, noise)
-    weight, freedom = min(others.freedom, most), max(len(found) - 1, 0)
+    which counts for at most `max_freedom` degrees of freedom."""
+    values = measures(repeats, is_timed=noise.is_timed)
+    other_noise = _without(values, noise)
+    weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)
     if not weight + freedom:
-        return others
-    squares = _squares(found) + (weight * others.sigma**2 if weight else 0.0)
+        return other_noise
+    squares = _squares(values) + (weight * other_noise.sigma**2 if weight else 0.0)
     return Noise(math.sqrt(squares / (weight + freedom)), weight + freedom, noise.is_timed)

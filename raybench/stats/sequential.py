@@ -60,14 +60,14 @@ def compare(
         smallest: Equivalence margin; smaller differences count as `same`.
         errors: One-sided error rate.
     """
-    known = [difference for difference in differences if not math.isnan(difference)]
-    pairs, effect = len(differences), float(np.median(known)) if known else math.nan
+    valid = [difference for difference in differences if not math.isnan(difference)]
+    pairs, effect = len(differences), float(np.median(valid)) if valid else math.nan
     return Comparison(
-        outcome=outcome_of(known, smallest=smallest, errors=errors),
+        outcome=outcome_of(valid, smallest=smallest, errors=errors),
         pairs=pairs,
         effect=effect if math.isfinite(effect) else None,
-        low=_lower_end(known, errors),
-        high=-_lower_end([-difference for difference in known], errors),
+        low=_lower_end(valid, errors),
+        high=-_lower_end([-difference for difference in valid], errors),
     )
 
 
@@ -97,16 +97,16 @@ def pairs_needed(
     Estimated by bootstrap with 40 draws; None with fewer than 3 pairs, or if more than 8 times the
     pairs so far are needed.
     """
-    known = [difference for difference in differences if not math.isnan(difference)]
-    if len(known) < 3:
+    valid = [difference for difference in differences if not math.isnan(difference)]
+    if len(valid) < 3:
         return None
-    rng, more, draws = np.random.default_rng(0), 1, 40
-    while more <= 8 * len(known):
-        further = [known + rng.choice(known, more).tolist() for _ in range(draws)]
-        found = [outcome_of(pairs, smallest=smallest, errors=errors) for pairs in further]
-        if sum(outcome != "undecided" for outcome in found) >= 0.8 * draws:
-            return math.ceil(more * len(differences) / len(known))
-        more = math.ceil(1.3 * more)
+    rng, num_more, draws = np.random.default_rng(0), 1, 40
+    while num_more <= 8 * len(valid):
+        further = [valid + rng.choice(valid, num_more).tolist() for _ in range(draws)]
+        outcomes = [outcome_of(pairs, smallest=smallest, errors=errors) for pairs in further]
+        if sum(outcome != "undecided" for outcome in outcomes) >= 0.8 * draws:
+            return math.ceil(num_more * len(differences) / len(valid))
+        num_more = math.ceil(1.3 * num_more)
     return None
 
 
@@ -127,14 +127,14 @@ def log_wealth(differences: Sequence[float], shift: float) -> float:
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
     """Return for each difference the median absolute finite value before it; 0 for the first."""
-    earlier, found = list[float](), list[float]()
+    earlier, scales = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2
-        both = earlier[middle] + earlier[middle - (len(earlier) % 2 == 0)] if earlier else 0.0
-        found.append(both / 2.0)
+        middle_sum = earlier[middle] + earlier[middle - (len(earlier) % 2 == 0)] if earlier else 0.0
+        scales.append(middle_sum / 2.0)
         if math.isfinite(size):
             insort(earlier, size)
-    return np.array(found)
+    return np.array(scales)
 
 
 def _lower_end(differences: Sequence[float], errors: float) -> float:
@@ -145,13 +145,13 @@ def _lower_end(differences: Sequence[float], errors: float) -> float:
     if not finite:
         return 0.0 if log_wealth(differences, 0.0) >= enough else -math.inf
     width = max(max(finite) - min(finite), max(abs(difference) for difference in finite), 1e-9)
-    left, right = min(finite) - 2.0 * width, max(finite)
-    if log_wealth(differences, left) < enough:
+    low, high = min(finite) - 2.0 * width, max(finite)
+    if log_wealth(differences, low) < enough:
         return -math.inf
     for _ in range(BISECTIONS):
-        middle = (left + right) / 2.0
+        middle = (low + high) / 2.0
         if log_wealth(differences, middle) >= enough:
-            left = middle
+            low = middle
         else:
-            right = middle
-    return left
+            high = middle
+    return low

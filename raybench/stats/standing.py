@@ -62,20 +62,20 @@ def interpolated_time(
         points[index].train_s, reached_s, rel_tol=TIME_TOLERANCE
     ):
         return raw
-    at, before_s, before = points[index], 0.0, objective.baseline_value
-    if before is None:
-        before = baseline_value
-    if at.index > 0:
-        if index == 0 or points[index - 1].index != at.index - 1:
+    point, before_s, value_before = points[index], 0.0, objective.baseline_value
+    if value_before is None:
+        value_before = baseline_value
+    if point.index > 0:
+        if index == 0 or points[index - 1].index != point.index - 1:
             return raw
-        before_s, before = points[index - 1].train_s, points[index - 1].value
+        before_s, value_before = points[index - 1].train_s, points[index - 1].value
     period = reached_s - before_s
-    if before is None or period <= LONG_PERIOD * reached_s:
+    if value_before is None or period <= LONG_PERIOD * reached_s:
         return raw
-    way, rest = at.value - before, objective.target - before
-    if not math.isfinite(way) or way * rest <= 0:
+    change, missing = point.value - value_before, objective.target - value_before
+    if not math.isfinite(change) or change * missing <= 0:
         return raw
-    return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)
+    return TimeToTarget(before_s + period * min(missing / change, 1.0), is_interpolated=True)
 
 
 def replicate_of(
@@ -107,11 +107,11 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
     """Return the ratio of billed worker-seconds (all phases but `queue`) to training
     worker-seconds."""
     phases = [phase for phase in (*PHASES, OTHER) if phase != "queue"]
-    held = trained = 0.0
+    billed_s = trained_s = 0.0
     for run in runs:
-        held += run.spec.num_workers * sum(run.ledger.get(phase, 0.0) for phase in phases)
-        trained += run.spec.num_workers * run.ledger["train"]
-    return held / trained if trained else 1.0
+        billed_s += run.spec.num_workers * sum(run.ledger.get(phase, 0.0) for phase in phases)
+        trained_s += run.spec.num_workers * run.ledger["train"]
+    return billed_s / trained_s if trained_s else 1.0
 
 
 def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
@@ -175,8 +175,8 @@ def stages(number: int) -> Stages:
         return ((number, 1),) if number else ()
     first, last = number // 2, max(2, number // 8)
     second = max(last, number // 4)
-    rest, rounds = number - first - second, (number - first - second) // last
-    second += rest - rounds * last if rounds else rest  # the remainder
+    remaining, rounds = number - first - second, (number - first - second) // last
+    second += remaining - rounds * last if rounds else remaining  # the remainder
     first, second = max(first, second), min(first, second)
     return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, rounds)) if runs)
 
@@ -195,14 +195,18 @@ class ConfigurationRuns:
     def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
         """Return the run of the search, the race runs of the first `rounds` rounds (None: all), and
         with `with_alone` the solo runs."""
-        found = [] if self.search_run is None else [self.search_run]
-        found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
-        return [*found, *self.alone] if with_alone else found
+        runs = [] if self.search_run is None else [self.search_run]
+        runs += [
+            self.rounds[number]
+            for number in sorted(self.rounds)
+            if rounds is None or number < rounds
+        ]
+        return [*runs, *self.alone] if with_alone else runs
 
     def times(self, factor: float) -> "ConfigurationRuns":
         """Return the same runs with seconds multiplied by `factor`."""
         search_run = None if self.search_run is None else self.search_run.times(factor)
-        rounds = {at: run.times(factor) for at, run in self.rounds.items()}
+        rounds = {number: run.times(factor) for number, run in self.rounds.items()}
         return ConfigurationRuns(search_run, rounds, [run.times(factor) for run in self.alone])
 
 
@@ -290,12 +294,12 @@ def ties_of(
         return Ties()
     judged = {name: groups[name].runs(TESTED_ROUNDS, with_alone=is_overruled) for name in order}
     judged |= {name: group.runs() for name, group in once.items()}
-    noise, first = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
-    shown = {name: _shown(first, groups[name], is_timed=is_timed) for name in order[1:]}
+    noise, best = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
+    outcomes = {name: _pair_outcome(best, groups[name], is_timed=is_timed) for name in order[1:]}
     near = [
         name
         for name, runs in judged.items()
-        if not (runs and is_apart(judged[order[0]], runs, noise)) and shown.get(name) != "worse"
+        if not (runs and is_apart(judged[order[0]], runs, noise)) and outcomes.get(name) != "worse"
     ]
     runs = {name: len({**once, **groups}[name].runs()) for name in near}
     return Ties(
@@ -303,32 +307,38 @@ def ties_of(
             name for name in near if name == order[0] or (name not in once and runs[name] > 1)
         ),
         once=tuple(name for name in near[1:] if name in once or runs[name] == 1),
-        undecided=tuple(name for name in near[1:] if shown.get(name, "same") != "same"),
+        undecided=tuple(name for name in near[1:] if outcomes.get(name, "same") != "same"),
     )
 
 
-def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool) -> PairOutcome:
-    """Return the outcome of the sequential test of `other` against `first`, paired by round (same
+def _pair_outcome(
+    best: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool
+) -> PairOutcome:
+    """Return the outcome of the sequential test of `other` against `best`, paired by round (same
     seed)."""
-    common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
-    found = [difference(*pair, is_timed=is_timed) for pair in common]
-    known = [value for value in found if not math.isnan(value)]
-    unit = 1.0 if is_timed else abs(score(first.runs(), is_timed=False))
+    common = [
+        (best.rounds[number], other.rounds[number])
+        for number in best.rounds
+        if number in other.rounds
+    ]
+    differences = [difference(*pair, is_timed=is_timed) for pair in common]
+    valid = [value for value in differences if not math.isnan(value)]
+    unit = 1.0 if is_timed else abs(score(best.runs(), is_timed=False))
     smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * unit
-    return outcome_of(known, smallest=smallest, errors=MORE_ALPHA)
+    return outcome_of(valid, smallest=smallest, errors=MORE_ALPHA)
 
 
-def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
-    """Return by how much `other` is better than `one`: log ratio of seconds, or difference of
+def difference(first: Replicate, other: Replicate, *, is_timed: bool) -> float:
+    """Return by how much `other` is better than `first`: log ratio of seconds, or difference of
     metric values.
 
     Infinite if one of the two missed, NaN if both did.
     """
-    if one.is_hit != other.is_hit:
+    if first.is_hit != other.is_hit:
         return math.inf if other.is_hit else -math.inf
-    if not one.is_hit:
+    if not first.is_hit:
         return math.nan
-    return math.log(one.seconds / other.seconds) if is_timed else one.seconds - other.seconds
+    return math.log(first.seconds / other.seconds) if is_timed else first.seconds - other.seconds
 
 
 def runs_to_decide(

@@ -47,13 +47,13 @@ class StepTimes:
             seconds: Durations of full steps [s]; NaN if unknown.
             short: Durations of partial steps [s].
         """
-        known = [duration for duration in seconds if np.isfinite(duration)]
-        if not known:
+        measured = [duration for duration in seconds if np.isfinite(duration)]
+        if not measured:
             return None
         names = ("p25_s", "median_s", "p75_s", "p95_s")
-        parts = dict(zip(names, np.percentile(known, [25, 50, 75, 95]).tolist(), strict=True))
-        slowest = max(duration for duration in (*known, *short) if np.isfinite(duration))
-        return cls(num=len(known), max_s=slowest, **parts)
+        parts = dict(zip(names, np.percentile(measured, [25, 50, 75, 95]).tolist(), strict=True))
+        slowest = max(duration for duration in (*measured, *short) if np.isfinite(duration))
+        return cls(num=len(measured), max_s=slowest, **parts)
 
 
 class NoiseTerms(NamedTuple):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.api import asked
+from raybench.api import call_options
 from raybench.data.load import build_dataset
 from raybench.data.python_data import FOLDER, spec_of
 from raybench.runs.options import TrainOptions
@@ -106,8 +106,10 @@ def test_what_cannot_be_taken(data, code, name, tmp_path):
 
 
 def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path):
-    options = asked("train", {"data": {"x": X, "y": Y}, "out": tmp_path / "run", "epochs": 2})
+    options = call_options(
+        "train", {"data": {"x": X, "y": Y}, "out": tmp_path / "run", "epochs": 2}
+    )
     assert isinstance(options, TrainOptions)
     path = Path(read_spec(options).dataset.path or "")
     assert path.parent == tmp_path / FOLDER
-    assert asked("train", {"data": {"window": 16}}).settings == {"data": {"window": 16}}
+    assert call_options("train", {"data": {"window": 16}}).settings == {"data": {"window": 16}}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.api import asked
+from raybench.api import call_options
 from raybench.search.resolve import study_content
 from raybench.search.sampling.optuna_space import distributions, encode
 from raybench.spec.documents import parse_yaml
@@ -84,7 +84,7 @@ def test_an_object_that_no_file_holds_is_refused_by_its_key(value):
 def searched(**space):
     """Return the space that a call of `raybench.tune` asks for."""
     content = {"objective": {"target": 0.9}, "fixed": {"framework": "python"}, "space": space}
-    options = asked("tune", {"space": content, "train": "loop.py:train"})
+    options = call_options("tune", {"space": content, "train": "loop.py:train"})
     return build_study(*study_content(options)[:2])[1]
 
 
