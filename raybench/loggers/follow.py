@@ -88,11 +88,11 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
             params[name] = value
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
-            params[name] = HIDDEN if KEY.search(f"{name}=x") else shown(text)
+            params[name] = HIDDEN if KEY.search(f"{name}=x") else redacted(text)
     return params
 
 
-def shown(text: str) -> str:
+def redacted(text: str) -> str:
     """Return user-supplied text as one line without secrets."""
     return redact_text(clean(text), os.environ)
 
@@ -126,7 +126,7 @@ def run_words(record: RunRecord) -> dict[str, str]:
     """Return the text fields of a finished run: role, state, failure, ..."""
     names = ("role", "state", "stop", "failure", "message", "source")
     texts = {name: getattr(record, name) for name in names}
-    return {name: shown(value) for name, value in texts.items() if value is not None}
+    return {name: redacted(value) for name, value in texts.items() if value is not None}
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
@@ -318,14 +318,14 @@ class _Follower(threading.Thread):
                 feed.flush()
         feed.close()
         where = sink.close()
-        return shown(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
+        return redacted(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
         """Return why an error ended the logging; write its traceback to a file, except for a
         UserError."""
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, UserError):
-            return shown(f"ended, {reason}")
+            return redacted(f"ended, {reason}")
         reason = reason.splitlines()[0][:300]
         try:
             files = StudyFiles(self._folder)
@@ -333,7 +333,7 @@ class _Follower(threading.Thread):
             traceback_note = f"traceback: {path}"
         except (OSError, StudyError) as problem:  # the disk may be full
             traceback_note = f"traceback not kept: {problem}"
-        return shown(f"ended, {type(error).__name__}: {reason} ({traceback_note})")
+        return redacted(f"ended, {type(error).__name__}: {reason} ({traceback_note})")
 
 
 @dataclass
@@ -341,7 +341,7 @@ class _OpenRun:
     """A run whose record has not been read yet."""
 
     curve: list[Evaluation] = field(default_factory=list)
-    what: tuple[Role, RunSpec] | None = None
+    role_and_spec: tuple[Role, RunSpec] | None = None
     logged: LoggedRun | None = None
     """The run as started in the tracker; None if it must be started there (again)."""
     num_written: int = 0
@@ -361,7 +361,7 @@ class Feed:
         """Process a line of the records; `name` and `record` are what `record_of(line)` returns."""
         if isinstance(record, Evaluation):
             run = self._open.setdefault(name, _OpenRun())
-            run.what = what_runs(line) or run.what
+            run.role_and_spec = what_runs(line) or run.role_and_spec
             add_point(run.curve, record)
             if len(run.curve) <= run.num_written:  # the tracker has points that no longer count
                 run.logged, run.num_written = None, 0
@@ -371,7 +371,7 @@ class Feed:
     def flush(self) -> None:
         """Write the new evaluations of runs that have not ended."""
         for name, run in self._open.items():
-            if run.what is not None and run.num_written < len(run.curve):
+            if run.role_and_spec is not None and run.num_written < len(run.curve):
                 self._write(name, run, began=unix_seconds() - run.curve[-1].train_s)
         self._sink.flush()
 
@@ -383,7 +383,7 @@ class Feed:
         self._open.clear()
 
     def _end(self, record: RunRecord, run: _OpenRun) -> None:
-        run.what = record.role, record.spec
+        run.role_and_spec = record.role, record.spec
         finished = record.finished
         ended_s = datetime.fromisoformat(finished).timestamp() if finished else unix_seconds()
         logged = self._write(record.trial, run, began=ended_s - record.ledger["train"])
@@ -392,9 +392,9 @@ class Feed:
 
     def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
         """Write the new evaluations; start the run first if the tracker does not have it."""
-        assert run.what is not None
+        assert run.role_and_spec is not None
         if run.logged is None:
-            role, spec = run.what
+            role, spec = run.role_and_spec
             run.logged = LoggedRun(name=name, role=role, spec=spec, began=began)
             self._sink.start(run.logged)
         metric = run.logged.spec.objective.judged_by.name

@@ -15,7 +15,7 @@ import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, shown
+from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, redacted
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""
@@ -40,7 +40,7 @@ class _MLflow(Sink):
         del folder  # MLflow writes elsewhere
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        self._client, self._uri = MlflowClient(), shown(mlflow.get_tracking_uri())
+        self._client, self._uri = MlflowClient(), redacted(mlflow.get_tracking_uri())
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
         self._study = study
         self._runs: dict[str, str] = {}

@@ -31,7 +31,7 @@ from raybench.report.words import (
     wall_clock_words,
     within_budget,
 )
-from raybench.results.place import shown
+from raybench.results.place import place_in_words
 from raybench.results.ranking import (
     ConfigurationResult,
     configurations,
@@ -163,7 +163,7 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         head = "Not confirmed yet. Best so far (selection-biased):"
     tied_clause = _others_as_good((*verdict.others(), *verdict.once), adjective)
     standing = f"the {superlative} of {tried_words(results)}{tied_clause}"
-    first = f"{head} {named(results, fastest.trial)}, {standing}."
+    first = f"{head} {configuration_and_trial(results, fastest.trial)}, {standing}."
     reached = f"It {reaches(results, fastest)}."
     paragraphs: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
     if results.is_timed and not verdict.is_one:
@@ -171,7 +171,7 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         tied_clause = _others_as_good((*others, *verdict.cheapest_once), "cheap")
         tied_clause += "; it may be as fast" if cheapest.trial in verdict.others() else ""
         tied_clause = f"{_relative_cost(results, fastest, cheapest)}{tied_clause}"
-        second = f"The cheapest is {named(results, cheapest.trial)}{tied_clause}."
+        second = f"The cheapest is {configuration_and_trial(results, cheapest.trial)}{tied_clause}."
         paragraphs.append((second, f"It {reaches(results, cheapest)}."))
     return paragraphs
 
@@ -219,7 +219,7 @@ def _has_setting(spec: RunSpec, key: str, value: Any) -> bool:
     return is_one_of(key, actual, [value]) or identity(actual) == identity(value)
 
 
-def named(results: Study, trial: str) -> str:
+def configuration_and_trial(results: Study, trial: str) -> str:
     """Return the configuration of a trial in words, followed by `(trial 0012)`."""
     return f"{configuration_words(results, results.specs[trial])} (trial {trial})"
 
@@ -391,7 +391,7 @@ def _unreached(results: Study) -> list[tuple[str, ...]]:
     if trial is None:
         return [(reason,)]
     run = results.runs[trial]
-    name = named(results, trial)
+    name = configuration_and_trial(results, trial)
     if refuted := refuted_words(results, trial):
         return [(reason, f"The nearest: {name} {refuted}.")]
     reached = f"{metric.words} {metric.shown(run.best_value)}"
@@ -486,7 +486,7 @@ def _frames(results: Study) -> str:
     frames = ".trials, .curves, .confirmed, .configurations"
     if results.is_scaling:
         frames = ".scaling, .scaling_runs, .curves"
-    return f"{clean(shown(results.place, results.folder))}: {frames}, .plot"
+    return f"{clean(place_in_words(results.place, results.folder))}: {frames}, .plot"
 
 
 def html_of(results: Study) -> str:

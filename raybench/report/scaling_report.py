@@ -26,7 +26,7 @@ from raybench.report.page.tables import table_of
 from raybench.report.scaling_printed import print_cells
 from raybench.report.tables import print_frame, texts
 from raybench.report.words import duration
-from raybench.results.place import shown
+from raybench.results.place import place_in_words
 from raybench.results.store import StudyFiles, write_out
 from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
@@ -269,9 +269,11 @@ class ScalingReport:
 
         `predict` is an argument of `--predict`; None takes the study's last one, if any.
         """
-        asked = predict or results.study.get(PREDICT)
-        fitted = fits.fit_study(results, predict=asked)
-        return cls(results, fitted, fits.target_plans([results], fitted), asked is not None)
+        predict_option = predict or results.study.get(PREDICT)
+        fitted = fits.fit_study(results, predict=predict_option)
+        return cls(
+            results, fitted, fits.target_plans([results], fitted), predict_option is not None
+        )
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write the tables as CSV into the results folder; return all files."""
@@ -321,7 +323,7 @@ class ScalingReport:
         say_pairs(console, steps)
         if plots and not pages:
             say(console, f"plots: {', '.join(plots)}")
-        say(console, f"results: {shown(results.place, results.folder)}")
+        say(console, f"results: {place_in_words(results.place, results.folder)}")
 
     def parts(self, *, is_whole: bool = True) -> list[PagePart]:
         """Return the parts on fits, plans and claims; unless `is_whole`, fits only if requested."""
@@ -449,8 +451,8 @@ def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
     """Return the rows of `measure_next` in the JSON document: what to measure next."""
     if fitted.measure_next is None:
         return []
-    asked, cells = fitted.measure_next
-    names = {**fitted.key._asdict(), "for": vars(asked)}
+    asked_cell, cells = fitted.measure_next
+    names = {**fitted.key._asdict(), "for": vars(asked_cell)}
     return [
         names
         | vars(candidate.cell)

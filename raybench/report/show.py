@@ -24,7 +24,7 @@ from raybench.report.tables import (
 )
 from raybench.report.words import target_in_words
 from raybench.results.analyses import ledger_totals
-from raybench.results.place import shown
+from raybench.results.place import place_in_words
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
 from raybench.results.verdict import judge
@@ -75,7 +75,7 @@ def show(
         _show_summary(console, results, verbose=verbose)
     if plots and (verbose or not (results.folder / PAGE_FILE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")
-    say(console, f"results: {shown(results.place, results.folder)}")
+    say(console, f"results: {place_in_words(results.place, results.folder)}")
 
 
 def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:

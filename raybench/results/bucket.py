@@ -36,14 +36,14 @@ class Bucket:
         object or the earlier one. OSError if the file cannot be opened."""
         with (
             io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file,
-            self._asked() as system,
+            self._file_system() as system,
             system.open_output_stream(self._path(key)) as stream,
         ):
             shutil.copyfileobj(file, stream, CHUNK)
 
     def get(self, key: str) -> bytes | None:
         """Return an object's content; None if there is none."""
-        with self._asked() as system:
+        with self._file_system() as system:
             try:
                 with system.open_input_stream(self._path(key)) as stream:
                     return bytes(stream.read())
@@ -56,7 +56,7 @@ class Bucket:
         Nothing is written if there is no such object.
         """
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with self._asked() as system, suppress(FileNotFoundError):
+        with self._file_system() as system, suppress(FileNotFoundError):
             with system.open_input_stream(self._path(key)) as stream, partial.open("wb") as file:
                 shutil.copyfileobj(stream, file, CHUNK)
             partial.replace(path)
@@ -64,7 +64,7 @@ class Bucket:
     def list_keys(self) -> list[str]:
         """Return the keys of all objects."""
         fs = _filesystems()
-        with self._asked() as system:
+        with self._file_system() as system:
             selector = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
             infos = system.get_file_info(selector)
         files = (info.path for info in infos if info.type == fs.FileType.File)
@@ -72,14 +72,14 @@ class Bucket:
 
     def delete(self, key: str) -> None:
         """Delete an object, if there is one."""
-        with self._asked() as system, suppress(FileNotFoundError):
+        with self._file_system() as system, suppress(FileNotFoundError):
             system.delete_file(self._path(key))
 
     def _path(self, key: str) -> str:
         return f"{self._where}/{key}"
 
     @contextmanager
-    def _asked(self) -> Iterator[Any]:
+    def _file_system(self) -> Iterator[Any]:
         """Yield the store's file system; an OSError in the context becomes a BucketError."""
         try:
             if self._system is None:

@@ -223,7 +223,7 @@ def check_place(place: str) -> str:
     return str(folder)
 
 
-def shown(place: str, folder: Path) -> str:
+def place_in_words(place: str, folder: Path) -> str:
     """Return a phrase for the place of results; `folder` is the local copy of a URL, or the place
     itself."""
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
@@ -267,7 +267,7 @@ class StudyLock:
             self._owner = _owner()
             (self.folder / OWNER_FILE).write_text(self._owner)
         except Timeout:
-            raise self._held() from None
+            raise self._in_use_error() from None
         except OSError as error:
             self._lock.release()
             raise UserError(
@@ -284,7 +284,7 @@ class StudyLock:
                 (self.folder / LOCK_FILE).unlink()  # processes that wait for it open a new one
         self._lock.release()
 
-    def _held(self) -> UserError:
+    def _in_use_error(self) -> UserError:
         owner = owner_of(self.folder)
         advice = "wait for it, end it, or name another folder with --out"
         if owner.get("host") != platform.node():

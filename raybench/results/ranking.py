@@ -122,7 +122,7 @@ def repeated(results: Study) -> dict[str, Repeated]:
     return {trial: by_trial[trial] for trial in order}
 
 
-def repeat(results: Study, trial: str) -> Replicate:
+def as_replicate(results: Study, trial: str) -> Replicate:
     """Return a run as a `Replicate`: its seconds or value, and whether it reached the target."""
     points = results.evaluations.get(trial, ())
     return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)
@@ -155,13 +155,13 @@ def _repeated(
     race = [record.trial for record in records if record.role == "race"]
     alone = [record.trial for record in records if record.role == "confirm"]
     chosen = [*([search_run.trial] if counts else []), *race] if race else alone
-    is_hit = any(repeat(results, name).is_hit for name in alone)
+    is_hit = any(as_replicate(results, name).is_hit for name in alone)
     printed = alone if is_hit or not race else [*race, *alone]
-    rounds = {_round_of(name): repeat(results, name) for name in race or alone}
+    rounds = {_round_of(name): as_replicate(results, name) for name in race or alone}
     group = ConfigurationRuns(
-        search_run=repeat(results, search_run.trial) if search_run.trial in chosen else None,
+        search_run=as_replicate(results, search_run.trial) if search_run.trial in chosen else None,
         rounds=dict(sorted(rounds.items())),
-        alone=[repeat(results, name) for name in (alone if race else ())],
+        alone=[as_replicate(results, name) for name in (alone if race else ())],
     )
     return Repeated(
         trial=search_run.trial,
@@ -169,7 +169,7 @@ def _repeated(
         cost=cost_of(results, search_run.spec.num_workers, printed),
         group=group,
         chosen_runs=tuple(chosen),
-        printed=tuple(repeat(results, name) for name in printed),
+        printed=tuple(as_replicate(results, name) for name in printed),
         printed_runs=tuple(printed),
         is_alone=printed == alone,
     )
@@ -405,7 +405,7 @@ def _result_of(
         test_low=tested[0],
         test_high=tested[1],
         every_run=len(names),
-        every_hit=sum(repeat(results, name).is_hit for name in names),
+        every_hit=sum(as_replicate(results, name).is_hit for name in names),
         **values,
     )
 

@@ -69,7 +69,7 @@ class Study:
     with `trials`, which are measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""
-    kept: dict[Any, Any] = field(default_factory=dict, init=False)
+    cache: dict[Any, Any] = field(default_factory=dict, init=False)
     """Results that `once` has cached, keyed by function."""
 
     @cached_property
@@ -234,9 +234,9 @@ def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
 
     @wraps(function)
     def cached(results: Study) -> T:
-        if function not in results.kept:
-            results.kept[function] = function(results)
-        value: T = results.kept[function]
+        if function not in results.cache:
+            results.cache[function] = function(results)
+        value: T = results.cache[function]
         return value
 
     return cached

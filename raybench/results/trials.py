@@ -54,7 +54,7 @@ class TrialsLayout(NamedTuple):
 
     @property
     def size(self) -> "TrialsLayout":
-        """This layout without the number of hosts: equal for all runs of the same size."""
+        """The layout without the number of hosts; equal for all runs of the same size."""
         return self._replace(num_nodes=0)
 
 
@@ -223,10 +223,10 @@ RUN_COLUMNS = [field.name for field in fields(RunRecord) if field.name in TRIAL_
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
     """Return the types of columns, with the accuracy columns renamed for another metric."""
-    return dict(zip(named(types, metric), types.values(), strict=True))
+    return dict(zip(metric_columns(types, metric), types.values(), strict=True))
 
 
-def named(columns: Iterable[str], metric: Metric) -> list[str]:
+def metric_columns(columns: Iterable[str], metric: Metric) -> list[str]:
     """Return column names, with the accuracy columns renamed for another metric."""
     names = {
         ACCURACY.name: metric.name,

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.ranking import (
+    as_replicate,
     configurations,
     confirmed,
     cost_of,
     gpu_model_of,
     gpu_models,
-    repeat,
     repeated,
 )
 from raybench.results.ranking import ranked as ranked_runs
@@ -210,7 +210,9 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
-    once = _ties(results, {best: ConfigurationRuns(repeat(results, best))}, kind, "seconds").once
+    once = _ties(
+        results, {best: ConfigurationRuns(as_replicate(results, best))}, kind, "seconds"
+    ).once
     return Verdict(best, cheapest, False, (best,), once)
 
 
@@ -230,7 +232,7 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
             searched.setdefault(configuration[trial], []).append(trial)
     searched_only = {}
     for names in searched.values():
-        repeats = {number: repeat(results, name) for number, name in enumerate(names)}
+        repeats = {number: as_replicate(results, name) for number, name in enumerate(names)}
         if not any(run.is_hit for run in repeats.values()):
             continue
         cost = cost_of(results, results.runs[names[0]].spec.num_workers, names)

@@ -23,7 +23,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
-from raybench.results.place import shown
+from raybench.results.place import place_in_words
 from raybench.results.storage import open_storage
 from raybench.results.store import DIAGNOSIS, STUDY_FILE, Store, with_session
 from raybench.results.study import load
@@ -429,7 +429,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
                 runs.report(store, console)
             else:
                 say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
-        say(console, f"results: {shown(storage.place, folder)}")
+        say(console, f"results: {place_in_words(storage.place, folder)}")
     if interrupt.is_set:
         return Ended(INTERRUPTED, place)
     return Ended(DONE if runs.is_enough else FAILED, place)

@@ -19,7 +19,7 @@ from raybench.report.export import export
 from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
 from raybench.report.page import try_page
 from raybench.report.words import digits, target_words
-from raybench.results.place import check_place, shown
+from raybench.results.place import check_place, place_in_words
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
@@ -250,7 +250,7 @@ def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> N
         name = MODEL_FILES[record.spec.framework]
         hint = f"load it with raybench.load_model('{storage.place}')"
         lines.append(f"model: {storage.folder / name}, {hint}")
-    lines.append(f"results: {shown(storage.place, storage.folder)}")
+    lines.append(f"results: {place_in_words(storage.place, storage.folder)}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 

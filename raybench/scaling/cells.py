@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.study import Study, once
-from raybench.results.trials import accelerators_of, named
+from raybench.results.trials import accelerators_of, metric_columns
 from raybench.spec.documents import flat_keys
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
@@ -176,7 +176,7 @@ def run_table(
         for name, run in runs.items()
         if run.role == "scaling" and run.counts_for("measurement") and run.source in by_name
     ]
-    table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
+    table = pd.DataFrame(rows, columns=metric_columns(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
     numeric = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST_EPOCH), float))
@@ -411,7 +411,7 @@ def cell_table(
     for key, group in repeats.groupby(["cell", "num_nodes", "accelerators"], sort=True):
         name, num_nodes, accelerators = key
         cell, gpus = by_name[str(name)], str(accelerators)
-        medians = _medians(group, named(MEDIANS, metric))
+        medians = _medians(group, metric_columns(MEDIANS, metric))
         medians["num_parameters"] = parameters.get(cell.name)
         for scaling in cell.scalings:
             where = _where(cell, scaling, series[cell.name], gpus)
@@ -420,7 +420,7 @@ def cell_table(
             rows.append(where | medians | extras | {KIND: kind_of(scaling, cell.spec, gpus)})
     for row in rows:
         row |= _speedups(row, rows) | _shares(row, rows)
-    table = pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
+    table = pd.DataFrame(rows, columns=metric_columns(CELL_COLUMNS, metric))
     for name in ("speedup", "speedup_low", "speedup_high", "speedup_same_batch"):
         efficiency = table[name].astype(float) / table["num_workers"].astype(float)
         table[name.replace("speedup", "efficiency")] = efficiency

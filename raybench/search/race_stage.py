@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from raybench.results.ranking import noise_of, repeat, repeated
+from raybench.results.ranking import as_replicate, noise_of, repeated
 from raybench.results.records import Records, read_records
 from raybench.results.study import load
 from raybench.results.verdict import find_verdicts
@@ -348,7 +348,7 @@ class Confirmation:
         repeats, caps_s = repeated(results), dict[str, float]()
         noise = noise_of(repeats, results)
         for trial in winners:
-            runs = repeats[trial].chosen if trial in repeats else [repeat(results, trial)]
+            runs = repeats[trial].chosen if trial in repeats else [as_replicate(results, trial)]
             caps_s[trial] = cap_of(runs, noise)
         return list(caps_s), caps_s
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
-from raybench.loggers.follow import curve_values, new_lines, params_of, shown
+from raybench.loggers.follow import curve_values, new_lines, params_of, redacted
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.store import RECORDS_FILE
@@ -154,4 +154,4 @@ def test_no_secret_leaves_the_study(monkeypatch, path):
     for value in params_of(spec).values():
         assert "hunter22" not in str(value)
         assert "tomato-soup" not in str(value)
-    assert shown("token=abcdef\nin two lines") == "token=*** in two lines"
+    assert redacted("token=abcdef\nin two lines") == "token=*** in two lines"

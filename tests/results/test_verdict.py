@@ -118,7 +118,7 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     results, verdict = judged(tmp_path, alone, wide)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
     results.study["study"]["price"] = 4.0
-    results.kept.clear()
+    results.cache.clear()
     verdict = judge(results)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
     assert f"trial {verdict.cheapest}" in summary_of(results).lines[1]

@@ -15,7 +15,7 @@ from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.words import ROLES
 from raybench.results.analyses import best_at_every_budget
-from raybench.results.ranking import configurations, confirmed, repeat, repeated
+from raybench.results.ranking import as_replicate, configurations, confirmed, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
@@ -176,7 +176,7 @@ def race_rows(results: Study) -> pd.DataFrame:
     rows = []
     for trial, configuration in repeated(results).items():
         for name in dict.fromkeys((*configuration.chosen_runs, *configuration.printed_runs)):
-            replicate = repeat(results, name)
+            replicate = as_replicate(results, name)
             value = replicate.seconds
             if not results.is_timed:
                 value = -results.metric.sign * value if replicate.is_hit else math.nan
@@ -250,4 +250,4 @@ def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: in
     keys += parts.frameworks(table["framework"])
     if left_out:
         keys.append(parts.note(f"{left_out} more are not drawn"))
-    parts.legend_below(figure, keys, most=2)
+    parts.legend_below(figure, keys, max_columns=2)

@@ -43,7 +43,7 @@ class StudyOutcomes:
     """1 if larger is better, otherwise -1."""
 
     @property
-    def known(self) -> pd.DataFrame:
+    def with_outcome(self) -> pd.DataFrame:
         """The rows with an outcome."""
         return self.rows[self.rows["outcome"].notna()]
 
@@ -73,7 +73,7 @@ def outcome(results: Study) -> StudyOutcomes:
 
 def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
     """Scale the y axis for outcomes; an axis of seconds is logarithmic."""
-    values = outcomes.known["outcome"]
+    values = outcomes.with_outcome["outcome"]
     if not outcomes.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
         metric_axis(axes, results, values, is_labeled=False)
@@ -85,7 +85,7 @@ def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
 def plateau(results: Study, outcomes: StudyOutcomes) -> set[str]:
     """Return the trials as good as the best: statistically tied with it, or close to it (see NEAR
     and NEAR_SHARE)."""
-    verdict, rows = judge(results), outcomes.known
+    verdict, rows = judge(results), outcomes.with_outcome
     if rows.empty:
         return set()
     values = rows.set_index("trial")["outcome"]
@@ -219,7 +219,7 @@ def slices_figure(results: Study) -> Figure:
     keys_drawn = keys[:MOST_KEYS]
     figure, grid = parts.panels(len(keys_drawn), 1.9, 0.3, columns=2, sharey=True)
     near_trials = plateau(results, outcomes)
-    best = outcomes.known.head(1)
+    best = outcomes.with_outcome.head(1)
     rows = parts.some(outcomes.rows, max(MOST_SLICED // len(keys_drawn), 60))
     rows = pd.concat([best, rows]).drop_duplicates("trial")
     for axes, key in zip(grid, keys_drawn, strict=False):
@@ -240,7 +240,7 @@ def plateaus(results: Study) -> pd.DataFrame:
     Columns: key, best, from, to; for categories, `from` lists all values and `to` is empty.
     """
     outcomes = outcome(results)
-    rows = outcomes.known[outcomes.known["trial"].isin(plateau(results, outcomes))]
+    rows = outcomes.with_outcome[outcomes.with_outcome["trial"].isin(plateau(results, outcomes))]
     table = []
     for key in keys_by_importance(results) if len(rows) else []:
         names = names_of(rows[key])
@@ -276,7 +276,7 @@ def _panel(
         top = axes.get_xaxis_transform()
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
         axes.plot(places[missed.index], np.full(len(missed), 0.97), "x", transform=top, **style)
-    best: Any = outcomes.known.iloc[0]
+    best: Any = outcomes.with_outcome.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
 
@@ -372,7 +372,7 @@ def pareto_figure(results: Study) -> Figure:
     handles.append(parts.key("Pareto front", linewidth=1.4))
     if len(with_interval):
         handles.append(Patch(label="90 % interval", **style))
-    parts.legend_below(figure, handles, most=2)
+    parts.legend_below(figure, handles, max_columns=2)
     return figure
 
 

@@ -129,13 +129,15 @@ def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
 
 
 def legend_below(
-    figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, most: int = 3
+    figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, max_columns: int = 3
 ) -> None:
     """Add a legend below the figure and make the figure higher by its height.
 
-    If `columns` is None, the legend has as many columns as fit, at most `most`.
+    If `columns` is None, the legend has as many columns as fit, at most `max_columns`.
     """
-    columns = columns or columns_for([str(handle.get_label()) for handle in handles], most=most)
+    columns = columns or columns_for(
+        [str(handle.get_label()) for handle in handles], max_columns=max_columns
+    )
     legend = figure.legend(
         handles=list(handles),
         loc="outside lower left",
@@ -150,10 +152,10 @@ def legend_below(
     figure.set_figheight(figure.get_figheight() + LINE * (higher + 1))
 
 
-def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
-    """Return how many columns a legend with these labels may have, up to `most`."""
+def columns_for(labels: Sequence[str], *, max_columns: int = 3) -> int:
+    """Return how many columns a legend with these labels may have, up to `max_columns`."""
     longest = [max(map(len, label.split("\n"))) for label in labels]
-    for columns in range(min(most, len(labels)), 1, -1):
+    for columns in range(min(max_columns, len(labels)), 1, -1):
         rows = -(-len(labels) // columns)
         widths = [max(longest[start : start + rows]) for start in range(0, len(labels), rows)]
         if sum(widths) + BESIDE * (columns - 1) <= ROOM:

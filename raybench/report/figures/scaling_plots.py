@@ -165,7 +165,7 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
     if num_curves > MOST_CURVES:
         handles.append(parts.note(""))
         labels.append(MORE.format(num_curves - MOST_CURVES, "curves"))
-    columns = parts.columns_for(labels, most=2)
+    columns = parts.columns_for(labels, max_columns=2)
     place: dict[str, Any] = {"bbox_to_anchor": (-0.1, -0.2), "borderaxespad": 0}
     axes.legend(handles, labels, loc="upper left", ncols=columns, **place, **parts.LEGEND)
     lines = -(-len(labels) // columns) + 1 + sum(str(label).count("\n") for label in labels)
@@ -211,7 +211,7 @@ def accuracy_figure(results: Study) -> Figure:
     ]
     if len(keys) > MOST_LINES:
         keys[MOST_LINES:] = [parts.note(MORE.format(len(keys) - MOST_LINES, "cells"))]
-    parts.legend_below(figure, keys, most=2)
+    parts.legend_below(figure, keys, max_columns=2)
     return figure
 
 
@@ -282,7 +282,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     keys.append(parts.key("90 % interval", linewidth=4, alpha=0.25))
     if np.isfinite(plan["measured_s"]).any():
         keys.append(parts.dot("measured (median); hollow: ~ predicted"))
-    parts.legend_below(figure, keys, most=2)
+    parts.legend_below(figure, keys, max_columns=2)
     return figure
 
 

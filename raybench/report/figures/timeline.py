@@ -162,7 +162,7 @@ def timeline_figure(results: Study) -> Figure:
         )
     below.set_xlabel(f"wall-clock since the first run had workers [{unit}]")
     below.set_xlim(-0.01 * timeline.total_s / scale, 1.01 * timeline.total_s / scale)
-    parts.legend_below(figure, keys, most=2)
+    parts.legend_below(figure, keys, max_columns=2)
     return figure
 
 

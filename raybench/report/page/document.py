@@ -34,7 +34,7 @@ from raybench.report.page.tables import (
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
-from raybench.results.place import shown, unique_names
+from raybench.results.place import place_in_words, unique_names
 from raybench.results.records import uncollected
 from raybench.results.store import STUDY_FILE, StudyFiles, write_out
 from raybench.results.study import Study
@@ -158,7 +158,7 @@ class PagePart:
     tables: Sequence[tuple[str, pd.DataFrame]] = ()
     """Captions and tables; column names are words with units."""
     pictures: Sequence[PageFigure] = ()
-    rest: str = ""
+    csv_file: str = ""
     """Name of the file with all rows of the tables."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
@@ -210,14 +210,14 @@ def _parts(
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
             tables = [(BELOW, printed_cells(rows, metric=results.metric))]
-            yield f"cells-{scaling}", PagePart(title, tables=tables, rest="scaling.csv")
+            yield f"cells-{scaling}", PagePart(title, tables=tables, csv_file="scaling.csv")
     for number, extra in enumerate(extras):
         yield f"extra-{number}", extra
     yield "trials", PagePart("Runs" if is_scaling else "Trials", trials=trials_of(results, study))
     failed = failures(trials)
     tables = [(FAILED_CAPTION, failed)] if len(failed) else []
     lines = [] if tables else ["No run failed."]
-    yield "failures", PagePart("Failures by cause", lines, tables, rest="trials.csv")
+    yield "failures", PagePart("Failures by cause", lines, tables, csv_file="trials.csv")
 
 
 def _pictures(
@@ -244,7 +244,7 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
     pairs: list[tuple[str, str, bool]] = [
         (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
     ]
-    pairs.append(("Results", shown(results.place, results.folder), False))
+    pairs.append(("Results", place_in_words(results.place, results.folder), False))
     pairs.append(("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False))
     return pairs
 

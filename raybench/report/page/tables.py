@@ -53,13 +53,15 @@ class HtmlTable:
     rows: Sequence[Sequence[str]]
 
 
-def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
-    """Return the first `most` rows; if there are more, the caption says so and names the file
-    `rest`."""
-    first = frame.head(most)
-    if len(frame) > most:
-        remainder = f"; {rest} holds all" if rest else ""
-        caption = f"{caption}: the first {most:,} of {len(frame):,} rows{remainder}"
+def table_of(
+    frame: pd.DataFrame, caption: str, *, max_rows: int = 100, csv_file: str = ""
+) -> HtmlTable:
+    """Return the first `max_rows` rows; if there are more, the caption says so and names the file
+    `csv_file`."""
+    first = frame.head(max_rows)
+    if len(frame) > max_rows:
+        remainder = f"; {csv_file} holds all" if csv_file else ""
+        caption = f"{caption}: the first {max_rows:,} of {len(frame):,} rows{remainder}"
     heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
     columns = [_texts(first[name]) for name in first.columns]
     return HtmlTable(caption, heads, list(zip(*columns, strict=True)))

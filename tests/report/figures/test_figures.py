@@ -80,15 +80,15 @@ def test_a_race_shows_every_run_and_who_is_tied(study) -> None:
 
 def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
     found, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
-    values = found.known.set_index("trial")["outcome"]
-    best = found.known.iloc[0]["trial"]
+    values = found.with_outcome.set_index("trial")["outcome"]
+    best = found.with_outcome.iloc[0]["trial"]
     assert near == {*values.index[values <= outcomes.NEAR * values[best]], *judge(study).ties}
     table = outcomes.plateaus(study).set_index("key")
     assert set(table.index) == set(study.searched)
-    rates = found.known[found.known["trial"].isin(near)]["learning_rate"]
+    rates = found.with_outcome[found.with_outcome["trial"].isin(near)]["learning_rate"]
     assert table.loc["learning_rate", "from"] == rates.min()
     assert table.loc["learning_rate", "to"] == rates.max()
-    assert table.loc["learning_rate", "best"] == found.known.iloc[0]["learning_rate"]
+    assert table.loc["learning_rate", "best"] == found.with_outcome.iloc[0]["learning_rate"]
 
 
 @pytest.mark.parametrize(
