@@ -79,7 +79,8 @@ class _MLflow(Sink):
         self._client.log_batch(number, tags=tags)
         status = "FAILED" if "failure" in texts else "FINISHED"
         is_killed = texts.get("stop") == "interrupted" or texts == CUT_OFF
-        self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=time_ms)
+        end_time = time_ms if figures else None  # None: now, for a run that is cut off
+        self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=end_time)
 
     def close(self) -> str:
         if self._uri.startswith("http"):

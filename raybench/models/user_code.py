@@ -142,9 +142,8 @@ def known_settings(
         for parameter in parameters
         if parameter.kind not in variadic
     }
-    for (
-        parameter
-    ) in parameters:  # the default of a float may be an int, as in `momentum: float = 0`
+    for parameter in parameters:
+        # The default of a float may be an int, as in `momentum: float = 0`.
         if "float" in str(parameter.annotation) and type(parameter.default) is int:
             defaults[parameter.name] = float(parameter.default)
     return defaults

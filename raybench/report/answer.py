@@ -452,7 +452,7 @@ def _why_no_winner(results: Study) -> str:
     trial_runs = trials[trials["role"] == "trial"]
     subject = f"No {'trial' if len(trial_runs) else 'run'} reached the target of {aim}"
     if ended := _cut_by_budget(results):
-        hint = "with a longer --time-budget the same command goes on from there."
+        hint = "rerun the same command with a longer --time-budget to resume."
         return f"{subject}: {ended}; {hint}"
     if any(metric.reaches(value, target) for value in trial_runs[metric.best_column].dropna()):
         reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"

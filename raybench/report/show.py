@@ -187,7 +187,7 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     selection = counted(len(table), "configuration")
     selection = selection if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
     has_race = (results.trials["role"] == "race").any()
-    alone_clause = "; then the winner alone" if has_race else ", each run alone on the machine"
+    alone_clause = "; then the winner alone" if has_race else ", each run alone"
     seeds = "search run and new seeds" if results.is_timed else "new seeds"
     title = f"Confirmation: {selection}, {seeds}{alone_clause if is_alone.any() else ''}"
     return [(texts(_with_marks(rows, results), forms), title, "")]

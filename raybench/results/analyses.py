@@ -157,7 +157,11 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     return table.assign(**dict(zip(RATIO_COLUMNS, ratios, strict=True)))[names]
 
 
-IMPORTANCE_COLUMNS = ("key", "importance", "low", "high", "explained", "runs")
+IMPORTANCE_TYPES = {
+    "key": "object",
+    **dict.fromkeys(("importance", "low", "high", "explained"), "float64"),
+    "runs": "int64",
+}
 LEAST_IMPORTANCE_RUNS = 12
 """Fewest runs for which importance is computed."""
 LEAST_EXPLAINED = 0.05
@@ -197,16 +201,16 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     runs = trials.loc[score.index]
     varied = [key for key in keys if len(runs[key].unique()) > 1]
     if len(runs) < LEAST_IMPORTANCE_RUNS or not varied or score.nunique() < 2:
-        return pd.DataFrame(columns=[*IMPORTANCE_COLUMNS])
+        return pd.DataFrame(columns=[*IMPORTANCE_TYPES]).astype(IMPORTANCE_TYPES)
     inputs = np.column_stack([_numbers(runs[key]) for key in varied])
     worse, explained = _shuffled(inputs, score.to_numpy(dtype=float))
     mean = np.maximum(worse.mean(axis=0), 0.0)
     if explained < LEAST_EXPLAINED or mean.sum() <= 0:
-        return pd.DataFrame(columns=[*IMPORTANCE_COLUMNS])
+        return pd.DataFrame(columns=[*IMPORTANCE_TYPES]).astype(IMPORTANCE_TYPES)
     folds = np.clip(worse / mean.sum(), 0.0, 1.0)
     columns = {"key": varied, "importance": mean / mean.sum(), "low": folds.min(axis=0)}
     columns |= {"high": folds.max(axis=0), "explained": explained, "runs": len(runs)}
-    table = pd.DataFrame(columns)
+    table = pd.DataFrame(columns).astype(IMPORTANCE_TYPES)
     return table.sort_values("importance", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -217,7 +217,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    run = _built(RUN_TYPE, line)
+    run = _built(RUN_TYPE, line | {"spec": _current(line.get("spec"))})
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(value is not None and not 0 <= value <= 1 for value in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
@@ -237,7 +237,14 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     """
     if "role" not in line:
         return None
-    return _built(ROLE_TYPE, line["role"]), _built(SPEC_TYPE, plain(line.get("spec")))
+    return _built(ROLE_TYPE, line["role"]), _built(SPEC_TYPE, _current(plain(line.get("spec"))))
+
+
+def _current(spec: Any) -> Any:
+    """Return a recorded run spec without the empty key `mup_base` of earlier versions."""
+    if isinstance(spec, dict) and not spec.get("mup_base", True):
+        return {key: value for key, value in spec.items() if key != "mup_base"}
+    return spec
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:

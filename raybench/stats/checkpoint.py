@@ -25,7 +25,7 @@ from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
-VERSION = 3
+VERSION = 4
 """Format version; other versions are rejected."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that do not change the result of a run."""

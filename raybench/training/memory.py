@@ -97,7 +97,7 @@ class Room:
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
-    """Return the batch size of evaluations: `most`, or less for large samples, but at least the
+    """Return the batch size of evaluations: `largest`, or less for large samples, but at least the
     batch size of training, which is known to fit."""
     values = sum(
         math.prod(array.shape[1:]) * (TOKEN_VALUES if np.dtype(array.dtype).kind == "i" else 1)

@@ -160,8 +160,10 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[list[Step], int]:
-    """Take steps until they have at least `wanted` samples of all workers; return the steps and
-    their number of samples."""
+    """Take steps until they have at least `num_samples` samples of all workers.
+
+    Return the steps and their number of samples.
+    """
     chunk: list[Step] = []
     seen = 0
     while seen < num_samples:

@@ -1,6 +1,7 @@
 """tune, train, load_model and report with a URL; what trains is replaced, the rest is real."""
 
 import io
+import os
 import re
 import sys
 import time
@@ -15,6 +16,7 @@ from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.bucket import Bucket
+from raybench.results.place import StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
@@ -77,6 +79,13 @@ def test_a_search_ends_below_its_url_and_another_home_goes_on(
     assert f"{tmp_path}/a reader/" in capsys.readouterr().out
     name = url.rpartition("/")[2]
     assert f"of {name}: trial" in Bucket(url).get("best.yaml").decode()
+
+
+def test_a_local_folder_is_refused_while_a_command_is_in_it(search, tmp_path, capsys):
+    with StudyLock(tmp_path / "study"):
+        assert tuned(f"file://{tmp_path}/study") == cli.WRONG_INPUT
+    assert str(os.getpid()) in capsys.readouterr().err
+    assert tuned(f"file://{tmp_path}/study") == cli.DONE
 
 
 def test_another_study_is_refused_and_fresh_starts_beside_it(url, search, capsys):

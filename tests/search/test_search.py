@@ -164,3 +164,12 @@ def test_configurations_out_of_memory_run_on_other_placements(
     assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])
     told = [trial for trial in journal_of(one).trials if trial.values]
     assert max(trial.values[0] for trial in told) < math.log(10), "nothing was told to be the worst"
+
+
+@pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
+def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
+    stop: StopReason, tmp_path: Path
+) -> None:
+    search = make_search(tmp_path, PLAIN)
+    search.on_end(record(*ask(search), stop=None, stopped_by=stop))
+    assert search.num_finished == (stop != "interrupted")

@@ -183,6 +183,20 @@ def test_what_the_trainer_saves_is_what_the_run_resumes_from(
     assert taken.samples == STEPS * 64
 
 
+def test_the_trainer_is_told_to_stop(made: Any) -> None:
+    make, metric = made
+    clock, fits = Clock(), []
+
+    def loop(run: Run) -> None:
+        fits.append(Fit(clock, metric))
+        fits[0](make(run))
+
+    curve = Worker(loop, clock=clock, objective=Objective(target=0.4)).to_the_end()
+    assert [point.stop for point in curve] == ["target"]
+    told = fits[0].should_stop + fits[0].stop_training + fits[0].control.should_training_stop
+    assert told == 1
+
+
 def test_a_metric_that_is_not_there_is_named(made: Any) -> None:
     make, metric = made
     clock = Clock()

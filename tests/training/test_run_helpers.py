@@ -187,3 +187,15 @@ def test_each_replica_has_its_workers_samples(
         if size == replicas * per_worker * accumulate:  # full: pass by pass
             np.testing.assert_array_equal(own.indices, worker.indices)
             np.testing.assert_array_equal(own.weights, worker.weights)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_data_parallel_cuts_a_pass_where_replicas_meet(size: int) -> None:
+    """It scatters a batch as `chunk` does."""
+    torch = pytest.importorskip("torch")
+    batch = np.arange(100, 100 + size)
+    step = make_step(replicas_spec(4), batch, Place(), 0.0)
+    for number, rows in enumerate(step.indices):
+        chunks = torch.from_numpy(rows).chunk(4)
+        expected = [part.indices[number] for part in parts_of(step, 4)]
+        assert [chunk.tolist() for chunk in chunks] == [part.tolist() for part in expected]

@@ -267,9 +267,8 @@ def _torch_settings(
     """Translate our settings into arguments of torch's class."""
     if name == "sgd":
         momentum = method_settings["momentum"]
-        nesterov = bool(
-            method_settings["nesterov"] and momentum
-        )  # torch refuses it without momentum
+        # Torch refuses Nesterov momentum without momentum.
+        nesterov = bool(method_settings["nesterov"] and momentum)
         return {"momentum": momentum, "nesterov": nesterov, "fused": _fused(params)}
     arguments: dict[str, Any] = {
         "betas": (method_settings["beta1"], method_settings["beta2"]),

@@ -263,7 +263,7 @@ class Exchange:
             self._register(1 / self._spec.num_workers, wire)
 
     def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
-        """Return a context in which the backward pass exchanges gradients if `wanted`, and
+        """Return a context in which the backward pass exchanges gradients if `is_wanted`, and
         otherwise only accumulates them."""
         if self._parallel is None or (is_wanted and self._is_on):
             return contextlib.nullcontext()

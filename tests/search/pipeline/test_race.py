@@ -22,7 +22,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import race_stage, reference, search
-from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, more_until
+from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, LiveRace, more_until
 from raybench.search.tune import check_finished
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode, StudyError
@@ -324,3 +324,15 @@ def test_an_interrupted_more_is_resumed_by_the_same_command(
     held: dict[str, Any], asked: int, raced: int, until: int
 ) -> None:
     assert more_until(asked, held, raced) == until
+
+
+def test_the_value_of_a_run_that_was_stopped_early_does_not_count(world: World) -> None:
+    world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
+    with Store(world.folder) as store:
+        confirmation = world.confirmation(store)
+        records = confirmation._records()
+        budget = confirmation._budget(records)
+        race = LiveRace(budget, confirmation.single_run, records, confirmation.slots)
+        candidates = race.candidates()["seconds"]
+    counts = {one.name: one.search_run is not None for one in candidates}
+    assert counts == {"0000": False, "0001": True, "0002": False}

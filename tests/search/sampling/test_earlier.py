@@ -14,6 +14,7 @@ from raybench.search.sampling.default_rates import HASTE, default_rate
 from raybench.search.sampling.earlier import load_earlier, settings_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, real_trials
 from raybench.search.search import Search
+from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
@@ -276,3 +277,13 @@ def test_other_sources_are_refused(place: str, code: ErrorCode, tmp_path: Path) 
     (tmp_path / "x.csv").write_text("learning_rate,accuracy\n0.1,0.9\n")
     with refused(code, place):
         told(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)
+
+
+def test_another_machine_is_named(tmp_path: Path) -> None:
+    folder, sentences = earlier_folder(tmp_path / "earlier"), []
+    for name in ("same", "other"):
+        sentences.append(search_in(tmp_path / name).learn_from(load_earlier(folder, build())))
+        elsewhere = {"study": build().document(), "machine": machine() | {"processor": "other"}}
+        (folder / STUDY_FILE).write_text(to_yaml(elsewhere))
+    assert sentences[1].startswith(sentences[0][:-1])
+    assert len(sentences[1]) > len(sentences[0])
