@@ -69,7 +69,7 @@ class _Clock:
             self.interval = None
 
     def save(self, folder: Path) -> None:
-        """Save a folder that all ranks have written as the run's checkpoint; call before `report`.
+        """Save `folder`, to which all ranks have written, as the run's checkpoint before `report`.
 
         Collective: waits for all ranks, then rank 0 saves.
         """
@@ -112,7 +112,7 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
         new run.
 
     Raises:
-        UserError: transformers is not installed.
+        UserError: Transformers is not installed.
     """
     clock, pending_metrics = _Clock(run, metric, "eval"), list[Mapping[str, Any]]()
 
@@ -164,7 +164,7 @@ def Lightning(run: Run, metric: str | None = None, *, save: bool = True) -> Any:
         run.
 
     Raises:
-        UserError: lightning is not installed.
+        UserError: Lightning is not installed.
     """
     clock = _Clock(run, metric, "val")
 
@@ -218,7 +218,7 @@ def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # 
         A `Callback`, which also resumes an interrupted run from its checkpoint.
 
     Raises:
-        UserError: keras is not installed, or the run has several workers.
+        UserError: Keras is not installed, or the run has several workers.
     """
     if run.num_workers > 1:
         raise UserError(

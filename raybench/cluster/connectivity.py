@@ -61,7 +61,7 @@ def address_of(interface: str) -> str:
     """Return the IPv4 address of an interface, or its IPv6 address if it has no other.
 
     Raises:
-        NoInterface: there is no such interface, or it has no address.
+        NoInterface: There is no such interface, or it has no address.
     """
     interfaces = psutil.net_if_addrs()
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -77,12 +77,12 @@ def find_place(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
-        rank_0: address of rank 0; by default, the interface that leads there is used.
-        named: interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
+        rank_0: Address of rank 0; by default, the interface that leads there is used.
+        named: Interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
             precedence.
 
     Raises:
-        NoInterface: there is no such interface, or no route to `rank_0`.
+        NoInterface: There is no such interface, or no route to `rank_0`.
     """
     named = os.environ.get(VARIABLE) or named
     host = socket.gethostname()

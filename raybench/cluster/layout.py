@@ -95,9 +95,9 @@ def lay_out(
     """Choose a node for every worker.
 
     Args:
-        placement: number and resources of the workers.
-        free: free resources of every node.
-        empty: total resources of every node; None uses `free`.
+        placement: Number and resources of the workers.
+        free: Free resources of every node.
+        empty: Total resources of every node; None uses `free`.
 
     Returns:
         The index of each worker's node; None if the workers do not fit now on `num_nodes(...)`
@@ -166,8 +166,8 @@ def as_nodes(
     """Return the nodes on which workers can run, named by host, or by address if names repeat.
 
     Args:
-        entries: nodes as listed by `ray.nodes`.
-        leaving: ids of nodes that are about to be shut down, where Ray starts nothing.
+        entries: Nodes as listed by `ray.nodes`.
+        leaving: Ids of nodes that are about to be shut down, where Ray starts nothing.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]

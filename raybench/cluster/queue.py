@@ -58,13 +58,13 @@ class RequestQueue:
         """Create an empty queue.
 
         Args:
-            scheduler: the scheduler with the pool's reservations.
-            options: options of the pool.
-            available: returns each node's free resources according to Ray.
-            nodes: returns the nodes listed by Ray.
-            leaving: returns the ids of nodes that are about to be shut down.
-            autoscale: requests the given resource bundles from the autoscaler.
-            on_lost: called with the numbers of idle groups that were lost with a node.
+            scheduler: The scheduler with the pool's reservations.
+            options: Options of the pool.
+            available: Returns each node's free resources according to Ray.
+            nodes: Returns the nodes listed by Ray.
+            leaving: Returns the ids of nodes that are about to be shut down.
+            autoscale: Requests the given resource bundles from the autoscaler.
+            on_lost: Called with the numbers of idle groups that were lost with a node.
         """
         self._scheduler, self._options, self._available = scheduler, options, available
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
@@ -87,7 +87,7 @@ class RequestQueue:
             The reservation, and a description of what the trial waited for (None if for nothing).
 
         Raises:
-            RunFailed: the request was cancelled.
+            RunFailed: The request was cancelled.
         """
         granted: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self._requests[trial], waited_for = (granted, time.monotonic()), None
@@ -113,8 +113,8 @@ class RequestQueue:
         """Await the start of a group on `nodes` and return the group.
 
         Raises:
-            HostLeaves: the start failed, and one of the nodes is leaving the cluster.
-            RunFailed: the start failed for another reason.
+            HostLeaves: The start failed, and one of the nodes is leaving the cluster.
+            RunFailed: The start failed for another reason.
         """
         try:
             return await start

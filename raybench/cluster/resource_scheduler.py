@@ -49,8 +49,10 @@ class ResourceScheduler:
     Args:
         nodes: Total resources of every node.
         max_workers: Maximum number of worker processes, including idle ones.
-        on_cluster: True for a cluster, whose nodes may come and go; False for a local Ray.
-        taken: (CPU cores, GPUs) in use by other jobs on every node; empty without other jobs.
+        on_cluster: True for a cluster, whose nodes may come and go; False for a local Ray
+            instance.
+        taken: (CPU cores, GPUs) used by other jobs on each node, in the order of `nodes`; empty if
+            there are no other jobs.
     """
 
     nodes: Sequence[Node]

@@ -208,12 +208,12 @@ class RunClient:
         """Create a client without requesting workers.
 
         Args:
-            pool: handle of the `WorkerPool`.
-            name: name of the run, unique in the pool.
-            spec: the run.
-            keep: keep the worker group alive for other runs after this run.
-            may_restart: returns whether the run may get new workers after its workers are lost.
-            limit_s: wall-clock seconds with workers after which the run fails with `timeout`; None
+            pool: Handle of the `WorkerPool`.
+            name: Name of the run, unique in the pool.
+            spec: The run.
+            keep: Keep the worker group alive for other runs after this run.
+            may_restart: Returns whether the run may get new workers after its workers are lost.
+            limit_s: Wall-clock seconds with workers after which the run fails with `timeout`; None
                 for no limit.
         """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
@@ -244,8 +244,8 @@ class RunClient:
         """End the run and give its workers back.
 
         Args:
-            save: save the weights to `weights`, unless the run has failed.
-            test: measure the metric on the test split, unless the run has failed.
+            save: Save the weights to `weights`, unless the run has failed.
+            test: Measure the metric on the test split, unless the run has failed.
 
         Returns:
             The final state of the run. Workers that fail now make the run fail only with `save` or
@@ -417,9 +417,9 @@ def release(pool: Any, name: str, *, keep: bool) -> int:
     """Release the workers of a run that is ended from outside; the run gets no new workers.
 
     Args:
-        pool: handle of the `WorkerPool`.
-        name: name of the run.
-        keep: keep the worker group alive for other runs.
+        pool: Handle of the `WorkerPool`.
+        name: Name of the run.
+        keep: Keep the worker group alive for other runs.
 
     Returns:
         The largest number of other runs that had workers at the same time.

@@ -167,9 +167,9 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     """Start the actor that owns the worker groups.
 
     Args:
-        capacity: resources of the cluster.
-        scratch: the session's temporary folder on this host.
-        is_local: whether raybench has started Ray itself, on this machine only.
+        capacity: Resources of the cluster.
+        scratch: The session's temporary folder on this host.
+        is_local: Whether raybench has started Ray itself, on this machine only.
 
     Returns:
         The handle of the actor.

@@ -146,8 +146,8 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
     """Kill all child processes and exit; no record is lost, since each was flushed when written.
 
     Args:
-        can_continue: whether the same command can resume, which is added to the message.
-        lost: description of what is gone; None if the user ended the command.
+        can_continue: Whether the same command can resume, which is added to the message.
+        lost: Description of what is gone; None if the user ended the command.
     """
     try:
         import psutil

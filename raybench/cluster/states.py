@@ -121,7 +121,7 @@ def fetch(pool: Any, file: Path) -> bytes:
     """Return the contents of a state of the pool, read directly if this host can access the file.
 
     Raises:
-        FileNotFoundError: the pool no longer has the state.
+        FileNotFoundError: The pool no longer has the state.
     """
     if file.is_file():
         return file.read_bytes()

@@ -53,9 +53,9 @@ def build_trainer(
     """Return a Ray Train trainer whose workers wait for commands from the pool.
 
     Args:
-        number: number of the group.
-        placement: framework, number and resources of the workers.
-        options: options of the pool.
+        number: Number of the group.
+        placement: Framework, number and resources of the workers.
+        options: Options of the pool.
         nodes: Ray's id of every worker's node; ignored if `options.is_local`.
     """
     import ray.train
@@ -162,7 +162,7 @@ class WorkerGroup:
         """Start the workers and wait until all have sent `Ready`.
 
         Raises:
-            RunFailed: some workers did not start in time; call `close` to end the others.
+            RunFailed: Some workers did not start in time; call `close` to end the others.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         timeout_s = START_TIMEOUT_S if self._options.is_local else CLUSTER_START_TIMEOUT_S
@@ -186,10 +186,10 @@ class WorkerGroup:
         """Receive a worker's reply and return its next command.
 
         Args:
-            rank: rank of the worker.
-            turn: number of the reply, from 1. A call repeated with the same `turn`, after a lost
+            rank: Rank of the worker.
+            turn: Number of the reply, from 1. A call repeated with the same `turn`, after a lost
                 answer, returns the same command.
-            reply: the reply; None if it was sent in an earlier call.
+            reply: The reply; None if it was sent in an earlier call.
 
         Returns:
             The command; None if there is none within POLL_S, after which the worker asks again.

@@ -153,7 +153,7 @@ class WorkerPool:
         """Wait for a worker group and give it to the trial.
 
         Raises:
-            RunFailed: the workers did not start, or `stop_waiting` was called.
+            RunFailed: The workers did not start, or `stop_waiting` was called.
         """
         self._refuse_abandoned(trial)
         acquiring = asyncio.ensure_future(self._acquire(trial, placement))
@@ -237,7 +237,7 @@ class WorkerPool:
             The replies by rank.
 
         Raises:
-            RunFailed: a worker raised an exception, died or did not answer within `timeout_s`; the
+            RunFailed: A worker raised an exception, died or did not answer within `timeout_s`; the
                 group is then closed.
         """
         run = self._runs[trial]
@@ -275,7 +275,7 @@ class WorkerPool:
         If a checkpoint cannot be written, the run continues, and `checkpoint` raises the error.
 
         Raises:
-            RunFailed: the final weights could not be written.
+            RunFailed: The final weights could not be written.
         """
         if isinstance(first, protocol.Finished):
             self.forget(trial)
@@ -299,9 +299,9 @@ class WorkerPool:
         """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: name of the run, which may have neither workers nor a request.
-            keep: keep the group alive for other runs; False closes it.
-            for_good: refuse later requests of the run, whose process may not know that it is over.
+            trial: Name of the run, which may have neither workers nor a request.
+            keep: Keep the group alive for other runs; False closes it.
+            for_good: Refuse later requests of the run, whose process may not know that it is over.
 
         Returns:
             The largest number of other runs that had workers at the same time.

@@ -189,8 +189,10 @@ def predict_loss(options: ForecastOptions) -> Ended:
 def plan_runs(
     options: ForecastOptions, small: Sequence[MeasuredRun], large: LargeRun, budget: Budget
 ) -> Ended:
-    """Print the small runs to make next within a budget, and write them to the file of `--out`: as
-    spaces for `raybench tune`, or as a table."""
+    """Print the small runs to do next within a budget, and write them to the `--out` file.
+
+    The file is a search space for `raybench tune` (one for each study), or a table.
+    """
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
         raise UserError(

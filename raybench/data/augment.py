@@ -138,7 +138,8 @@ line, and the weight of the second one in 1 / UNITY."""
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
     """Crop at random and rescale to the original size with bilinear interpolation.
 
-    Pixel centers are at half-integers, and border pixels extend the crop. Since a crop is never
+    Pixel centers are at half-integers, and pixels beyond the edge of the crop repeat its border
+    pixels. Since a crop is never
     larger than the image, no downscaling (averaging) is needed.
     """
     height, width = images.shape[1:3]

@@ -208,7 +208,8 @@ def disturbed_line(results: Study) -> list[str]:
 
 
 def failed_line(results: Study) -> list[str]:
-    """Return a sentence on the failed runs and their most frequent cause; [] if none failed."""
+    """Return a list with one sentence on the failed runs and their most frequent cause; empty if no
+    run failed."""
     causes = failures(results.trials)
     if causes.empty:
         return []

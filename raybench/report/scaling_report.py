@@ -135,13 +135,13 @@ class PlanReport:
         """Fit throughput models to the studies, and plan with these models.
 
         Args:
-            studies: scaling studies.
-            terms: prices, budget and deadline.
-            predict: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to add
+            studies: Scaling studies.
+            terms: Prices, budget and deadline.
+            predict: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to add
                 to those measured. None adds two and four times the largest measured worker count.
 
         Raises:
-            UserError: if no study has a target, or none has measured steps.
+            UserError: If no study has a target, or none has measured steps.
         """
         fitted = fit_study(*studies, predict=predict, allow_few=True)
         if all(study.target is None for study in studies):
@@ -299,9 +299,9 @@ class ScalingReport:
         """Print the measurements, predictions, plans, claims and conclusions.
 
         Args:
-            console: where to print.
-            written: files of the study; the page is named at the end, or else the pictures.
-            verbose: whether to print fits and predictions even if they were not requested.
+            console: Where to print.
+            written: Files of the study; the page is named at the end, or else the pictures.
+            verbose: Whether to print fits and predictions even if they were not requested.
         """
         results, summary = self.results, summary_of(self.results)
         print_cells(console, scaling_cells(results), metric=results.metric)
@@ -351,7 +351,7 @@ class ScalingReport:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def plot(self) -> Figure:
-        """Draw measured and predicted throughput over workers."""
+        """Draw measured and predicted throughput against the number of workers."""
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -409,11 +409,11 @@ def fit_to_files(
     """Fit the measurements in a file, print fits and predictions, and write the predictions.
 
     Args:
-        file: the measurements.
-        predict: worker counts, or a CSV file of worker counts and batch sizes; None predicts
+        file: The measurements.
+        predict: Worker counts, or a CSV file of worker counts and batch sizes; None predicts
             nothing.
-        out: file for the predictions.
-        network: argument of `--network`.
+        out: File for the predictions.
+        network: Ratio of the all-reduce time between hosts to that within a host (`--network`).
 
     Returns:
         The sentences, and the rows of `predictions` and `measure_next` (what to measure next, with

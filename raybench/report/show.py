@@ -58,10 +58,10 @@ def show(
     """Print the tables of a study, then its summary, next steps and folder.
 
     Args:
-        console: where to print.
-        results: a search, a single training, or a comparison of pairs.
-        plots: pictures that were written; they are named at the end.
-        verbose: whether to print all tables, not only what the summary needs.
+        console: Where to print.
+        results: A search, a single training, or a comparison of pairs.
+        plots: Pictures that were written; they are named at the end.
+        verbose: Whether to print all tables, not only what the summary needs.
     """
     if (pairs := comparison_of(results)) is not None:
         for line in pair_lines(pairs):

@@ -66,14 +66,14 @@ class Chosen:
         """Train this trial again with `raybench.train`; `raybench.load_model(out)` loads the model.
 
         Args:
-            out: results folder or URL; None is `results/train-STUDY-TRIAL`.
-            address: address of a Ray cluster, for example `auto`; None starts Ray on this machine.
-            say: whether to print the output.
-            changes: keys of the run spec to change: `train(seed=1, epochs=20)`.
+            out: Results folder or URL; None is `results/train-STUDY-TRIAL`.
+            address: Address of a Ray cluster, for example `auto`; None starts Ray on this machine.
+            say: Whether to print the output.
+            changes: Keys of the run spec to change: `train(seed=1, epochs=20)`.
 
         Raises:
-            UserError: if the arguments are invalid.
-            StudyError: if the training fails.
+            UserError: If the arguments are invalid.
+            StudyError: If the training fails.
         """
         import raybench  # late: this package may not import those that train
 
@@ -171,7 +171,7 @@ class StudyResults(Study):
         """Fit models to the step times of a scaling study, and predict throughput.
 
         Args:
-            workers: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, as for
+            workers: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, as for
                 `--predict`. None takes the study's last `--predict`; if there is none, two and four
                 times the largest measured worker count.
 

@@ -69,8 +69,8 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
     """Return a table of formatted cells (strings), without the columns that have no value.
 
     Args:
-        frame: one row per row of the table; NaN and infinity are missing values.
-        forms: format of each column, by its title.
+        frame: One row per row of the table; NaN and infinity are missing values.
+        forms: Format of each column, by its title.
     """
     is_known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
@@ -128,12 +128,12 @@ def print_frame(
     """Print a table of strings, the lines below it, and an empty line. No cell is cut.
 
     Args:
-        console: where to print.
-        frame: table of strings.
-        title: line above the table.
-        below: lines below it.
-        drop: prefixes of the columns that a narrow terminal drops, in this order.
-        is_explained: whether a line below explains MARK, if it is used.
+        console: Where to print.
+        frame: Table of strings.
+        title: Line above the table.
+        below: Lines below it.
+        drop: Prefixes of the columns that a narrow terminal drops, in this order.
+        is_explained: Whether a line below explains MARK, if it is used.
     """
     cells = frame.astype(str)
     notes = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]

@@ -59,10 +59,10 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
     """Return the wall-clock time of a run: `0.74 s including evaluation, plus 0.37 s of setup`.
 
     Args:
-        results: the study.
-        trial: the trial, of which only runs alone on the machine count; "" is returned if it has
+        results: The study.
+        trial: The trial, of which only runs alone on the machine count; "" is returned if it has
             none.
-        train_s: seconds of training.
+        train_s: Seconds of training.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or not configuration.is_alone:
@@ -92,9 +92,9 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
     no price. The cost also covers start-up, setup, compilation and evaluation.
 
     Args:
-        results: the study.
-        worker_seconds: worker-seconds of training.
-        trial: the trial whose reported runs give the ratio of billed time to training time; None
+        results: The study.
+        worker_seconds: Worker-seconds of training.
+        trial: The trial whose reported runs give the ratio of billed time to training time; None
             takes all runs of the study.
     """
     price = results.study["study"].get("price")

@@ -20,9 +20,10 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
 LARGER_FACTOR = 4
-"""Factor on the batch size, or on the passes between two exchanges, that is tried."""
+"""Factor by which a trial change increases the batch size or the passes between exchanges."""
 PREFETCH = 2
-"""Prefetched batches that are tried; with augmentation, factor on the threads."""
+"""Prefetched batches of a trial change; with augmentation, factor by which it increases the
+threads."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Gain:
     """Ratio of the samples/s with and without the change."""
     low: float
     high: float
-    """90 % interval of `times`."""
+    """Bounds of the 90 % interval of `times`."""
     workers: float = 1.0
-    """Factor on the number of workers."""
+    """Factor by which the number of workers increases."""
     is_limit: bool = False
     """Whether `times` is an upper bound."""
 

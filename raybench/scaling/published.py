@@ -214,8 +214,11 @@ def judged(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
 def _by_pairs(
     entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge a claim by the fraction of the known values within its bounds: it holds with AGREE or
-    more, not with 1 - AGREE or less, and is undecided in between."""
+    """Judge a claim by the fraction of the known values that lie within its bounds.
+
+    The claim holds if the fraction is at least AGREE, fails if it is at most 1 - AGREE, and is
+    otherwise undecided; so is a claim whose cell `judged_at` was not measured.
+    """
     unit, at = entry.get("unit", "times"), entry.get("judged_at")
     last = at
     if at is not None:

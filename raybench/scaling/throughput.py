@@ -186,7 +186,8 @@ def _logistic(value: Floats) -> Floats:
 JUMP_LENGTH = 1.0
 """Doublings of the batch size over which the correlation of jumps falls to 1/e."""
 WALK_OF_COMPUTE = 0.2
-"""Factor on the random walks in a step without any exchange; it is 1 in a step without compute."""
+"""Factor on the standard deviation of the random walks for a step that is all compute; the factor
+rises linearly to 1 as the compute share falls to 0."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class CurvePolicy:
     num_best: int = 8
     """Number of good configurations whose neighbors become candidates."""
     explore: float = 1.5
-    """Factor on the standard deviations of the model when a proposal is chosen."""
+    """Factor by which the model's standard deviations are multiplied to choose a proposal."""
     earlier_sd: float = 0.3
     """Additional standard deviation of log samples to target for runs of an earlier study
     (`--seed-from`), which may have used other machines and versions."""
@@ -401,7 +401,7 @@ class CurveSearch:
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
 
     def means_of(self, names: Sequence[str], axis: Axis = "seconds") -> Array:
-        """Return the predicted log seconds (or worker-seconds) to target of trials, shape [n]."""
+        """Return each trial's predicted log seconds or log worker-seconds to target, shape [n]."""
         points = np.array([self.model.curves[name].point for name in names])
         offsets = self._offsets([self._values[name] for name in names], axis)
         return self.model.means(points) + offsets
@@ -442,8 +442,11 @@ class CurveSearch:
         return [speeds[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return for each configuration its shortest training time divided by its shortest time
-        including the wait for workers, shape [n]. Workers are idle while a trial waits for more."""
+        """Return the ratio of each configuration's shortest training time to its shortest time with
+        the wait for workers included, shape [n].
+
+        The ratio penalizes waiting, because workers that are free sit idle meanwhile.
+        """
         shares = np.ones(len(candidates))
         if self._placer is None:
             return shares

@@ -224,10 +224,11 @@ def run_trials(
         deadline: Time budget and interruption.
         log: File for the output of Ray Tune.
         keep_groups: Whether worker groups are reused by later trials.
-        limit_s: Seconds after which a trial has failed; None: no limit.
+        limit_s: Time limit in seconds after which a trial counts as failed; None for no limit.
         concurrency: Largest number of concurrent trials.
         ahead: Number of further trials that wait for workers.
-        follow: Returns the concurrency for the nodes of the cluster; None: constant.
+        follow: Function that returns the concurrency for the current nodes of the cluster; None
+            keeps it constant.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(

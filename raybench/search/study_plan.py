@@ -46,7 +46,7 @@ class StudyPlan:
     study: StudySpec
     space: Space
     factors: Factors | str
-    """The factorized space (`factorisation.py`), or the reason why all keys are sampled."""
+    """The factorized space, or the reason why it cannot be factorized and all keys are sampled."""
 
     @classmethod
     def of(cls, study: StudySpec, space: Space) -> Self:

@@ -320,9 +320,10 @@ def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def sections_first(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return keys and values, a whole section (`objective`) before its keys (`objective.target`).
+    """Return the keys and values with whole sections (`objective`) before single keys
+    (`objective.target`).
 
-    Options such as `--target` set single keys, which a section given by `--set` must not remove.
+    Otherwise, a section given by `--set` would overwrite keys set by options such as `--target`.
     """
 
     def is_section(key: str) -> bool:

@@ -283,9 +283,10 @@ class RunSpec(Document):
     """Minimum seconds of training and evaluation between two checkpoints, which are saved at
     evaluations. A run that loses a worker resumes from its last checkpoint. 0 saves none."""
     record_steps: bool = False
-    """Whether to record step times, memory, exchanged bytes, gradient noise, and the floating-point
-    operations (torch) and tokens of a sample in the `eval` lines of `records.jsonl`: the key
-    `steps` (see `StepTimes`) and those after it. `raybench train` then prints TFLOP/s and MFU."""
+    """Whether to record step times, memory, exchanged bytes, gradient noise, tokens per sample and
+    (torch only) floating-point operations per sample in the `eval` lines of `records.jsonl`, under
+    the key `steps` (see `StepTimes`) and the keys after it. `raybench train` then prints TFLOP/s
+    and MFU."""
 
     @model_validator(mode="before")
     @classmethod

@@ -22,7 +22,7 @@ def scaled_rate(spec: RunSpec) -> float:
 
 
 def scaling_factor(num_workers: int, rule: str) -> float:
-    """Return the factor on the learning rate for a value of `learning_rate_scaling`.
+    """Return the factor by which `learning_rate_scaling` multiplies the learning rate.
 
     `linear` is from Goyal et al. 2017 (arXiv 1706.02677), section 2.1; `sqrt` is from Krizhevsky
     2014 (arXiv 1404.5997) and typical for Adam-like optimizers.

@@ -188,13 +188,13 @@ class Shapes:
         return remaining, math.sqrt(settings.shape_sd**2 * remaining + spread)
 
     def _weights(self, totals: Array, log_shares: Array, categories: Array) -> Array:
-        """Return the weights of the shapes, which sum to 1, shape [shapes].
+        """Return the normalized weight of each stored curve shape, shape [shapes].
 
         Args:
-            totals: Predicted log amount to the target after each evaluation, shape
-                [shapes, evaluations].
-            log_shares: Log fraction of that amount at each evaluation, same shape.
-            categories: Categories of the curve, shape [categories].
+            totals: Log of the total training amount needed to reach the target, as predicted by
+                each curve shape after each evaluation, shape [shapes, evaluations].
+            log_shares: Log of the fraction of that total used up at each evaluation, same shape.
+            categories: Category indices of the configuration, shape [categories].
         """
         settings = self._settings
         far = np.maximum(np.diff(log_shares, axis=1), 0.0)
@@ -583,7 +583,7 @@ class CurveModel:
             pending: Configurations of running trials without an evaluation, shape [m, axes]. They
                 are treated as observed at their predicted mean, so that other configurations are
                 preferred.
-            explore: Factor on the standard deviations.
+            explore: Factor by which the standard deviations are multiplied.
 
         Returns:
             Expected improvements in log units, at least 0, shape [n].

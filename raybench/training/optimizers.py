@@ -131,7 +131,7 @@ depthwise filters."""
 NUM_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Newton-Schulz coefficients of Jordan et al. 2024: they increase small singular values fastest and
-bring all of them between 0.7 and 1.2, which trains as well as 1."""
+bring all of them into the range 0.7 to 1.2, which works as well as exactly 1."""
 SMALLEST_NORM = 1e-7
 WIDE = 2
 """Ratio of columns to rows above which `newton_schulz` iterates on the Gram matrix: this takes

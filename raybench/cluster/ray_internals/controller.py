@@ -77,8 +77,8 @@ def run_controller(arguments: dict[str, Any], started: list[Any]) -> Any:
     """Run a controller to its end and return the result of its training.
 
     Args:
-        arguments: the arguments with which Ray's trainer creates its controller.
-        started: list to which every worker group is added when its start begins.
+        arguments: The arguments with which Ray's trainer creates its controller.
+        started: List to which every worker group is added when its start begins.
     """
     policy: Any = arguments.get("scaling_policy")
     if type(policy) is FixedScalingPolicy:

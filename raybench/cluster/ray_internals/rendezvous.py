@@ -36,9 +36,9 @@ def rendezvous_config(
 
     Args:
         framework: `torch` or `tensorflow`.
-        file: file for the rendezvous of torch workers on one host; None sets and tests their
+        file: File for the rendezvous of torch workers on one host; None sets and tests their
             network interface instead.
-        interface: interface chosen by the user; None detects it on each host.
+        interface: Interface chosen by the user; None detects it on each host.
 
     Returns:
         `{"torch_config": ...}` or `{"tensorflow_config": ...}`. Empty if Ray lacks the extended
@@ -130,7 +130,7 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     """Set and test the network interface of every worker; return the address of every rank.
 
     Raises:
-        Unreached: a worker has no such interface, or cannot connect to another worker.
+        Unreached: A worker has no such interface, or cannot connect to another worker.
     """
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))

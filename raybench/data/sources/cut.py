@@ -105,8 +105,8 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Return the sizes of test and validation split that are nearest to `sizes` and keep samples
-    with equal keys together."""
+    """Return the sizes of the test and validation splits that are closest to `sizes` while keeping
+    samples with equal keys together."""
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:

@@ -75,11 +75,11 @@ def panels(
     """Return a figure with panels, made without pyplot, and its axes.
 
     Args:
-        number: number of panels.
-        height: inches per row of panels.
-        extra_height: inches added to the height.
-        columns: panels side by side.
-        shared: arguments of `Figure.subplots`.
+        number: Number of panels.
+        height: Inches per row of panels.
+        extra_height: Inches added to the height.
+        columns: Panels side by side.
+        shared: Arguments of `Figure.subplots`.
     """
     lines = -(-number // columns)
     size = (WIDTH, height * lines + extra_height)
@@ -220,10 +220,10 @@ def stacked_bars(
     """Draw horizontal bars that are stacks of parts.
 
     Args:
-        axes: where to draw.
-        places: position or name of each bar.
-        stack: for each part its label, its width in each bar, and its color and hatching.
-        height: height of a bar in data units.
+        axes: Where to draw.
+        places: Position or name of each bar.
+        stack: For each part its label, its width in each bar, and its color and hatching.
+        height: Height of a bar in data units.
 
     Returns:
         A legend entry for each part, and the right end of each bar.
@@ -350,10 +350,10 @@ def metric_axis(
     minimize have a log scale, all others a linear one.
 
     Args:
-        axes: where to draw.
-        results: the study.
-        values: the values that are drawn; None takes those of all learning curves.
-        is_labeled: whether to label the target.
+        axes: Where to draw.
+        results: The study.
+        values: The values that are drawn; None takes those of all learning curves.
+        is_labeled: Whether to label the target.
     """
     metric, target = results.metric, results.target
     values = results.curves[metric.name] if values is None else values

@@ -99,7 +99,7 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
       distinguishable" if no cell has one worker.
 
     Args:
-        row: a row of `scaling_cells`.
+        row: A row of `scaling_cells`.
     """
     wait = row["input_share"] if row["input_share"] == row["input_share"] else 0.0
     shares, remaining = {"input wait": wait}, 1 - wait
@@ -261,7 +261,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     intervals.
 
     Args:
-        plan: content of PLAN_FILE; measured_s is missing for an option that did not run, and
+        plan: Content of PLAN_FILE; measured_s is missing for an option that did not run, and
             infinite if most of its runs did not reach the target.
     """
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
@@ -322,8 +322,8 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     """Draw measured and predicted throughput over worker counts, with a panel per series.
 
     Args:
-        measured: one row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
-        predicted: the same columns, low and high (90 % interval of samples_per_s), and extrapolated
+        measured: One row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
+        predicted: The same columns, low and high (90 % interval of samples_per_s), and extrapolated
             (beyond the measurements: drawn dashed).
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]

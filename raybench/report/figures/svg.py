@@ -48,9 +48,9 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
     Elements that belong to a trial have the attribute `data-trial`.
 
     Args:
-        figure: the figure; the `gid`s of its artists are names of trials, or in `parts.MARKS`.
-        prefix: beginning of all HTML ids in the element.
-        title: name of the image for screen readers.
+        figure: The figure; the `gid`s of its artists are names of trials, or in `parts.MARKS`.
+        prefix: Beginning of all HTML ids in the element.
+        title: Name of the image for screen readers.
     """
     # Names of trials may come from a file, so they must not become ids of the page.
     artists = [artist for artist in _artists(figure) if artist.get_gid() is not None]

@@ -148,16 +148,16 @@ class ProgressDisplay:
         """Prepare the display.
 
         Args:
-            console: where to show it.
-            num_trials: number of runs of the first phase.
-            num_done: number of these runs that have finished already.
-            keys: keys shown in labels of configurations; see `spec.run.label_keys`.
-            outcome: describes a finished run; None if runs compete, so that the best is shown.
-            began: start of the command by `clock`; None is now.
-            ends_in_s: seconds left of the time budget.
-            num_workers: returns how many workers of a spec the machines can run at once.
-            lines: stream for JSON lines, which replace the display.
-            clock: current time in seconds.
+            console: Where to show it.
+            num_trials: Number of runs of the first phase.
+            num_done: Number of these runs that have finished already.
+            keys: Keys shown in labels of configurations; see `spec.run.label_keys`.
+            outcome: Describes a finished run; None if runs compete, so that the best is shown.
+            began: Start of the command by `clock`; None is now.
+            ends_in_s: Seconds left of the time budget.
+            num_workers: Returns how many workers of a spec the machines can run at once.
+            lines: Stream for JSON lines, which replace the display.
+            clock: Current time in seconds.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
@@ -222,8 +222,8 @@ class ProgressDisplay:
         """Show what runs without workers wait for.
 
         Args:
-            resources: the resource and the seconds waited, by name of the run.
-            head: the run for which machines are missing; without a live screen, it is printed once
+            resources: The resource and the seconds waited, by name of the run.
+            head: The run for which machines are missing; without a live screen, it is printed once
                 per resource.
         """
         with self._changing:

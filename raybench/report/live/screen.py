@@ -36,10 +36,10 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
     """Return values as a curve of at most `width` characters.
 
     Args:
-        values: values of the curve; if there are more than `width`, each character shows the last
+        values: Values of the curve; if there are more than `width`, each character shows the last
             value of its section. NaN becomes a blank.
-        width: maximum number of characters.
-        others: further values that the vertical scale includes.
+        width: Maximum number of characters.
+        others: Further values that the vertical scale includes.
     """
     finite = [value for value in (*values, *others) if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
@@ -103,10 +103,10 @@ def study_screen(
     """Return the live screen, fitted to the size of a console.
 
     Args:
-        console: console whose width and height limit the screen.
-        state: state of the study.
-        at: current time.
-        has_best: whether to show the best run so far; False if the runs do not compete.
+        console: Console whose width and height limit the screen.
+        state: State of the study.
+        at: Current time.
+        has_best: Whether to show the best run so far; False if the runs do not compete.
     """
     width = console.width
     top = _head(state, at, width)

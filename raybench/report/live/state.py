@@ -130,11 +130,11 @@ class LiveState:
         """Start a phase, or start it again with another number of runs; resets `after_s`.
 
         Args:
-            phase: name of the phase.
-            num_runs: number of its runs.
-            at: current time.
-            num_done: number of its runs that have finished already.
-            expect_s: predicted total seconds of its remaining runs.
+            phase: Name of the phase.
+            num_runs: Number of its runs.
+            at: Current time.
+            num_done: Number of its runs that have finished already.
+            expect_s: Predicted total seconds of its remaining runs.
         """
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)

@@ -23,10 +23,10 @@ def try_page(
     cannot be drawn is left out.
 
     Args:
-        results: the study.
-        folder: its results folder.
-        say: prints a message.
-        extras: further parts of the page.
+        results: The study.
+        folder: Its results folder.
+        say: Prints a message.
+        extras: Further parts of the page.
     """
 
     def tell(problem: str, error: Exception, name: str = PAGE_FILE) -> None:

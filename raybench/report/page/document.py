@@ -286,9 +286,9 @@ def page_text(
     """Return the page of one or several studies as HTML.
 
     Args:
-        studies: the studies; with several, the page compares the winners first.
-        extras: further parts, for a single study.
-        on_fault: called for a figure that cannot be drawn; the page names it and continues.
+        studies: The studies; with several, the page compares the winners first.
+        extras: Further parts, for a single study.
+        on_fault: Called for a figure that cannot be drawn; the page names it and continues.
     """
     with uncollected():
         names = unique_names([(results.name, results.place) for results in studies])

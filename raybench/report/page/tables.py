@@ -171,7 +171,7 @@ def _states(trials: pd.DataFrame) -> list[str]:
 
 
 def _kind_and_cells(column: pd.Series) -> tuple[str, list[Any]]:
-    """Return the kind and the cells of the column of a searched key."""
+    """Return the kind (`text`, `count` or `rate`) and the cells of a searched key's column."""
     if pd.api.types.is_bool_dtype(column):
         return "text", [None if pd.isna(value) else short(bool(value)) for value in column]
     if pd.api.types.is_numeric_dtype(column):
@@ -185,9 +185,9 @@ POINTS = 60
 
 
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
-    """Return the data of the dialogs that open for a trial: curve, seconds by phase, spec, notes.
+    """Return the data of the trial dialogs: learning curve, seconds per phase, spec, notes.
 
-    Lists of runs are in the order `order`. `specs` holds indices into `settings`.
+    Lists of runs follow `order`. `specs` holds indices into `settings`.
     """
     all_runs, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [all_runs[place] for place in order]

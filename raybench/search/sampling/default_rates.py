@@ -117,7 +117,7 @@ def num_outside(study: StudySpec, space: Space) -> int:
 
 
 def rate_factor(study: StudySpec) -> float:
-    """Return the factor on default learning rates for the objective of a study."""
+    """Return the factor by which default learning rates are multiplied for a study's objective."""
     return HASTE if study.objective.kind == TIME else 1.0
 
 
@@ -142,7 +142,7 @@ def initial_configurations(
     Args:
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
         fixed: Values of the keys that are not searched.
-        factor: Factor on the default learning rates.
+        factor: Factor by which the default learning rates are multiplied.
 
     Returns:
         Values of optimizer, batch size, learning rate and the keys on which these depend; the

@@ -139,8 +139,8 @@ def added_loss(model: keras.Model) -> tf.Tensor:
 
 
 Mixed = tuple[tf.Tensor, ...]
-"""With mixup: labels of the second sample in each mix, and weights (N,) of the losses computed with
-the labels of the first and of the second sample; otherwise empty."""
+"""With mixup: the labels of the second sample of each mixed pair, and two weights of shape (N,):
+one for the loss on the first sample's labels, one for the loss on the second's. Otherwise empty."""
 
 
 class Losses(BaseLosses):

@@ -98,7 +98,7 @@ def join(
         num_gpus: GPUs assigned to this process.
 
     Raises:
-        UserError: torch sees fewer GPUs than assigned or than replicas.
+        UserError: Torch sees fewer GPUs than assigned or than replicas.
     """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
