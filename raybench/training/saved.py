@@ -38,7 +38,7 @@ class Trained:
         self._model, self._predict = model, find_part(framework, "model").predict
 
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return the outputs for samples that `ModelData.inputs` accepts, float32 of shape (N, ...)."""
+        """Return the outputs for samples that `ModelData.inputs` accepts: float32, (N, ...)."""
         inputs = self.data.inputs(samples)
         outputs = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
