@@ -7,6 +7,7 @@ PYTEST = $(BIN)/python -m pytest
 PURE = $(PYTEST) -n $(JOBS) --dist worksteal
 # The folders of all tests with Ray: to collect the others takes as long as some tests.
 WITH_RAY = tests/cluster tests/deploy tests/e2e tests/gpu
+RAY_TESTS = $(or $(filter tests/%,$(ARGS)),$(WITH_RAY))
 
 .PHONY: env pins rays tune test test-all gpu gpu-torch gpu-tensorflow check
 
@@ -36,14 +37,14 @@ tune: env
 
 # All checks and tests: those without Ray, and beside them those with real Ray sessions.
 test: check
-	.ci/both '$(PURE) -m "not ray and not all" $(ARGS)' '$(PYTEST) -m "ray and not all" $(WITH_RAY) $(ARGS)'
+	.ci/both '$(PURE) -m "not ray and not all" $(ARGS)' '$(PYTEST) -m "ray and not all" $(RAY_TESTS) $(ARGS)'
 
 # Long and rare cases too: every signal at every moment, many kills. Tests with Ray wait much, so
 # some of them run beside the others once those without Ray are done.
 test-all: check
 	.ci/both '$(PURE) -m "not ray" $(ARGS) || bad=1; \
-		$(PYTEST) -m "ray and apart" $(WITH_RAY) $(ARGS) || bad=1; [ -z "$$bad" ]' \
-		'$(PYTEST) -m "ray and not apart" $(WITH_RAY) $(ARGS)'
+		$(PYTEST) -m "ray and apart" $(RAY_TESTS) $(ARGS) || bad=1; [ -z "$$bad" ]' \
+		'$(PYTEST) -m "ray and not apart" $(RAY_TESTS) $(ARGS)'
 
 # What only a GPU can show, in ten minutes. An environment a framework: the cuDNN and NCCL of
 # TensorFlow's CUDA 12 and of torch's CUDA 13 are the same files.

@@ -49,6 +49,8 @@ ARGUMENTS = {
     "tune --set optimzer=adam": (Code.UNKNOWN_KEY, ["'optimzer'", "'optimizer'"]),
     "tune --set mup_base=3": (Code.REMOVED, ["'mup_base'"]),
     "tune --time-budget inf": (Code.INVALID_VALUE, ["'time_budget'", "inf"]),
+    "tune --time-budget soon": (Code.INVALID_VALUE, ["'time_budget'", "30min", "soon"]),
+    "data --unused-for=-5 --remove all": (Code.INVALID_VALUE, ["'unused_for'"]),
     "tune --workers 1,,2": (Code.INVALID_FILE, ["--workers"]),
     "tune --workers=": (Code.INVALID_VALUE, ["'space.num_workers'"]),
     "tune --confirm 3": (Code.INVALID_VALUE, ["race=40,fresh=5"]),

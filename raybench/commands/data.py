@@ -87,8 +87,8 @@ def data(options: DataOptions) -> Ended:
     """List the cached datasets, or remove some of them."""
     entries = list_entries(store_folder())
     if options.unused_for is not None:
-        oldest_s = unix_seconds() - options.unused_for
-        entries = [entry for entry in entries if entry.last_used < oldest_s]
+        cutoff_s = unix_seconds() - options.unused_for
+        entries = [entry for entry in entries if entry.last_used < cutoff_s]
     return _remove(entries, options) if options.remove else _list(entries)
 
 

@@ -3,16 +3,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import make_console, say
-from raybench.report.scaling_report import PlanReport, fit_to_files, print_part
-from raybench.results.study import load
 from raybench.runs.options import PlanOptions, ScaleOptions
-from raybench.scaling.fits import Terms
 from raybench.spec.errors import DONE, NOT_REACHED, Ended, ErrorCode, UserError
-from raybench.spec.prices import read_prices
 from raybench.spec.text import clean
+
+if TYPE_CHECKING:
+    from raybench.report.scaling_report import PlanReport
 
 FIT_OPTIONS = ("fit", "predict", "network", "out", "progress", "keep_code_change")
 """Options that can be combined with --fit."""
@@ -41,6 +41,8 @@ def fit_file(options: ScaleOptions, file: Path) -> Ended:
                 f"{name}: applies to a study, and --fit runs none; leave out one of the two.",
                 ErrorCode.CONFLICT,
             )
+    from raybench.report.scaling_report import fit_to_files
+
     out = None if options.out is None else Path(options.out)
     answer, details = fit_to_files(file, options.predict, out, options.network)
     return Ended(DONE, answer=answer, details=details)
@@ -48,6 +50,8 @@ def fit_file(options: ScaleOptions, file: Path) -> Ended:
 
 def plan(options: PlanOptions) -> Ended:
     """Print the plan and write its page; exit code 3 means that no configuration qualifies."""
+    from raybench.report.scaling_report import print_part
+
     report, console = planned(options), make_console(sys.stdout)
     for part in report.parts:
         print_part(console, part)
@@ -61,8 +65,13 @@ def plan(options: PlanOptions) -> Ended:
     return Ended(code, answer=report.words, details={"plans": plans, "page": page})
 
 
-def planned(options: PlanOptions) -> PlanReport:
+def planned(options: PlanOptions) -> "PlanReport":
     """Return the plan for the given scaling studies; raise UserError for invalid input."""
+    from raybench.report.scaling_report import PlanReport
+    from raybench.results.study import load
+    from raybench.scaling.fits import Terms
+    from raybench.spec.prices import read_prices
+
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
     studies = [load(folder) for folder in options.folders]

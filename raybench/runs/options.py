@@ -41,7 +41,13 @@ class Argument:
 
 def duration(value: Any) -> Any:
     """Convert a string such as `30min`, `2h` or `90` to seconds; return other types unchanged."""
-    return (seconds_of(value) or float(value)) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    with contextlib.suppress(ValueError):
+        return float(value)
+    if (seconds := seconds_of(value)) is None:
+        raise ValueError("is not a duration; write it as 90s, 30min, 2h, 1d or 8w")
+    return seconds
 
 
 def share(value: Any, info: ValidationInfo) -> Any:
@@ -153,11 +159,11 @@ def meanings(value: Any) -> Any:
 
 
 TIME = "90|30min|2h"
-Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=duration)]
+Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=str)]
 TimeBudget = Annotated[
     Annotated[float, Field(gt=0)] | None,
     BeforeValidator(duration),
-    Argument(TIME, parse=duration),
+    Argument(TIME, parse=str),
 ]
 Text = Annotated[str | None, BeforeValidator(text)]
 Tools = Annotated[list[str], BeforeValidator(one_or_more), Argument("TOOL")]
@@ -536,7 +542,11 @@ class DataOptions(Options):
     OF: ClassVar[str] = "data"
     remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
     """Remove these datasets, or `all`; running commands keep what they have opened."""
-    unused_for: Annotated[float | None, Argument("12h|30d|8w", parse=duration)] = None
+    unused_for: Annotated[
+        Annotated[float, Field(gt=0)] | None,
+        BeforeValidator(duration),
+        Argument("12h|30d|8w", parse=str),
+    ] = None
     """List or remove only datasets that no command has opened for this long."""
 
 

@@ -1,6 +1,7 @@
 """The command `raybench train`: one training run, from its options to the last printed line."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from raybench.results.place import check_place, place_in_words
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
-from raybench.results.study import Study, load
+from raybench.results.study import load
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
@@ -72,12 +73,12 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
         folder = storage.folder
         refuse_other(place, folder, "run")
         with Store(folder, storage.check, storage.forget) as store:
-            if finished_run(folder, TRIAL, spec) is not None:
+            if (finished := finished_run(folder, TRIAL, spec)) is not None:
                 sentence = (
                     "this run is finished; to train it again, name another folder with --out."
                 )
                 say(console, f"{place}: {sentence}")
-                _print_outcome(console, load(folder), storage)
+                _print_outcome(console, finished, read_records(folder).curves, storage)
                 return Ended(DONE, place)
             interrupt.defer()
             record = _run(options, spec, store, console, interrupt, loggers)
@@ -85,7 +86,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
             results = replace(load(folder), place=place)
             export(results, store)
             pages = try_page(results, folder, partial(say, console))
-        _print_outcome(console, results, storage)
+        _print_outcome(console, record, results.evaluations, storage)
         for page in pages:
             say(console, f"page: {page}")
     if record.stop == "interrupted":
@@ -227,11 +228,15 @@ def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
     store.write_bytes(MODEL_FILES[spec.framework], weights)
 
 
-def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> None:
-    record = results.runs[TRIAL]
+def _print_outcome(
+    console: Console,
+    record: RunRecord,
+    curves: Mapping[str, Sequence[Evaluation]],
+    storage: StudyStorage,
+) -> None:
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
-    if rates := run_rates(record, results.evaluations.get(TRIAL, [])):
+    if rates := run_rates(record, curves.get(TRIAL, [])):
         lines.append(_speed_line(rates))
     target, metric = record.spec.objective.target, record.spec.objective.judged_by
     if record.failure:

@@ -96,9 +96,8 @@ def cpu_use() -> CpuUse:
     except OSError:
         return CpuUse(own_s)
     ticks_by_core = [line[1:9] for line in lines if line[0] in cores]
-    if len(ticks_by_core) < len(
-        cores
-    ):  # LXC numbers its cores from 0, but the affinity is the host's
+    # LXC numbers its cores from 0, but the affinity is the host's.
+    if len(ticks_by_core) < len(cores):
         return CpuUse(own_s)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")

@@ -135,7 +135,7 @@ bring all of them into the range 0.7 to 1.2, which works as well as exactly 1.""
 SMALLEST_NORM = 1e-7
 WIDE = 2
 """Ratio of columns to rows above which `newton_schulz` iterates on the Gram matrix: this takes
- 0.4 times as long at a ratio of 9 (3 x 3 filters)."""
+0.4 times as long at a ratio of 9 (3 x 3 filters)."""
 ADAMW_RMS = 0.2
 """Root mean square of a typical AdamW update; Muon scales its updates to the same."""
 Matrix = Any

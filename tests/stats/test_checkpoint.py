@@ -12,6 +12,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import (
+    VERSION,
     Checkpoint,
     DamagedCheckpointError,
     RunState,
@@ -164,7 +165,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     content["state"]["version"] = 1
     file.write_text(json.dumps(content))
-    with refused(ErrorCode.INVALID_WEIGHTS, "000002", "1", "3"):
+    with refused(ErrorCode.INVALID_WEIGHTS, "000002", "1", str(VERSION)):
         latest_checkpoint(tmp_path, SPEC)
 
 

@@ -210,7 +210,9 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
     table = table.rename_columns([name.strip() for name in table.column_names])
     features = []
     for document in columns:
-        encoder = ENCODERS[document["kind"]](**document)
+        # `form` is a key of models saved by earlier versions.
+        settings = {key: value for key, value in document.items() if key != "form"}
+        encoder = ENCODERS[document["kind"]](**settings)
         number = table.column_names.count(encoder.name)
         if number != 1:
             raise UserError(

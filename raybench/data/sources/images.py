@@ -176,9 +176,8 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Decode an image to an array of `form.shape`, uint8.
 
     Only the first frame of an animation is decoded. The image is rotated according to its EXIF
-    orientation,
-    transparent pixels are blended with white, and values of more than 8 bits are scaled so that
-    `form.white` becomes 255.
+    orientation, transparent pixels are blended with white, and values of more than 8 bits are
+    scaled so that `form.white` becomes 255.
 
     Raises:
         ImageError: The image is damaged, has colors or a size that the form does not allow, or has
