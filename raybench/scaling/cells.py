@@ -42,6 +42,11 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
+def epoch_samples(curve: Sequence[Evaluation]) -> int:
+    """Return the samples of an epoch, at least 1: loops may report fewer samples than epochs."""
+    return max(round(curve[-1].samples / curve[-1].epoch), 1)
+
+
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     """Return step times of a run in its steady state, that is, after its first epoch.
 
@@ -211,7 +216,7 @@ def _row(
     }
     if not curve or run.failure is not None:
         return row
-    row["epoch_samples"] = epoch = round(curve[-1].samples / curve[-1].epoch)
+    row["epoch_samples"] = epoch = epoch_samples(curve)
     step_samples = min(spec.global_batch_size, epoch)
     steady_state = steady(curve, step_samples)
     if not steady_state:
@@ -532,11 +537,12 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
 
     Returns:
         samples_per_s, flops_per_s, tokens_per_s and mfu as in `cell_table`; NaN where unknown, as
-        the last three are without `record_steps`. Empty if the run trained no samples.
+        the last three are without `record_steps`. Empty if the run trained or reported no samples
+        (a report without samples counts as one).
     """
-    if not curve or not curve[-1].samples or not curve[-1].epoch:
+    if not curve or curve[-1].samples <= len(curve):
         return {}
-    step_samples = min(run.spec.global_batch_size, round(curve[-1].samples / curve[-1].epoch))
+    step_samples = min(run.spec.global_batch_size, epoch_samples(curve))
     steady_state = steady(curve, step_samples)
     if not steady_state:
         return {}

@@ -17,6 +17,7 @@ from raybench.scaling.cells import (
     RUN_COLUMNS,
     cell_table,
     curves_of,
+    epoch_samples,
     on_more_hosts,
     peak_flops,
     run_rates,
@@ -202,6 +203,9 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     assert rates["samples_per_s"] == pytest.approx(speeds[0])
     assert rates["flops_per_s"] == pytest.approx(2e9 * speeds[0])
     assert rates["tokens_per_s"] == pytest.approx(100 * speeds[0])
+    unreported = [replace(point, samples=point.index + 1, epoch=9.0) for point in told[name]]
+    assert run_rates(runs[name], unreported) == {}
+    assert epoch_samples(unreported) == 1
 
 
 @pytest.mark.parametrize(
