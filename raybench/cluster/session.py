@@ -84,10 +84,11 @@ class Session:
             self._started = True
             self.capacity = _capacity(is_local=self.is_local)
             self.pool = start_pool(self.capacity, scratch=str(self.scratch), is_local=self.is_local)
+            pool_process: int = ray.get(self.pool.attach.remote(self.pool))
         except BaseException:
             self.close()
             raise
-        self._processes = local_ray.ray_processes() if self.is_local else []
+        self._processes = [*local_ray.ray_processes(), pool_process] if self.is_local else []
         self.warning = local_ray.warning() if self.is_local else None
         self.notes: list[str] = []
 
@@ -164,7 +165,7 @@ def chosen_address(address: str | None) -> str | None:
 
 
 def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
-    """Start the actor that owns the worker groups.
+    """Start the actor that owns the worker groups; `attach` then gives it its own handle.
 
     Args:
         capacity: Resources of the cluster.
@@ -190,9 +191,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     # The pool runs on the driver's node: if that node is lost, the study ends anyway.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote = ray.remote(num_cpus=0, max_concurrency=10_000, scheduling_strategy=here)(WorkerPool)
-    pool = remote.remote(scheduler, options)
-    ray.get(pool.attach.remote(pool))
-    return pool
+    return remote.remote(scheduler, options)
 
 
 def _start_local() -> None:

@@ -10,6 +10,7 @@ all replies; the driver copies the file to the results folder.
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
@@ -91,9 +92,10 @@ class WorkerPool:
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
         self._stop = asyncio.Event()
 
-    def attach(self, handle: Any) -> None:
-        """Set this actor's own handle, which is passed to the workers."""
+    def attach(self, handle: Any) -> int:
+        """Set this actor's own handle, which is passed to the workers; return its process id."""
         self._options = replace(self._options, pool=handle)
+        return os.getpid()
 
     def hold_states_in(self, folder: Path) -> None:
         """Keep run states in a study's folder, if that folder exists on this host."""

@@ -288,4 +288,9 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
         interrupt.check()
         if session.warning is not None:
             say(console, session.warning)
-        yield session
+        try:
+            yield session
+        except Exception as error:
+            if (lost := session.lost()) is None:
+                raise
+            raise StudyError(f"{lost}; rerun the same command to resume.") from error

@@ -5,15 +5,18 @@ import logging
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from raybench.cluster.queue import Request
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.wait_watch import Deadline, WaitWatch, quiet
+from raybench.spec.errors import StudyError
 from tests.refusals import shortage_in
 
 BEHIND = Request("its turn, after trial 0001", 9.0, 0.0)
@@ -151,3 +154,19 @@ def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):
     assert all(word in text for word in ("printed", "to standard error", "logged"))
     assert "afterwards" not in text
     assert stream.getvalue() == "afterwards\n"
+
+
+@pytest.mark.parametrize(("lost", "expected"), [("Ray is gone", StudyError), (None, KeyError)])
+def test_an_error_after_ray_was_killed_is_one_sentence(
+    lost: str | None, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = SimpleNamespace(notes=[], warning=None, lost=lambda: lost)
+    interrupt: Any = SimpleNamespace(
+        needing=lambda lost: nullcontext(), listen=lambda: None, check=lambda: None
+    )
+    monkeypatch.setattr(module, "Session", lambda address: nullcontext(session))
+    with (
+        pytest.raises(expected, match=lost),
+        module.live_session("auto", interrupt, Console(file=io.StringIO())),
+    ):
+        raise KeyError("the pool's actor has died")
