@@ -262,7 +262,12 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
     if detail["type"] == "extra_forbidden":
         if (problem := removed(f"key {key}")) is not None:
             return UserError(f"{source}: '{key}' {problem}.", ErrorCode.REMOVED)
-        hint = did_you_mean(path[-1], _keys_at(model, path[:-1]))
+        full_key = key_in_section(model, key)
+        hint = (
+            f"did you mean '{full_key}'?"
+            if full_key
+            else did_you_mean(path[-1], _keys_at(model, path[:-1]))
+        )
         return UserError(f"{source}: unknown key '{key}'; {hint}", ErrorCode.UNKNOWN_KEY)
     if detail["type"] == "missing":
         return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
@@ -274,6 +279,20 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
         ErrorCode.INVALID_VALUE,
     )
     return UserError(f"{where}: {problem_of(detail)}{found_text}.", code)
+
+
+def key_in_section(model: type[BaseModel], key: str) -> str | None:
+    """Return the full key of a key in a section of a file, such as `objective.target` for `target`;
+    None if no section has this key."""
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if (
+            isinstance(section, type)
+            and issubclass(section, BaseModel)
+            and key in section.model_fields
+        ):
+            return f"{name}.{key}"
+    return None
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:

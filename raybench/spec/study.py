@@ -14,6 +14,7 @@ from raybench.spec.documents import (
     PositiveInt,
     Seed,
     content_of,
+    key_in_section,
     sections_first,
     validate,
     validate_key,
@@ -296,7 +297,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
             key = f"fixed.{key}"
         elif key.startswith("space."):
             content = _without_key(content, "fixed", key.removeprefix("space."))
-        elif key not in StudySpec.model_fields and (full_key := _full_key(key)):
+        elif key not in StudySpec.model_fields and (full_key := key_in_section(StudySpec, key)):
             raise UserError(
                 f"--set {name}: unknown key '{key}'; did you mean '{full_key}'?",
                 ErrorCode.UNKNOWN_KEY,
@@ -309,16 +310,6 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
             raise UserError(f"--set {name}: unknown key '{top}'; {hint}", ErrorCode.UNKNOWN_KEY)
         content = with_key(content, key, value, f"--set {name}")
     return content
-
-
-def _full_key(key: str) -> str | None:
-    """Return the full key of a key in a section of the file, such as `objective.target` for
-    `target`; None if no section has this key."""
-    for name, field in StudySpec.model_fields.items():
-        model = field.annotation
-        if isinstance(model, type) and issubclass(model, Document) and key in model.model_fields:
-            return f"{name}.{key}"
-    return None
 
 
 def _without_key(content: dict[str, Any], section: str, key: str) -> dict[str, Any]:

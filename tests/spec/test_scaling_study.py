@@ -82,7 +82,7 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
         ({"axes": {"optimizer": []}}, "INVALID_VALUE", ["'axes.optimizer'"]),
         ({"scaling": "both"}, "INVALID_VALUE", ["'scaling.0'", "'weak'", "'strong'"]),
         ({"cells": [{"changes": {}}]}, "INVALID_VALUE", ["num_workers", "cells"]),
-        ({"batch_size_per_worker": 64}, "UNKNOWN_KEY", ["batch_size_per_worker"]),
+        ({"batch_size_per_worker": 64}, "UNKNOWN_KEY", ["'base.batch_size_per_worker'"]),
     ],
 )
 def test_a_mistake(changes, code, names):

@@ -61,6 +61,7 @@ def test_set_reaches_search_confirm_and_space():
         ({"space": {}}, "MISSING", ["'space'"]),
         ({"spaces": {}}, "UNKNOWN_KEY", ["'spaces'", "'space'"]),
         ({"auto": []}, "UNKNOWN_KEY", ["'auto'"]),
+        ({"trials": 3}, "UNKNOWN_KEY", ["'trials'", "'search.trials'"]),
         ({"fixed": {"optimizer": "adam"}}, "CONFLICT", ["'space.optimizer'", "'fixed'"]),
         ({"fixed": {"workload": "mnist_small"}}, "CONFLICT", ["'fixed.workload'"]),
         ({"fixed": {"presicion": "fp32"}}, "UNKNOWN_KEY", ["'presicion'", "'precision'"]),
