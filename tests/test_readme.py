@@ -4,6 +4,7 @@ and link is there, and what is shown is what is printed. tests/e2e runs some of 
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import runpy
 import shlex
@@ -25,6 +26,8 @@ from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
 from raybench.report.figures import kinds
 from raybench.report.page import document
+from raybench.results.study import load
+from raybench.results.verdict import judge
 from raybench.runs.preflight import first_values
 from raybench.spec import errors
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -104,6 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("reader")
     for name in ("digits", "digits-2"):
         shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
+    shutil.copytree(ROOT / "tests/fixtures/mnist_workers", folder / "results/mnist")
     for named in ("batch_size_vs_workers", "tiny_lm"):
         shutil.copytree(ROOT / "tests/fixtures" / named, folder / "results" / named)
     shutil.copytree(folder / "results/tiny_lm", folder / "results/next")
@@ -173,6 +177,8 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     words = shlex.split(line)[1:]
     if "lightning_module.py:main" in words:
         pytest.importorskip("lightning")
+    if "mnist" in words and "RAYBENCH_DATA" not in os.environ:
+        pytest.skip("set RAYBENCH_DATA to a folder with MNIST")
     if reader:
         if not shutil.which("jq"):
             pytest.skip("jq is not installed")
@@ -252,9 +258,23 @@ def test_python_asks_for_what_can_be_run(
 def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
     screen = [line.rstrip() for line in (folder / "screen.txt").read_text().splitlines()]
     assert screen == block("", "Search: best").splitlines()
-    answers = [text for _, kind, text in BLOCKS if not kind and "Answer: Train with" in text]
-    assert len(answers) == 2
-    assert all(text.strip() in "\n".join(screen) for text in answers)
+
+
+def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) -> None:
+    answer = next(text for _, _, text in BLOCKS if text.startswith("Answer: Train with"))
+    screen = raybench("report", "results/mnist")
+    assert answer.strip() in screen
+    results = load("results/mnist")
+    assert results.study["command"] in COMMANDS
+    verdict = judge(results)
+    assert verdict is not None
+    tied, only_searched = len(verdict.others()), len(verdict.once)
+    text = " ".join(README.split())
+    assert f"**{tied + only_searched} others may be as fast**: {tied} are" in text
+    assert f"the winner; {only_searched} ran only" in text
+    more = re.findall(r"(?<=--more )\d+", screen)
+    assert set(more) == set(re.findall(r"(?<=--more )\d+", README)) != set()
+    assert f"on {results.baselines['test'].rows:,} images" in text
 
 
 def test_the_space_of_settings_of_ones_own_is_one() -> None:
