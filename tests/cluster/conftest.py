@@ -1,4 +1,4 @@
-"""What the tests of runs and of the pool share."""
+"""Fixtures shared by the tests of runs and of the worker pool; support for async tests."""
 
 import asyncio
 import inspect
@@ -11,14 +11,14 @@ from tests.cluster.fake_pool import time
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of a pool that stands here are answered at once, on its clock."""
+    """Replace `ray.get` and the clock of `run_client`, for runs on a `FakePool` without Ray."""
     monkeypatch.setattr(run_client.ray, "get", lambda answer: answer)
     monkeypatch.setattr(run_client, "time", time)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine to its end, in a loop of its own."""
+    """Run an async test in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -1,4 +1,4 @@
-"""A worker pool that answers at once, on a clock of its own, for one run."""
+"""Fake worker pool for a single run: answers immediately, on a simulated clock."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ BROKEN = RunFailed("error", "ValueError: no", "Traceback ...")
 
 
 class Clock:
-    """Stands for the time module, so that a busy machine changes nothing."""
+    """Stand-in for the time module, so that the load of the machine has no influence."""
 
     def __init__(self) -> None:
         self._now = 100.0
@@ -44,10 +44,18 @@ time = Clock()
 
 
 class FakePool:
-    """Answers after `travel_s`; its workers were busy for `busy_s`, of which they account for all
-    but `unaccounted_s`. The run stops at evaluation `last`; `faults` are raised for commands, a
-    list of them one after the other. After the evaluations in `saves` there is a checkpoint, which
-    took `SAVING_S` of the busy seconds."""
+    """Fake worker pool whose timing and failures are chosen by the test.
+
+    Args:
+        travel_s: Seconds between the driver and the workers, per command.
+        unaccounted_s: Busy seconds of each command that no ledger phase contains.
+        busy_s: Seconds that the workers are busy with a command.
+        last: Index of the evaluation at which the run stops.
+        is_finite: Whether the last evaluation is finite; otherwise the run fails with NaN.
+        faults: Failure by command type or evaluation index; a list is raised one by one.
+        saves: Indices of the evaluations followed by a checkpoint, which takes `SAVING_S`.
+        resume: Checkpoint that the run starts from.
+    """
 
     def __init__(
         self,
@@ -115,18 +123,18 @@ class FakePool:
         is_last = index == self.last
         ends = {"stop": "epochs" if self.is_finite else None}
         ends |= {"failure": None if self.is_finite else "nan"}
-        reached = evaluation(
+        point = evaluation(
             ledger["train"], index=index, samples=1, ledger=ledger, **(ends if is_last else {})
         )
-        self._curve.append(reached)
+        self._curve.append(point)
         if index in self.saves:
             time.sleep(SAVING_S)
-            spent = ledger | {"checkpoint": ledger["checkpoint"] + SAVING_S}
-            self._curve[-1] = replace(reached, ledger=spent)
+            ledger_with_checkpoint = ledger | {"checkpoint": ledger["checkpoint"] + SAVING_S}
+            self._curve[-1] = replace(point, ledger=ledger_with_checkpoint)
             self.resume = RunState.after(SPEC, self._curve)
         return [
             Progress(
-                evaluation=reached,
+                evaluation=point,
                 num_parameters=1,
                 batch_statistics=False,
                 num_classes=10,

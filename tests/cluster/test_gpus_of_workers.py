@@ -1,4 +1,4 @@
-"""What workers of Ray see of GPUs, on a Ray that was told of 8; this machine needs none."""
+"""GPUs visible to Ray workers, with a Ray that is told of 8 GPUs; needs no real GPU."""
 
 import functools
 import importlib.util
@@ -33,7 +33,7 @@ class Tells(Workload):
 """
 
 
-def test_workers_see_what_ray_gave_them_and_no_more(
+def test_worker_without_gpus_sees_none_of_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -49,9 +49,9 @@ def test_workers_see_what_ray_gave_them_and_no_more(
         client = RunClient(session.pool, "of-cpus", spec)
         assert client.step().failure is None
         client.finish()
-        assert (tmp_path / "seen").read_text() == "''"  # not None: it would see all 8
+        assert (tmp_path / "seen").read_text() == "''", "unset, the worker would see all 8"
         client = RunClient(session.pool, "of-a-gpu", spec.model_copy(update={"gpus_per_worker": 1}))
-        found = client.step()
-        assert found.failure is not None
-        assert "raybench[tensorflow-gpu]" in found.message
-        assert found.mistake is ErrorCode.UNSUPPORTED, "it ends a study at its first run"
+        outcome = client.step()
+        assert outcome.failure is not None
+        assert "raybench[tensorflow-gpu]" in outcome.message
+        assert outcome.mistake is ErrorCode.UNSUPPORTED, "this code ends a study at its first run"

@@ -1,4 +1,4 @@
-"""What workers print: captured with that of C code and children, bounded, told apart by rank."""
+"""Captured output of workers: also from C code and child processes, bounded, with the rank."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 
-def test_the_end_of_much_output_is_kept(
+def test_end_of_long_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "KEPT_BYTES", 10)
@@ -30,11 +30,11 @@ def test_the_end_of_much_output_is_kept(
     assert keep_end(taken + b"!") == CUT + b"ast words!"
 
 
-def test_prints_of_a_run_are_taken_whoever_writes_them(
+def test_output_of_python_c_code_and_children_is_captured(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
-        monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
+        monkeypatch.setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115
     capture = Capture(output_path(tmp_path, 3, 0))
     print("before")
     capture.begin()
@@ -46,31 +46,32 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
     assert capture.take() == b"more\n"
     print("not taken")
     sys.stdout.flush()
-    assert list(unsent_output(tmp_path, 3, 2)) == [(0, b"not taken\n")], "where the process dies"
+    unsent = list(unsent_output(tmp_path, 3, 2))
+    assert unsent == [(0, b"not taken\n")], "readable after the process has died"
     capture.end()
     assert capture.take() == b""
     print("after", flush=True)
     assert capfd.readouterr() == ("before\nafter\n", "")
     capture.begin()
-    assert capture.take() == b"", "the next run has its own"
+    assert capture.take() == b"", "the next run starts without output"
     capture.end()
 
 
-def test_nothing_is_lost_that_is_written_while_it_is_taken(
+def test_output_written_during_take_is_complete(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     capture = Capture(output_path(tmp_path, 1, 0))
     capture.begin()
     code = "for number in range(30_000): print(number, flush=True)"
-    child, found = subprocess.Popen([sys.executable, "-c", code]), b""
+    child, output_bytes = subprocess.Popen([sys.executable, "-c", code]), b""
     while child.poll() is None:
-        found += capture.take()
-    found += capture.take()
+        output_bytes += capture.take()
+    output_bytes += capture.take()
     capture.end()
-    assert found.split() == [b"%d" % number for number in range(30_000)]
+    assert output_bytes.split() == [b"%d" % number for number in range(30_000)]
 
 
-def test_what_a_loop_puts_in_the_place_of_stdout_only_has_to_write(
+def test_stdout_replaced_by_none_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = Capture(output_path(tmp_path, 2, 0))
@@ -80,20 +81,20 @@ def test_what_a_loop_puts_in_the_place_of_stdout_only_has_to_write(
     capture.end()
 
 
-def test_lines_of_several_workers_have_their_rank() -> None:
+def test_lines_of_several_workers_start_with_their_rank() -> None:
     assert prefix_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
     assert prefix_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
     assert prefix_rank(b"", 1, 2) == b""
 
 
-async def test_a_group_takes_output_out_of_its_replies(tmp_path: Path) -> None:
+async def test_group_moves_output_out_of_replies(tmp_path: Path) -> None:
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     group = WorkerGroup(5, Placement("torch", 2), options)
-    asking = asyncio.ensure_future(group.ask([Advance()] * 2, 5))
+    pending = asyncio.ensure_future(group.ask([Advance()] * 2, 5))
     await asyncio.sleep(0)
     for rank in (1, 0):
         await group.exchange(rank, 1, Finished(ledger={}, printed=b"ab"[rank : rank + 1]))
-    assert await asking == [Finished(ledger={})] * 2
+    assert await pending == [Finished(ledger={})] * 2
     assert group.take_printed() == b"[rank 1] b\n[rank 0] a\n"
     output_path(tmp_path, 5, 0).write_bytes(b"last words")
     assert group.take_printed() == b""

@@ -1,5 +1,5 @@
-"""Who may run now and on which nodes: the bookkeeping, on thousands of fake trials, and layouts of
-one to four nodes."""
+"""Resource scheduler: which trial runs now and on which nodes, in simulations of thousands of
+trials and for layouts of one to four nodes."""
 
 import heapq
 import random
@@ -30,8 +30,8 @@ def place(num_workers, framework="torch", **resources):
     return Placement(framework, num_workers, **resources)
 
 
-def nodes_of(*each):
-    return tuple(Node(*one, id=f"id-{n}", name="abcd"[n]) for n, one in enumerate(each))
+def nodes_of(*sizes):
+    return tuple(Node(*size, id=f"id-{n}", name="abcd"[n]) for n, size in enumerate(sizes))
 
 
 def one_node(cpus, gpus=0, **limits):
@@ -39,29 +39,29 @@ def one_node(cpus, gpus=0, **limits):
 
 
 def split_over_nodes(draw, cpus, gpus, *, at_least):
-    """One to four nodes that hold a group of `at_least` workers together when they are empty."""
+    """Return one to four nodes that together have room for a group of `at_least` workers."""
     while True:
         count = draw.choice([1, 2, 3, 4])
-        own_cpus, own_gpus = [0] * count, [0] * count
+        node_cpus, node_gpus = [0] * count, [0] * count
         for _ in range(cpus):
-            own_cpus[draw.randrange(count)] += 1
+            node_cpus[draw.randrange(count)] += 1
         for _ in range(gpus):
-            own_gpus[draw.randrange(count)] += 1
-        nodes = tuple(zip(own_cpus, own_gpus, strict=True))
+            node_gpus[draw.randrange(count)] += 1
+        nodes = tuple(zip(node_cpus, node_gpus, strict=True))
         if sum(min(c, g) if gpus else c for c, g in nodes) >= at_least:
             return nodes_of(*nodes)
 
 
-def run(scheduler, trial, given):
+def run(scheduler, trial, placement):
     """Submit a trial that must be granted at once."""
-    scheduler.submit(trial, given)
+    scheduler.submit(trial, placement)
     (grant,) = scheduler.admit()
     assert grant.trial == trial
     return grant
 
 
 class Simulation:
-    """Trials of random placements and durations on one cluster; checks itself after every event."""
+    """Trials of random placements and durations on one cluster, with checks after every event."""
 
     def __init__(self, seed, *, gpus_per_worker):
         draw = self.draw = random.Random(seed)
@@ -79,22 +79,22 @@ class Simulation:
 
     def run(self, num_trials):
         for number in range(num_trials):
-            asked = self.draw.uniform(0, 200)
-            heapq.heappush(self.events, (asked, number, "submit"))
-            if self.draw.random() < 0.05:  # has no patience
-                heapq.heappush(self.events, (asked + 20, number, "cancel"))
+            submitted_at = self.draw.uniform(0, 200)
+            heapq.heappush(self.events, (submitted_at, number, "submit"))
+            if self.draw.random() < 0.05:  # is cancelled while it waits
+                heapq.heappush(self.events, (submitted_at + 20, number, "cancel"))
         while self.events:
-            now, number, what = heapq.heappop(self.events)
-            if what == "submit":
+            now, number, event = heapq.heappop(self.events)
+            if event == "submit":
                 self.submit(number)
-            elif what == "cancel" and number in self.order:
+            elif event == "cancel" and number in self.order:
                 self.scheduler.cancel(str(number))
                 self.order.remove(number)
                 self.cancelled.append(number)
-            elif what == "crash":
+            elif event == "crash":
                 self.scheduler.remove(self.running[number].group)
                 del self.alive[self.running.pop(number).group]
-            elif what == "end":
+            elif event == "end":
                 assert self.scheduler.release(str(number)) == self.running.pop(number).group
             for grant in self.scheduler.admit():
                 self.take(now, grant)
@@ -102,22 +102,22 @@ class Simulation:
         return self
 
     def submit(self, number):
-        given = place(
+        placement = place(
             self.draw.choice(WIDTHS),
             self.draw.choice(FRAMEWORKS),
             gpus_per_worker=self.gpus_per_worker,
-            batch_size_per_worker=number,  # nothing to a group
+            batch_size_per_worker=number,  # plays no role for a group
         )
-        self.scheduler.submit(str(number), given)
+        self.scheduler.submit(str(number), placement)
         self.order.append(number)
 
     def take(self, now, grant):
         head = self.order[0]
         self.order.remove(int(grant.trial))
-        if int(grant.trial) != head:  # first come, first served, unless no group has to start
+        if int(grant.trial) != head:  # only a trial for which an idle group exists may overtake
             assert not grant.is_new
             self.overtaken[head] += 1
-        running = {one.group for one in self.running.values()}
+        running = {running_grant.group for running_grant in self.running.values()}
         for group in grant.evict:
             assert group not in running, "a group at work was closed"
             del self.alive[group]
@@ -127,36 +127,39 @@ class Simulation:
         assert self.alive[grant.group] == grant.placement
         assert grant.group not in running, "two trials in one group"
         self.running[int(grant.trial)] = grant
-        what = "crash" if self.draw.random() < 0.03 else "end"
-        heapq.heappush(self.events, (now + self.draw.expovariate(0.1), int(grant.trial), what))
+        event = "crash" if self.draw.random() < 0.03 else "end"
+        heapq.heappush(self.events, (now + self.draw.expovariate(0.1), int(grant.trial), event))
         self.finished.append(int(grant.trial))
 
     def check(self):
-        busy = [grant.placement for grant in self.running.values()]
-        assert {one.trial for one in self.scheduler.busy} == {
-            str(number) for number in self.running
-        }
+        placements_at_work = [grant.placement for grant in self.running.values()]
+        busy_trials = {reservation.trial for reservation in self.scheduler.busy}
+        assert busy_trials == {str(number) for number in self.running}
         assert set(self.scheduler.reservations) == set(self.alive)
-        held = self.alive.values()
-        for node, one in enumerate(self.scheduler.nodes):
-            cpus, gpus = one.cpus, one.gpus
+        placements = self.alive.values()
+        for index, node in enumerate(self.scheduler.nodes):
             groups = [
-                (group, group.nodes.count(node), group.trial is not None)
+                (group, group.nodes.count(index), group.trial is not None)
                 for group in self.scheduler.reservations.values()
             ]
-            assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
+            busy_workers = [num_workers for _, num_workers, is_busy in groups if is_busy]
+            assert sum(busy_workers) <= node.cpus
             # GPUs are held by idle groups too.
-            assert sum(n * group.placement.gpus_per_worker for group, n, _ in groups) <= gpus
+            held_gpus = [
+                num_workers * group.placement.gpus_per_worker for group, num_workers, _ in groups
+            ]
+            assert sum(held_gpus) <= node.gpus
             if self.scheduler.on_cluster:
-                assert sum(n for _, n, _ in groups) <= cpus
-        assert sum(one.num_workers for one in held) <= max(self.scheduler.max_workers, *WIDTHS)
-        if not busy:
-            assert not self.scheduler.waiting, "an empty cluster lets the head of the queue wait"
+                assert sum(num_workers for _, num_workers, _ in groups) <= node.cpus
+        num_workers = sum(placement.num_workers for placement in placements)
+        assert num_workers <= max(self.scheduler.max_workers, *WIDTHS)
+        if not placements_at_work:
+            assert not self.scheduler.waiting, "the queue waits although the cluster is empty"
 
 
 @pytest.mark.parametrize("gpus_per_worker", [0, 1])
 @pytest.mark.parametrize("seed", range(6))
-def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker):
+def test_simulated_trials_never_overbook_and_all_finish(seed, gpus_per_worker):
     simulation = Simulation(seed, gpus_per_worker=gpus_per_worker).run(250)
     assert sorted(simulation.finished + simulation.cancelled) == list(range(250))
     assert max(simulation.overtaken.values(), default=0) <= MAX_OVERTAKEN
@@ -166,45 +169,45 @@ def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker
 
 @pytest.mark.parametrize(
     ("gpus", "frameworks", "widths", "at_most"),
-    [  # for 30, 46, 53, 50 where none overtakes and none is asked for ahead
+    [  # without overtaking and without proposals in advance: 30, 46, 53, 50
         (1, FRAMEWORKS, (1,), 9),
         (4, ["torch"], (1, 2, 4), 18),
         (4, FRAMEWORKS, (1, 2, 4), 28),
         (8, FRAMEWORKS, (1, 2, 4), 23),
     ],
 )
-def test_a_search_over_frameworks_and_workers_starts_few_groups_on_gpus(
+def test_search_over_frameworks_and_workers_starts_few_groups(
     gpus: int, frameworks: list[str], widths: tuple[int, ...], at_most: int
 ) -> None:
-    """Mean of 10 searches of 60 trials, as many at once as the cluster holds and those ahead."""
+    """Mean of 10 searches of 60 trials; `ASKED_AHEAD` trials wait while the cluster is full."""
     starts = 0
     for seed in range(10):
         draw, scheduler = random.Random(seed), one_node(64, gpus)
-        asked, running = 0, []
-        while asked < 60 or running:
-            while asked < 60 and len(running) + len(scheduler.waiting) < gpus + ASKED_AHEAD:
-                given = place(draw.choice(widths), draw.choice(frameworks), gpus_per_worker=1)
-                scheduler.submit(str(asked), given)
-                asked += 1
-            granted = scheduler.admit()
-            starts += sum(grant.is_new for grant in granted)
-            running += [grant.trial for grant in granted]
+        num_submitted, running = 0, []
+        while num_submitted < 60 or running:
+            while num_submitted < 60 and len(running) + len(scheduler.waiting) < gpus + ASKED_AHEAD:
+                placement = place(draw.choice(widths), draw.choice(frameworks), gpus_per_worker=1)
+                scheduler.submit(str(num_submitted), placement)
+                num_submitted += 1
+            grants = scheduler.admit()
+            starts += sum(grant.is_new for grant in grants)
+            running += [grant.trial for grant in grants]
             scheduler.release(running.pop(draw.randrange(len(running))))
     assert starts / 10 <= at_most
 
 
-def test_a_trial_overtakes_only_where_others_would_have_to_close_or_end() -> None:
-    one, other = (place(1, name, gpus_per_worker=1) for name in FRAMEWORKS)
+def test_trial_overtakes_only_if_the_head_needs_a_group_to_close_or_end() -> None:
+    torch, tensorflow = (place(1, name, gpus_per_worker=1) for name in FRAMEWORKS)
     scheduler = one_node(64, gpus=2)
-    run(scheduler, "a", one)
+    run(scheduler, "a", torch)
     scheduler.release("a")
-    scheduler.submit("head", other)
-    scheduler.submit("same", one)
+    scheduler.submit("head", tensorflow)
+    scheduler.submit("same", torch)
     assert [grant.trial for grant in scheduler.admit()] == ["head", "same"], "there is room"
     scheduler.release("same")
     scheduler.submit("wide", place(2, gpus_per_worker=1))
     for number in range(MAX_OVERTAKEN + 1):
-        scheduler.submit(str(number), one)
+        scheduler.submit(str(number), torch)
         overtakes = number < MAX_OVERTAKEN
         assert [grant.trial for grant in scheduler.admit()] == [str(number)] * overtakes
         scheduler.release(str(number))
@@ -212,7 +215,7 @@ def test_a_trial_overtakes_only_where_others_would_have_to_close_or_end() -> Non
     assert [grant.trial for grant in scheduler.admit()] == ["wide"]
 
 
-def test_the_group_used_last_is_reused_first():
+def test_most_recently_used_group_is_reused_first():
     scheduler = one_node(cpus=8)
     run(scheduler, "a", place(2))
     last = run(scheduler, "b", place(2))
@@ -230,7 +233,7 @@ def test_the_group_used_last_is_reused_first():
     ],
     ids=["on_cluster", "max_workers", "gpus"],
 )
-def test_the_least_recently_used_idle_group_closes(limits, resources):
+def test_least_recently_used_idle_group_is_closed(limits, resources):
     scheduler = one_node(**limits)
     old = run(scheduler, "old", place(2, **resources))
     new = run(scheduler, "new", place(2, **resources))
@@ -241,19 +244,19 @@ def test_the_least_recently_used_idle_group_closes(limits, resources):
     assert old.group in scheduler.reservations
 
 
-def test_sleeping_groups_of_one_node_need_not_close():
+def test_idle_groups_on_a_local_node_are_not_closed():
     scheduler = one_node(cpus=2, on_cluster=False)
     run(scheduler, "a", place(2))
     scheduler.release("a")
     assert run(scheduler, "b", place(2, "tensorflow")).evict == ()
     scheduler.submit("c", place(2))
-    assert scheduler.admit() == [], "its group is idle, but the cores are taken"
+    assert scheduler.admit() == [], "its group is idle, but the cores are busy"
     scheduler.release("b")
     (grant,) = scheduler.admit()
     assert not grant.is_new
 
 
-def test_only_what_helps_is_closed():
+def test_only_groups_that_free_the_needed_resource_are_closed():
     scheduler = one_node(cpus=8, gpus=2)
     plain = run(scheduler, "plain", place(1))
     gpu = run(scheduler, "gpu", place(2, gpus_per_worker=1))
@@ -274,10 +277,10 @@ def test_only_what_helps_is_closed():
         ((2, 2, 2, 2), 2, (2,), (1, 1)),
     ],
 )
-def test_workers_of_an_empty_cluster(
+def test_layout_on_an_empty_cluster(
     cpus: tuple[int, ...], workers: int, packed: tuple[int, ...], spread: tuple[int, ...]
 ) -> None:
-    empty = nodes_of(*((one, 0) for one in cpus))
+    empty = nodes_of(*((num_cpus, 0) for num_cpus in cpus))
     for strategy, expected in (("pack", packed), ("spread", spread)):
         nodes = lay_out(place(workers, strategy=strategy), empty)
         assert nodes is not None
@@ -291,19 +294,19 @@ TWO_HOSTS = ((2, 0), (2, 0))
 @pytest.mark.parametrize(
     ("strategy", "free", "empty", "expected"),
     [
-        ("pack", ((4, 0), (2, 0)), None, (1, 1)),  # the smaller hole that holds both
+        ("pack", ((4, 0), (2, 0)), None, (1, 1)),  # the smaller node with room for both
         ("pack", ((1, 0), (1, 0), (1, 0)), None, (0, 1)),
         ("pack", ((1, 0), (3, 0)), None, (1, 1)),
-        ("pack", ((2, 2), (2, 0)), None, (1, 1)),  # GPUs are left to those who need them
-        ("pack", ((1, 0), (1, 0), (2, 2)), None, (2, 2)),  # unless that tears the group apart
+        ("pack", ((2, 2), (2, 0)), None, (1, 1)),  # GPUs are kept for trials that need them
+        ("pack", ((1, 0), (1, 0), (2, 2)), None, (2, 2)),  # unless the group would be split
         ("pack", ((1, 0),), None, None),
-        ("pack", ((1, 0), (1, 0)), TWO_HOSTS, None),  # not torn apart: a node can hold it
+        ("pack", ((1, 0), (1, 0)), TWO_HOSTS, None),  # not split: an empty node has room
         ("pack", ((2, 0), (1, 0)), TWO_HOSTS, (0, 0)),
-        ("spread", ((2, 0), (0, 0)), TWO_HOSTS, None),  # nor pressed together
+        ("spread", ((2, 0), (0, 0)), TWO_HOSTS, None),  # not put on one node
         ("spread", ((1, 0), (1, 0)), TWO_HOSTS, (0, 1)),
     ],
 )
-def test_a_group_has_as_many_nodes_as_on_empty_ones(
+def test_group_gets_as_many_nodes_as_on_an_empty_cluster(
     strategy: str,
     free: tuple[tuple[int, int], ...],
     empty: tuple[tuple[int, int], ...] | None,
@@ -313,7 +316,7 @@ def test_a_group_has_as_many_nodes_as_on_empty_ones(
     assert lay_out(place(2, strategy=strategy), nodes_of(*free), total) == expected
 
 
-def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
+def test_fractional_gpus_are_for_runs_of_one_worker() -> None:
     scheduler = ResourceScheduler(nodes_of((16, 1)))
     for number in range(11):
         scheduler.submit(str(number), place(1, gpus_per_worker=0.1))
@@ -324,24 +327,27 @@ def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
 @pytest.mark.parametrize(
     ("held", "room_for"),
     [
-        ([0.5, 0.5], {0.5: True, 1.0: True, 2.0: False}),  # both on one GPU, as Ray puts them
-        ([0.6, 0.6], {0.5: False, 0.4: True, 1.0: False}),  # 0.4 + 0.4 are no 0.5, and no 1
+        ([0.5, 0.5], {0.5: True, 1.0: True, 2.0: False}),  # both on one GPU, as in Ray
+        (
+            [0.6, 0.6],
+            {0.5: False, 0.4: True, 1.0: False},
+        ),  # two free parts of 0.4 cannot hold 0.5 or 1
         ([0.6, 0.4, 0.3], {0.7: True, 0.8: False, 1.0: False}),
     ],
 )
-def test_a_part_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) -> None:
+def test_fraction_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) -> None:
     (node,) = nodes_of((8, 2))
-    for part in held:
-        node = node.without(1, part)
-    for part, fits in room_for.items():
-        assert bool(node.room(place(1, gpus_per_worker=part))) == fits, part
+    for fraction in held:
+        node = node.without(1, fraction)
+    for fraction, fits in room_for.items():
+        assert bool(node.room(place(1, gpus_per_worker=fraction))) == fits, fraction
 
 
 HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "limits", "asked", "said"),
+    ("nodes", "limits", "placements", "shortages"),
     [
         (
             nodes_of((8, 2), (8, 2)),
@@ -349,14 +355,9 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
             [place(2, gpus_per_worker=1)],
             {
                 "0": [
-                    "2 CPUs",
-                    "2 GPUs",
-                    "8 CPU",
-                    "1 GPU",
-                    "host a",
-                    "8 CPU",
-                    "1 GPU",
-                    "host b",
+                    *("2 CPUs", "2 GPUs"),
+                    *("8 CPU", "1 GPU", "host a"),
+                    *("8 CPU", "1 GPU", "host b"),
                     "1",
                 ]
             },
@@ -381,12 +382,14 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
         ),
     ],
 )
-def test_what_a_group_waits_for(nodes, limits, asked, said) -> None:
+def test_shortage_names_needed_and_free_resources(nodes, limits, placements, shortages) -> None:
     scheduler = ResourceScheduler(nodes, **limits)
-    for number, placement in enumerate(asked):
+    for number, placement in enumerate(placements):
         scheduler.submit(str(number), placement)
-    assert len(scheduler.admit()) == len(asked) - len(said)
-    assert {trial: shortage_in(why) for trial, why in missing(scheduler).items()} == said
+    assert len(scheduler.admit()) == len(placements) - len(shortages)
+    assert {
+        trial: shortage_in(sentence) for trial, sentence in missing(scheduler).items()
+    } == shortages
 
 
 A100, H100 = (replace(nodes_of((4, 2))[0], accelerator=model) for model in ("A100", "H100"))
@@ -394,7 +397,7 @@ ON_H100 = place(2, gpus_per_worker=1, accelerator_type="H100")
 HALVES = place(2, gpus_per_worker=0.5)
 
 
-def test_the_type_of_the_gpus_is_chosen() -> None:
+def test_accelerator_type_chooses_the_node() -> None:
     assert lay_out(ON_H100, (A100, H100)) == (1, 1)
     assert lay_out(ON_H100, (A100,)) is None
 
@@ -423,10 +426,10 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
         ),
     ],
 )
-def test_what_no_cluster_of_now_holds_is_refused_with_what_there_is(
+def test_infeasible_placement_is_refused_with_the_available_resources(
     capacity: Capacity, placement: Placement, code: ErrorCode, names: list[str]
 ) -> None:
     with refused(code, *names):
         capacity.refuse_infeasible(placement)
     capacity.refuse_infeasible(place(1))
-    replace(capacity, grows=True).refuse_infeasible(place(5))  # it may have others by then
+    replace(capacity, grows=True).refuse_infeasible(place(5))  # an autoscaler may add nodes

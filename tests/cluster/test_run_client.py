@@ -1,5 +1,4 @@
-"""A run seen by the driver: what it took, what becomes of it, and what it goes on from where it
-loses its workers."""
+"""Run as seen by the driver: its ledger, its outcome, and restarts after lost workers."""
 
 from pathlib import Path
 
@@ -27,12 +26,12 @@ pytestmark = pytest.mark.usefixtures("no_ray")
 def run_two(pool: FakePool) -> RunOutcome:
     client = RunClient(pool, "a", SPEC)
     client.step()
-    time.sleep(0.04)  # the owner thinks
+    time.sleep(0.04)  # the driver is busy between two steps
     client.step()
     return client.finish()
 
 
-def test_travel_and_the_owner_s_own_time_are_report() -> None:
+def test_travel_and_time_of_the_driver_count_as_report() -> None:
     outcome = run_two(FakePool(travel_s=0.02, busy_s=0.05))
     ledger = outcome.ledger
     assert ledger["report"] == pytest.approx(3 * 0.02 + 0.04)
@@ -43,8 +42,8 @@ def test_travel_and_the_owner_s_own_time_are_report() -> None:
     assert total == pytest.approx(outcome.wall_s)
 
 
-def test_what_no_phase_accounts_for_is_seen() -> None:
-    """The ledger can fail: a phase that is not counted is not absorbed by another."""
+def test_unaccounted_time_is_in_phase_other() -> None:
+    """A phase that is not counted is not absorbed by another one."""
     outcome = run_two(FakePool(busy_s=0.05, unaccounted_s=0.02))
     assert outcome.ledger["other"] == pytest.approx(3 * 0.02)
 
@@ -52,9 +51,7 @@ def test_what_no_phase_accounts_for_is_seen() -> None:
 @pytest.mark.parametrize(
     ("fault", "failure"), [(RunFailed(STOPPED, "the run was stopped"), None), (LOST, LOST.failure)]
 )
-def test_a_run_that_never_got_workers_has_only_waited(
-    fault: RunFailed, failure: str | None
-) -> None:
+def test_run_without_workers_has_only_queue_time(fault: RunFailed, failure: str | None) -> None:
     pool = FakePool(faults={Allocation: fault})
     client = RunClient(pool, "a", SPEC)
     outcome = client.step()
@@ -63,17 +60,19 @@ def test_a_run_that_never_got_workers_has_only_waited(
     outcome = client.finish()
     assert outcome.wall_s == pytest.approx(0.03 * (1 + outcome.restarts) + 0.02)
     assert outcome.ledger == {"queue": pytest.approx(outcome.wall_s), "other": 0.0}
-    asked = 1 if failure is None else 1 + RESTARTS
-    assert outcome.restarts == asked - 1
-    assert pool.heard == asked * [SPEC.placement] + [("a", {"keep": True})], "no command"
+    num_requests = 1 if failure is None else 1 + RESTARTS
+    assert outcome.restarts == num_requests - 1
+    expected = num_requests * [SPEC.placement] + [("a", {"keep": True})]
+    assert pool.heard == expected, "no command is sent"
 
 
-def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
+def test_run_steps_through_evaluations_to_its_end() -> None:
     pool = FakePool(last=1)
     client = RunClient(pool, "a", SPEC, keep=False)
     first, second = client.step(), client.step()
-    assert [one.is_over for one in (first, second)] == [False, True]
-    assert [one.evaluation and one.evaluation.index for one in (first, second)] == [0, 1]
+    outcomes = (first, second)
+    assert [outcome.is_over for outcome in outcomes] == [False, True]
+    assert [outcome.evaluation and outcome.evaluation.index for outcome in outcomes] == [0, 1]
     assert (second.stop, second.failure, second.baseline_value) == ("epochs", None, 0.1)
     outcome = client.finish(save=True, test=True)
     assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, Path("weights"), 3)
@@ -83,19 +82,19 @@ def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize("fault", [BROKEN, RunFailed("oom", "CUDA out of memory")])
-def test_what_happens_to_a_run_ends_it_and_its_last_evaluation_stays(fault: RunFailed) -> None:
+def test_failure_ends_the_run_and_keeps_its_last_evaluation(fault: RunFailed) -> None:
     pool = FakePool(faults={1: fault})
     client = RunClient(pool, "a", SPEC)
     first, second = client.step(), client.step()
     assert second.is_over
     assert second.evaluation == first.evaluation is not None
-    told = second.failure, second.message, second.traceback, second.mistake, second.restarts
-    assert told == (*fault.args, 0), "not tried again: it is the run's own fault"
+    failure = second.failure, second.message, second.traceback, second.mistake
+    assert (*failure, second.restarts) == (*fault.args, 0), "errors of the run are not retried"
     assert client.finish(save=True, test=True).failure == fault.failure
-    assert pool.heard[-2:] == [Advance(), ("a", {"keep": True})], "the pool has dropped its group"
+    assert pool.heard[-2:] == [Advance(), ("a", {"keep": True})], "the pool has closed the group"
 
 
-def test_a_run_that_is_no_number_any_more_is_not_tested_or_saved() -> None:
+def test_run_that_became_nan_is_not_tested_or_saved() -> None:
     pool = FakePool(last=0, is_finite=False, faults={Finish: LOST})
     client = RunClient(pool, "a", SPEC)
     outcome = client.step()
@@ -112,64 +111,62 @@ def slow_pool(**options: object) -> FakePool:
     return FakePool(travel_s=TRAVEL_S, busy_s=BUSY_S, **options)  # type: ignore[arg-type]
 
 
-def run(pool: FakePool, **wanted: bool) -> tuple[list[int], RunOutcome]:
-    """Train to the end; return the indices of its evaluations as they came, and the outcome."""
+def run(pool: FakePool, **finish_options: bool) -> tuple[list[int], RunOutcome]:
+    """Train to the end; return the indices of the evaluations in their order, and the outcome."""
     client = RunClient(pool, "a", SPEC)
-    came = []
+    indices = []
     while not (outcome := client.step()).is_over:
         assert outcome.evaluation is not None
-        came.append(outcome.evaluation.index)
-    return came, client.finish(**wanted)
+        indices.append(outcome.evaluation.index)
+    return indices, client.finish(**finish_options)
 
 
-def adds_up(outcome: RunOutcome) -> None:
+def assert_phases_sum_to_wall_time(outcome: RunOutcome) -> None:
     total = sum(outcome.ledger[phase] for phase in PHASES)
     assert outcome.ledger["other"] == pytest.approx(0.0, abs=1e-9)
     assert total == pytest.approx(outcome.wall_s)
 
 
 @pytest.mark.parametrize("fault", [LOST, HUNG])
-def test_a_lost_run_goes_on_from_its_checkpoint_on_the_same_clock(fault: RunFailed) -> None:
+def test_run_with_lost_workers_resumes_from_its_checkpoint(fault: RunFailed) -> None:
     pool = slow_pool(last=4, saves=(1,), faults={3: [fault]})
-    came, outcome = run(pool)
-    assert came == [0, 1, 2, 2, 3]
+    indices, outcome = run(pool)
+    assert indices == [0, 1, 2, 2, 3]
     assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
     assert outcome.restart_reason == fault.message
     assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S), "five evaluations and the end"
-    # One whole evaluation, and the one in which it was lost.
+    # One complete evaluation, and the one in which the workers were lost.
     assert outcome.ledger["lost"] == pytest.approx(2 * (BUSY_S + TRAVEL_S))
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.ledger["queue"] == pytest.approx(2 * QUEUE_S)
     assert outcome.ledger["report"] == pytest.approx(6 * TRAVEL_S)
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)
     starts = [command for command in pool.heard if isinstance(command, Start)]
-    assert starts == [Start(spec=SPEC)] * 2, "what it goes on from is the pool's to fill in"
+    assert starts == [Start(spec=SPEC)] * 2, "the pool fills in the checkpoint"
 
 
-OWN = SPEC.model_copy(update={"workload": "train.py:train", "framework": "python"})
+OWN_LOOP = SPEC.model_copy(update={"workload": "train.py:train", "framework": "python"})
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected"), [(OWN, ("timeout", 0)), (SPEC, ("worker_lost", RESTARTS))]
+    ("spec", "expected"), [(OWN_LOOP, ("timeout", 0)), (SPEC, ("worker_lost", RESTARTS))]
 )
-def test_a_loop_of_the_user_s_that_hangs_is_not_given_new_workers(
-    spec: RunSpec, expected: tuple[str, int]
-) -> None:
-    """Code of ours hangs where a host or the network does."""
+def test_hanging_user_loop_is_not_restarted(spec: RunSpec, expected: tuple[str, int]) -> None:
+    """A hang in code of raybench is caused by a host or the network, so that run is restarted."""
     client = RunClient(slow_pool(faults={0: HUNG}), "a", spec)
     client.step()
     outcome = client.finish()
     assert (outcome.failure, outcome.restarts) == expected
     ledger = outcome.ledger
-    assert ledger["other"] == pytest.approx(0.0, abs=1e-9), "it is known what was waited for"
+    assert ledger["other"] == pytest.approx(0.0, abs=1e-9), "the waiting time is accounted for"
     assert ledger["lost"] >= (1 + outcome.restarts) * BUSY_S
 
 
-def test_a_run_that_takes_longer_than_it_may_has_failed() -> None:
-    """Between two reports its workers are waited for no longer; at a report it goes on no more."""
+def test_run_beyond_its_time_limit_fails() -> None:
+    """The limit ends the wait for a report, and a run that is beyond it at a report."""
     limit_s = 2.5 * (BUSY_S + TRAVEL_S)
     pool = slow_pool(faults={2: [HUNG]})
-    client = RunClient(pool, "a", OWN, limit_s=limit_s)
+    client = RunClient(pool, "a", OWN_LOOP, limit_s=limit_s)
     waits_s = [client.step() and pool.waits_s[-1] for _ in range(3)]
     first_s, step_s = limit_s - (ASKING_S - QUEUE_S - 0.01), BUSY_S + TRAVEL_S
     assert waits_s == pytest.approx([first_s - n * step_s for n in range(3)])
@@ -177,7 +174,7 @@ def test_a_run_that_takes_longer_than_it_may_has_failed() -> None:
     assert (outcome.failure, outcome.restarts) == ("timeout", 0)
     assert "search.trial_seconds" in (outcome.message or "")
     assert "2 reports" in (outcome.message or "")
-    assert outcome.evaluation is not None, "what was measured is kept"
+    assert outcome.evaluation is not None, "measured values are kept"
     late = RunClient(slow_pool(), "b", SPEC, limit_s=0.9 * step_s)
     late.step()
     outcome = late.step()
@@ -185,55 +182,55 @@ def test_a_run_that_takes_longer_than_it_may_has_failed() -> None:
     assert late.finish(test=True).failure == "timeout"
 
 
-def test_without_a_checkpoint_it_begins_again() -> None:
-    came, outcome = run(slow_pool(last=2, faults={2: [LOST]}))
-    assert came == [0, 1, 0, 1]
+def test_run_without_checkpoint_restarts_from_the_beginning() -> None:
+    indices, outcome = run(slow_pool(last=2, faults={2: [LOST]}))
+    assert indices == [0, 1, 0, 1]
     assert outcome.ledger["train"] == pytest.approx(4 * BUSY_S)
-    # All of it but the wait for workers, which was none of its work.
+    # All work; the wait for workers is in phase queue.
     lost = ASKING_S - QUEUE_S + 3 * (BUSY_S + TRAVEL_S)
     assert outcome.ledger["lost"] == pytest.approx(lost)
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)
 
 
-def test_a_group_that_does_not_start_is_asked_for_again() -> None:
+def test_group_that_fails_to_start_is_requested_again() -> None:
     pool = slow_pool(last=0, faults={Allocation: [LOST, LOST]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 2)
     assert outcome.ledger["lost"] == pytest.approx(2 * ASKING_S)
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)
 
 
-def test_the_number_of_restarts_is_bounded_and_said() -> None:
+def test_number_of_restarts_is_limited() -> None:
     pool = slow_pool(faults={1: LOST})
-    came, outcome = run(pool)
-    assert came == [0] * (1 + RESTARTS)
+    indices, outcome = run(pool)
+    assert indices == [0] * (1 + RESTARTS)
     assert (outcome.failure, outcome.restarts) == ("worker_lost", RESTARTS)
     assert outcome.message is not None
     assert LOST.message in outcome.message
     assert f"{RESTARTS} times" in outcome.message
-    assert outcome.evaluation is not None, "what was measured is kept"
+    assert outcome.evaluation is not None, "measured values are kept"
     assert outcome.ledger["train"] == outcome.evaluation.train_s
     assert pool.heard.count(SPEC.placement) == 1 + RESTARTS
 
 
-def test_starts_on_hosts_that_leave_are_not_counted() -> None:
+def test_starts_on_draining_hosts_do_not_count_as_restarts() -> None:
     leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
     pool = slow_pool(last=0, faults={Allocation: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
 
 
-def test_a_run_that_gets_on_may_be_restarted_as_often_as_it_takes() -> None:
+def test_restarts_are_unlimited_while_the_run_makes_progress() -> None:
     last = 3 * RESTARTS
     faults = {index: [LOST] for index in range(1, last)}
-    came, outcome = run(slow_pool(last=last, saves=tuple(range(last)), faults=faults))
-    assert came == list(range(last)), "none twice: each was saved"
+    indices, outcome = run(slow_pool(last=last, saves=tuple(range(last)), faults=faults))
+    assert indices == list(range(last)), "each was saved, so none is repeated"
     assert (outcome.failure, outcome.restarts) == (None, last - 1)
     assert outcome.ledger["lost"] == pytest.approx((last - 1) * (BUSY_S + TRAVEL_S))
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)
 
 
-def test_a_study_that_is_over_starts_nothing_again() -> None:
+def test_run_of_a_finished_study_is_not_restarted() -> None:
     pool = slow_pool(faults={1: LOST})
     client = RunClient(pool, "a", SPEC, may_restart=lambda: False)
     client.step()
@@ -242,43 +239,45 @@ def test_a_study_that_is_over_starts_nothing_again() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["save", "test"])
-def test_workers_lost_at_the_end_are_replaced_where_something_is_wanted(wanted: str) -> None:
+def test_workers_lost_at_finish_are_replaced_for_weights_or_test(wanted: str) -> None:
     pool = slow_pool(last=3, saves=(1,), faults={Finish: [LOST]})
     _, outcome = run(pool, **{wanted: True})
     assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
     assert (outcome.test_value is not None) == (wanted == "test")
-    again = pool.heard[pool.heard.index(Finish(**{wanted: True})) + 1 :]
-    assert again[1:4] == [Start(spec=SPEC), Advance(), Finish(**{wanted: True})]
+    calls_after_loss = pool.heard[pool.heard.index(Finish(**{wanted: True})) + 1 :]
+    assert calls_after_loss[1:4] == [Start(spec=SPEC), Advance(), Finish(**{wanted: True})]
     assert outcome.ledger["lost"] == pytest.approx(3 * (BUSY_S + TRAVEL_S))
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)
 
 
 @pytest.mark.parametrize(
     ("save", "expected"), [(True, ("worker_lost", RESTARTS)), (False, (None, 0))]
 )
-def test_workers_lost_at_the_end_again_and_again(save: bool, expected: tuple[object, int]) -> None:
-    """A failure, but where nothing is wanted of them any more."""
+def test_workers_lost_at_every_finish_fail_the_run_only_if_needed(
+    save: bool, expected: tuple[object, int]
+) -> None:
+    """Without weights to save, the finished run is complete."""
     _, outcome = run(slow_pool(last=0, faults={Finish: LOST}), save=save)
     assert (outcome.failure, outcome.restarts) == expected
     assert outcome.stop == "epochs"
 
 
-def begun_earlier(evaluations: int) -> RunState | None:
-    """What is saved after the second evaluation of a run, which made so many."""
+def checkpoint_of_earlier_session(num_evaluations: int) -> RunState | None:
+    """Return the checkpoint after the second evaluation, if a run gets that far."""
     pool = slow_pool(saves=(1,))
     client = RunClient(pool, "a", SPEC)
-    for _ in range(evaluations):
+    for _ in range(num_evaluations):
         client.step()
     return pool.resume
 
 
-def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
-    resume = begun_earlier(3)
-    time.sleep(1000.0)  # the driver is gone
-    came, outcome = run(slow_pool(last=4, faults={3: [LOST]}, resume=resume))
-    assert came == [2, 2, 3]
+def test_run_of_an_earlier_session_resumes_from_its_checkpoint() -> None:
+    resume = checkpoint_of_earlier_session(3)
+    time.sleep(1000.0)  # time between two sessions, which does not count
+    indices, outcome = run(slow_pool(last=4, faults={3: [LOST]}, resume=resume))
+    assert indices == [2, 2, 3]
     assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S)
     assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + 2 * (BUSY_S + TRAVEL_S))
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.wall_s < 100
-    adds_up(outcome)
+    assert_phases_sum_to_wall_time(outcome)

@@ -1,4 +1,4 @@
-"""What signals do to a command, each in a process of its own."""
+"""Effect of signals on a command, each test in a process of its own."""
 
 import os
 import signal
@@ -21,29 +21,32 @@ interrupt = Interrupt()
 def run(
     body: str, *signals: int, pause_s: float = 0.3, answers: bool = False
 ) -> "tuple[int, str, str]":
-    """Start a script that prints a line when it is ready, send the signals, wait for its end.
+    """Run a script, send it signals, and return its exit code, stdout and stderr.
 
-    Signals follow each other after a pause, or, if the script `answers` each with a line, after
-    that: on a busy machine two equal signals in quick succession are one.
+    Args:
+        body: Code after `HEAD`; prints a line when it is ready for the first signal.
+        signals: Signals to send, in order.
+        pause_s: Seconds after each signal. Two equal signals in quick succession may be merged.
+        answers: Whether the script prints a line per signal, which is awaited instead.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", HEAD + body],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # what `readline` does not return is left for `communicate`
+        bufsize=0,  # `communicate` returns everything after the first line
         start_new_session=True,
     )
     assert process.stdout is not None
     process.stdout.readline()
-    said = b""
-    for count, number in enumerate(signals, 1):
+    printed = b""
+    for position, number in enumerate(signals, 1):
         process.send_signal(number)
-        if answers and count < len(signals):
-            said += process.stdout.readline()
+        if answers and position < len(signals):
+            printed += process.stdout.readline()
         else:
             time.sleep(pause_s)
     out, err = process.communicate(timeout=600)
-    return process.returncode, (said + out).decode(), err.decode()
+    return process.returncode, (printed + out).decode(), err.decode()
 
 
 INTERRUPTED = (130, "", "raybench: interrupted.\n")
@@ -75,14 +78,14 @@ with interrupt.listening():
         (SLEEPS, signal.SIGINT),
         (SLEEPS, signal.SIGTERM),
         (SLEEPS, signal.SIGHUP),
-        (FAILS, signal.SIGTERM),  # a library that takes it for a failure of its own
+        (FAILS, signal.SIGTERM),  # a library that turns the interrupt into an error of its own
     ],
 )
-def test_before_anything_has_started_the_first_ends_the_command(body: str, number: int) -> None:
+def test_first_signal_before_any_run_ends_the_command(body: str, number: int) -> None:
     assert run(body, number) == INTERRUPTED
 
 
-def test_the_exit_code_is_ours_where_a_signal_came_in_the_midst_of_an_import(
+def test_signal_during_an_import_keeps_the_exit_code(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "early.py").write_text("""
@@ -90,20 +93,21 @@ import os, signal, sys, time
 from raybench.cluster.signals import Interrupt
 with Interrupt().listening():
     try:
-        exec("os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)")  # as a dataclass is made
+        # `exec`, as in the import of a module with a dataclass.
+        exec("os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)")
     except KeyboardInterrupt:
         sys.exit(130)
 """)
-    seen = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-m", "early"]
-    assert subprocess.run(words, cwd=tmp_path, env=seen, check=False).returncode == 130
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "early"]
+    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 130
 
 
 REMEMBERS = """
 with interrupt.listening():
     interrupt.defer()
     print("ready", flush=True)
-    time.sleep(1.5)
+    time.sleep(1.0)
     print(interrupt.is_set)
 """
 RAISES = """
@@ -117,7 +121,7 @@ try:
         print("remembered", flush=True)
         time.sleep(20)
 except KeyboardInterrupt:
-    print("goes on")
+    print("continues")
 """
 BLOCKS = """
 from raybench.cluster.signals import without_hangup
@@ -137,28 +141,28 @@ with interrupt.listening():
     ("body", "signals", "printed"),
     [
         (REMEMBERS, [signal.SIGTERM], "True\n"),
-        (REMEMBERS, [signal.SIGHUP] * 2, "True\n"),  # a terminal that closes says so twice
-        (BLOCKS, [], "None\n"),  # the child never hears of a closed terminal
+        (REMEMBERS, [signal.SIGHUP] * 2, "True\n"),  # a closing terminal sends it twice
+        (BLOCKS, [], "None\n"),  # the child does not receive the hangup
     ],
 )
-def test_later_a_signal_is_remembered(body: str, signals: list[int], printed: str) -> None:
+def test_deferred_signal_is_remembered(body: str, signals: list[int], printed: str) -> None:
     assert run(body, *signals) == (0, printed, "")
 
 
-def lines_of_ours(err: str) -> int:
-    """Return how many lines there are, of which each must be raybench's own."""
+def num_messages(err: str) -> int:
+    """Return the number of lines of stderr; each must be a message of raybench."""
     lines = err.splitlines()
     assert all(line.startswith("raybench: ") for line in lines), err
     return len(lines)
 
 
-def test_in_a_process_of_the_users_the_second_raises() -> None:
-    found = run(RAISES, signal.SIGINT, signal.SIGINT, answers=True)
-    assert found == (0, "remembered\ngoes on\n", "")
+def test_second_signal_in_a_process_of_the_user_raises() -> None:
+    result = run(RAISES, signal.SIGINT, signal.SIGINT, answers=True)
+    assert result == (0, "remembered\ncontinues\n", "")
 
 
 @pytest.mark.parametrize("can_continue", [True, False])
-def test_the_second_ends_it_and_all_below_it_at_once(can_continue: bool) -> None:
+def test_second_signal_ends_the_command_and_its_children(can_continue: bool) -> None:
     body = f"""
 interrupt.can_continue = {can_continue}
 with interrupt.listening():
@@ -169,13 +173,13 @@ with interrupt.listening():
     time.sleep(20)
 """
     code, out, err = run(body, signal.SIGINT, signal.SIGTERM)
-    assert (code, lines_of_ours(err)) == (130, 1)
+    assert (code, num_messages(err)) == (130, 1)
     assert ("command" in err) is can_continue
     assert not is_running(int(out))
 
 
-def test_two_in_quick_succession_are_two_while_the_main_thread_waits() -> None:
-    """In a library that does not come back to Python: there two signals are one."""
+def test_two_quick_signals_end_a_main_thread_that_is_in_c_code() -> None:
+    """While a C library does not return to Python, its handler would see one signal only."""
     body = """
 with interrupt.listening():
     interrupt.defer()
@@ -186,12 +190,12 @@ with interrupt.listening():
     print("over")
 """
     code, out, err = run(body, signal.SIGINT, signal.SIGINT, pause_s=0.05)
-    assert (code, lines_of_ours(err)) == (130, 1)
+    assert (code, num_messages(err)) == (130, 1)
     assert "over" not in out
 
 
-def test_without_what_it_needs_it_ends_at_once() -> None:
-    """A signal to the whole group has ended Ray too: there is nothing to wait for."""
+def test_interrupted_command_ends_at_once_when_its_dependency_is_gone() -> None:
+    """A signal to the whole process group has ended Ray too, so there is nothing to wait for."""
     body = """
 with interrupt.listening():
     interrupt.defer()
@@ -205,11 +209,11 @@ with interrupt.listening():
         print("over")
 """
     code, out, err = run(body, signal.SIGTERM)
-    assert (code, lines_of_ours(err)) == (130, 1)
+    assert (code, num_messages(err)) == (130, 1)
     assert "over" not in out
 
 
-def test_when_what_it_needs_is_killed_one_sentence_says_so() -> None:
+def test_killed_dependency_ends_the_command_with_one_line() -> None:
     body = """
 child = subprocess.Popen(["sleep", "60"])
 interrupt.can_continue = True

@@ -1,5 +1,5 @@
-"""Canaries of Ray Train: the installed one has what `ray_internals` relies on, and the stock path
-is taken where it has not. Ray is imported here, never started."""
+"""Canary tests of Ray Train: the installed version has the private names that `ray_internals` uses,
+and without them the public API is used. Ray is imported, never started."""
 
 import asyncio
 import importlib.util
@@ -28,7 +28,7 @@ def _ray_stays_down() -> Iterator[None]:
     assert not ray.is_initialized()
 
 
-def test_train_still_knows_its_switches() -> None:
+def test_switches_of_train_exist() -> None:
     from ray.train import constants as old
     from ray.train.v2._internal import constants as new
 
@@ -36,9 +36,9 @@ def test_train_still_knows_its_switches() -> None:
         value for module in (old, new) for value in vars(module).values() if isinstance(value, str)
     }
     if importlib.util.find_spec("ray.train.v2._internal.callbacks.preemption_callback") is None:
-        known.add("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER")  # before 2.60 there is none to switch off
+        known.add("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER")  # new in 2.60
     unknown = set(trainer_internals.TRAIN_SWITCHES) - known
-    assert not unknown, "then what they switch off runs, as without them"
+    assert not unknown, "otherwise the features that they disable are active"
 
 
 def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
@@ -56,7 +56,7 @@ def names(callbacks: list[Any]) -> set[str]:
 
 
 class FakeController:
-    """Stands for TrainController, which would start workers."""
+    """Fake TrainController; the real one would start workers."""
 
     worker_group_cls: Any = None
 
@@ -71,10 +71,10 @@ class FakeController:
 
 
 class TestController:
-    """Train's controller in the pool's process; stock path: an actor of its own."""
+    """Train's controller runs in the process of the pool; without internals: in its own actor."""
 
     @pytest.mark.parametrize("is_local", [True, False])
-    def test_fit_still_ends_in_it(
+    def test_fit_runs_our_controller(
         self, is_local: bool, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.train.v2._internal.execution.controller import TrainController
@@ -85,9 +85,9 @@ class TestController:
         monkeypatch.setattr(module, "TrainController", FakeController)
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
         placement = Placement("torch", 2)
-        where = options(torch_options.scratch, is_local=is_local)
-        result: Any = build_trainer(0, placement, where, ("id-a", "id-b")).fit()
-        controller, why = result.controller, "then Train's controller is an actor again"
+        pool_options = options(torch_options.scratch, is_local=is_local)
+        result: Any = build_trainer(0, placement, pool_options, ("id-a", "id-b")).fit()
+        controller, why = result.controller, "otherwise Train's controller is an actor"
         assert controller.has_run, why
         accepted = set(inspect.signature(TrainController.__init__).parameters)
         assert set(controller.arguments) < accepted, why
@@ -95,16 +95,16 @@ class TestController:
         assert type(policy) is module.FixedPlace, why
         assert "DatasetsCallback" not in names(controller.arguments["callbacks"])
 
-    def test_the_policy_still_asks_for_the_workers_and_for_nothing_else(
+    def test_scaling_policy_decides_the_workers_without_ray(
         self, torch_options: PoolOptions
     ) -> None:
         from ray.train import ScalingConfig
 
         from raybench.cluster.ray_internals.controller import FixedPlace, is_as_expected
 
-        assert is_as_expected(), "then Train tells an autoscaler, and its controller is an actor"
+        assert is_as_expected(), "otherwise Train uses an autoscaler and an actor as controller"
         policy: Any = FixedPlace(ScalingConfig(num_workers=3))
-        # Any of these would start Ray for its autoscaler's actor.
+        # With the policy of Train, any of these calls would start Ray for an autoscaler actor.
         policy.after_controller_start(None)
         assert policy.make_decision_for_non_running_worker_group().num_workers == 3
         policy.make_decision_for_running_worker_group(None, None)
@@ -112,7 +112,7 @@ class TestController:
         policy.before_controller_abort()
 
     @pytest.mark.parametrize("has_started", [True, False])
-    def test_a_group_that_does_not_connect_leaves_nothing_behind(
+    def test_group_that_fails_to_connect_is_aborted(
         self, has_started: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.train.v2._internal.execution.controller import TrainController
@@ -120,7 +120,7 @@ class TestController:
 
         from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
 
-        why = "then a group that does not connect keeps its CPUs until the session ends"
+        why = "otherwise a group that fails to connect keeps its CPUs until the session ends"
         assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
         assert "._start()" in inspect.getsource(WorkerGroup.create), why
 
@@ -129,18 +129,18 @@ class TestController:
         def fail(self: object) -> None:
             raise fault
 
-        story: list[str] = []
+        calls: list[str] = []
         monkeypatch.setattr(WorkerGroup, "_start", fail)
         monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
-        monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
+        monkeypatch.setattr(WorkerGroup, "abort", lambda self: calls.append("abort"))
         with pytest.raises(RuntimeError) as failure:
             ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)._start()
         assert failure.value is fault
         assert len(ReleasingWorkerGroup.started) == 1
         ReleasingWorkerGroup.started.clear()
-        assert story == (["abort"] if has_started else [])
+        assert calls == (["abort"] if has_started else [])
 
-    def test_what_it_has_reserved_is_given_back_whatever_its_workers_do(
+    def test_placement_group_is_removed_even_if_workers_hang(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.train.v2._internal.execution import worker_group as module
@@ -148,28 +148,28 @@ class TestController:
 
         from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
 
-        why = "then a group that hangs at its start keeps its GPUs until the session ends"
+        why = "otherwise a group that hangs at its start keeps its GPUs until the session ends"
         source = inspect.getsource(WorkerGroup._start_impl)
         assert "pg_handle = self._create_placement_group(" in source, why
         assert "remove_placement_group" in inspect.getsource(module.placement_group_handle), why
-        ended: list[str] = []
-        handle = SimpleNamespace(shutdown=lambda: ended.append("gone"))
-        monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, of: handle)
+        removed: list[str] = []
+        handle = SimpleNamespace(shutdown=lambda: removed.append("handle"))
+        monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, context: handle)
         group = ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
-        assert ended == [], "nothing is reserved yet"
+        assert removed == [], "no placement group exists yet"
         assert group._create_placement_group(None) is handle
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
-        assert ended == ["gone"]
+        assert removed == ["handle"]
         trainer_internals.end_workers(None)
 
 
 class FakeGroup:
-    """Stands for Train's worker group; notes what its workers are told to do."""
+    """Fake worker group of Train that records the functions its workers are to run."""
 
     def __init__(self, size: int, gpus: int = 0) -> None:
         self._size, self._gpus = size, gpus
-        self.told: list[tuple[int, Any, dict[str, Any]]] = []
+        self.calls: list[tuple[int, Any, dict[str, Any]]] = []
 
     def __len__(self) -> int:
         return self._size
@@ -177,18 +177,18 @@ class FakeGroup:
     def get_resources_per_worker(self) -> dict[str, int]:
         return {"CPU": 1, "GPU": self._gpus}
 
-    def execute_single_async(self, rank: int, function: Any, *given: Any, **arguments: Any) -> None:
-        self.told.append((rank, function, arguments))
+    def execute_single_async(self, rank: int, function: Any, *args: Any, **kwargs: Any) -> None:
+        self.calls.append((rank, function, kwargs))
 
 
 class TestFileMeeting:
-    """Torch's store off the network; stock path: it listens on a port of rank 0."""
+    """Torch's store is a file; without internals: it listens on a port of rank 0."""
 
-    def test_train_still_has_what_is_extended_and_called(self, torch_options: PoolOptions) -> None:
+    def test_train_has_the_extended_and_called_names(self, torch_options: PoolOptions) -> None:
         from ray.train.torch.config import TorchConfig, _TorchBackend
         from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
-        why = "then torch's store listens on a port of rank 0, as Ray has it"
+        why = "otherwise torch's store listens on a port of rank 0"
         for name in ("on_start", "on_shutdown"):
             parameters = list(inspect.signature(getattr(_TorchBackend, name)).parameters)
             assert parameters == ["self", "worker_group", "backend_config"], why
@@ -200,7 +200,7 @@ class TestFileMeeting:
         assert parameters == ["self", "rank", "fn", "fn_args", "fn_kwargs"], why
 
     @pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (1, "nccl")])
-    def test_all_ranks_of_a_local_group_meet_in_its_file(
+    def test_ranks_of_a_local_group_meet_in_a_file(
         self,
         gpus: int,
         backend: str,
@@ -209,26 +209,26 @@ class TestFileMeeting:
     ) -> None:
         monkeypatch.setattr(ray, "get", lambda joining, timeout=None: joining)
         trainer = build_trainer(7, Placement("torch", 2), torch_options)
-        config = pickle.loads(pickle.dumps(trainer.backend_config))  # it goes to the controller
+        config = pickle.loads(pickle.dumps(trainer.backend_config))  # the controller gets a copy
         group = FakeGroup(2, gpus)
         config.backend_cls().on_start(group, config)
-        told = [(rank, function.__name__) for rank, function, _ in group.told]
-        hidden = [] if gpus else [(0, "_see_no_gpu"), (1, "_see_no_gpu")]
-        assert told == [*hidden, (0, "_join"), (1, "_join")]
-        arguments = group.told[-1][2]
+        calls = [(rank, function.__name__) for rank, function, _ in group.calls]
+        hiding = [] if gpus else [(0, "_see_no_gpu"), (1, "_see_no_gpu")]
+        assert calls == [*hiding, (0, "_join"), (1, "_join")]
+        arguments = group.calls[-1][2]
         assert (arguments["backend"], arguments["member"], arguments["size"]) == (backend, 1, 2)
         assert arguments["file"] == str(Path(torch_options.scratch) / "group-7.store")
-        alone = FakeGroup(1, gpus)
-        config.backend_cls().on_start(alone, config)
-        assert [function.__name__ for _, function, _ in alone.told] == ["_see_no_gpu"][gpus:]
+        single = FakeGroup(1, gpus)
+        config.backend_cls().on_start(single, config)
+        assert [function.__name__ for _, function, _ in single.calls] == ["_see_no_gpu"][gpus:]
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-        for _, function, _ in alone.told:
+        for _, function, _ in single.calls:
             function()
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0,1" if gpus else "")
 
 
 class TestNetworkMeeting:
-    """Interfaces set and tried on a cluster, in both frameworks; stock path: they are guessed."""
+    """Interfaces are chosen and checked on a cluster; without internals: frameworks guess them."""
 
     @pytest.fixture(params=["torch", "tensorflow"])
     def framework(self, request: pytest.FixtureRequest) -> str:
@@ -236,48 +236,48 @@ class TestNetworkMeeting:
         return str(request.param)
 
     def config(self, framework: str, scratch: Path) -> Any:
-        where = replace(options(str(scratch), is_local=False), interface="ib0")
-        trainer = build_trainer(0, Placement(framework, 2), where, ("id-b", "id-a"))
+        pool_options = replace(options(str(scratch), is_local=False), interface="ib0")
+        trainer = build_trainer(0, Placement(framework, 2), pool_options, ("id-b", "id-a"))
         scaling = trainer.scaling_config
         selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
         assert scaling._label_selector_per_worker(2) == selectors
         return trainer.backend_config
 
-    def test_the_interface_is_tried_before_ray_connects(
+    def test_interface_is_checked_before_ray_connects(
         self, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        story: list[Any] = []
+        events: list[Any] = []
         places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
 
         def connect(group: Any, interface: str | None) -> list[Place]:
-            story.append(interface)
+            events.append(interface)
             return places
 
         config = importlib.import_module(f"ray.train.{framework}.config")
         stock = config.__dict__[f"_{framework.capitalize()}Backend"]
         monkeypatch.setattr(rendezvous, "connect", connect)
-        monkeypatch.setattr(stock, "on_start", lambda *given: story.append(len(group.told)))
+        monkeypatch.setattr(stock, "on_start", lambda *args: events.append(len(group.calls)))
         monkeypatch.setattr(ray, "get", lambda calls, timeout=None: calls)
         group, config = FakeGroup(2), self.config(framework, tmp_path)
         config.backend_cls().on_start(group, config)
-        # Before Ray asks torch of GPUs, no worker of cores alone sees any.
-        assert story == ["ib0", 2 if framework == "torch" else 0]
+        # GPUs are hidden from workers without GPUs before Ray queries torch for them.
+        assert events == ["ib0", 2 if framework == "torch" else 0]
         called = "_see_no_gpu" if framework == "torch" else "_use_addresses"
-        assert [function.__name__ for _, function, _ in group.told] == [called] * 2
+        assert [function.__name__ for _, function, _ in group.calls] == [called] * 2
         config.backend_cls().on_start(FakeGroup(1), config)
-        assert len(story) == 3, "one worker alone talks to nobody"
+        assert len(events) == 3, "a single worker has no connection to check"
 
-    def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
-        said = rendezvous._set_interface("127.0.0.1", "nothing0", 2)
-        with pytest.raises(rendezvous.Unreached) as refusal:
-            rendezvous._raise_problem(str(said))
-        error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
-        assert end_message(error) == said
-        assert "nothing0" in said
-        assert "RAYBENCH_INTERFACE" in said
+    def test_unknown_interface_ends_the_group_with_one_sentence(self) -> None:
+        problem = rendezvous._set_interface("127.0.0.1", "nothing0", 2)
+        with pytest.raises(rendezvous.Unreached) as caught:
+            rendezvous._raise_problem(str(problem))
+        error = RuntimeError(f"Training failed due to controller error:\n{caught.value}\nmore")
+        assert end_message(error) == problem
+        assert "nothing0" in problem
+        assert "RAYBENCH_INTERFACE" in problem
 
 
-def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:
+def test_single_process_strategy_requests_one_worker_with_all_resources(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     spec = RunSpec(
         framework="tensorflow",
@@ -286,10 +286,10 @@ def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:
         cpus_per_worker=2,
         gpus_per_worker=1,
     )
-    where = options(str(tmp_path), is_local=False)
-    trainer = build_trainer(0, spec.placement.group, where, ("id-a",))
+    pool_options = options(str(tmp_path), is_local=False)
+    trainer = build_trainer(0, spec.placement.group, pool_options, ("id-a",))
     scaling = trainer.scaling_config
     assert scaling.num_workers == 1
     assert scaling.resources_per_worker == {"CPU": 8, "GPU": 4}
-    told = trainer.train_loop_config["placement"]
-    assert (told.replicas_per_process, told.cpus_per_worker) == (4, 8)
+    placement = trainer.train_loop_config["placement"]
+    assert (placement.replicas_per_process, placement.cpus_per_worker) == (4, 8)

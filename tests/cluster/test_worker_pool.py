@@ -1,4 +1,4 @@
-"""The owner of worker groups, with groups that start nothing, and the checkpoints that it keeps."""
+"""Worker pool with fake groups: their start, reuse and end, checkpoints and printed output."""
 
 import asyncio
 import io
@@ -36,16 +36,18 @@ ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 
 
 class FakeGroup:
-    """Fails to start as often as `faults` says."""
+    """Worker group without processes; its class attributes set the behavior of all groups."""
 
     faults: list[str] = []
+    """Failures of the next starts, in order."""
     started = 0
+    """Number of starts."""
     hangs = False
-    """Whether its workers are there still when it has been closed."""
+    """Whether workers still exist after the group was closed."""
     gate: asyncio.Event | None = None
-    """Where there is one, groups do not come up before it is set."""
-    is_far = True
-    """From its next evaluation: a command is not answered."""
+    """Event that a start waits for, if any."""
+    is_training = True
+    """Whether the next evaluation is never reached: commands are not answered."""
 
     def __init__(
         self, number: int, placement: Placement, options: PoolOptions, nodes: list[str]
@@ -74,18 +76,18 @@ class FakeGroup:
         return b""
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        if self.is_far:
+        if self.is_training:
             await asyncio.Event().wait()
         for _ in range(9):
-            await asyncio.sleep(0)  # it takes longer than a look at what has happened already
+            await asyncio.sleep(0)  # takes longer than a check of finished commands
         return [Finished(ledger={}, busy_s=1.0, weights=None, test_value=None)]
 
     def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
         return [()] * self.placement.num_workers
 
     def members(self) -> list[Ready]:
-        me = Ready(host="here", node="here", pid=1, device="cpu", cores=())
-        return [me] * self.placement.num_workers
+        member = Ready(host="here", node="here", pid=1, device="cpu", cores=())
+        return [member] * self.placement.num_workers
 
     def nodes(self) -> list[str]:
         return [member.node for member in self.members()]
@@ -95,7 +97,7 @@ class FakeGroup:
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
-    FakeGroup.hangs, FakeGroup.is_far = False, True
+    FakeGroup.hangs, FakeGroup.is_training = False, True
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     return WorkerPool(ResourceScheduler([Node(2, 0)]), options)
 
@@ -109,19 +111,19 @@ async def until_a_group_starts() -> None:
         await asyncio.sleep(0)
 
 
-async def some_turns() -> None:
+async def run_event_loop() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def is_stopped(work: Awaitable[Any]) -> None:
+async def assert_stopped(work: Awaitable[Any]) -> None:
     with pytest.raises(RunFailed) as failed:
         await asyncio.wait_for(work, timeout=600)
     assert failed.value.failure == STOPPED
 
 
-async def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool) -> None:
-    """It is not started again here: how often a run asks is the run's to say."""
+async def test_group_that_fails_to_start_frees_its_resources(pool: WorkerPool) -> None:
+    """The pool does not restart it; the run decides how often it requests a group."""
     FakeGroup.faults = ["worker_lost"]
     with pytest.raises(RunFailed) as failed:
         await pool.acquire("a", ONE)
@@ -131,23 +133,23 @@ async def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
-async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
+async def test_resources_of_a_hanging_group_are_free_once_it_has_ended(pool: WorkerPool) -> None:
     FakeGroup.faults, FakeGroup.hangs = ["worker_lost"], True
-    starting = asyncio.ensure_future(pool.acquire("a", TWO))
+    pending = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
-    (made,) = pool._groups.values()
+    (group,) = pool._groups.values()
     with pytest.raises(RunFailed) as failed:
-        await starting
+        await pending
     assert failed.value.failure == "worker_lost"
-    other = asyncio.ensure_future(pool.acquire("b", ONE))
-    await some_turns()
-    assert FakeGroup.started == 1, "Ray holds the cores still"
-    made.ended.set()
-    await other
+    waiting = asyncio.ensure_future(pool.acquire("b", ONE))
+    await run_event_loop()
+    assert FakeGroup.started == 1, "Ray still holds the cores"
+    group.ended.set()
+    await waiting
     assert FakeGroup.started == 2
 
 
-async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
+async def test_dead_idle_group_is_replaced(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a")
     (group,) = pool._groups.values()
@@ -157,90 +159,90 @@ async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None
 
 
 @pytest.mark.parametrize("keep", [True, False])
-async def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
+async def test_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a", keep=keep)
     assert len(pool.groups()) == int(keep)
 
 
-async def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
-    """Its own process may ask after Tune has ended it: nobody would give them back."""
+async def test_finished_trial_gets_no_workers(pool: WorkerPool) -> None:
+    """The process of a trial may request workers after Tune has ended it; they would be lost."""
     await pool.release("late", for_good=True)
-    await is_stopped(pool.acquire("late", ONE))
-    await pool.release("again")  # a run that is repeated under its name
-    await pool.acquire("again", ONE)
-    assert busy(pool) == ["again"]
+    await assert_stopped(pool.acquire("late", ONE))
+    await pool.release("repeated")  # a run that is repeated under the same name
+    await pool.acquire("repeated", ONE)
+    assert busy(pool) == ["repeated"]
 
 
-async def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: WorkerPool) -> None:
+async def test_trial_that_ends_during_the_start_holds_no_resources(pool: WorkerPool) -> None:
     FakeGroup.gate = asyncio.Event()
-    asking = asyncio.ensure_future(pool.acquire("a", ONE))
+    pending = asyncio.ensure_future(pool.acquire("a", ONE))
     await until_a_group_starts()
     await pool.release("a", for_good=True)
     FakeGroup.gate.set()
-    await is_stopped(asking)
+    await assert_stopped(pending)
     await pool.acquire("b", TWO)
     assert busy(pool) == ["b"]
 
 
-async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
-    """In the queue, and while a group starts; later phases may ask again."""
+async def test_stop_waiting_ends_waiting_trials(pool: WorkerPool) -> None:
+    """In the queue, and during the start of a group; later trials get workers again."""
     FakeGroup.gate = asyncio.Event()
     starting = asyncio.ensure_future(pool.acquire("starting", TWO))
     waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
     await until_a_group_starts()
     pool.stop_waiting()
-    await is_stopped(starting)
-    await is_stopped(waiting)
+    await assert_stopped(starting)
+    await assert_stopped(waiting)
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
     assert not pool._scheduler.waiting
 
 
-async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
+async def test_stop_running_ends_commands_before_their_next_evaluation(
     pool: WorkerPool,
 ) -> None:
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
-    assert pool.stop_running(60.0) == {}, "it has had no time to come to its evaluation"
+    assert pool.stop_running(60.0) == {}, "too early to expect an evaluation"
     assert pool.stop_running().keys() == {"a"}
-    assert pool.stop_running() == {}, "said once"
-    await is_stopped(running)
-    await is_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
-    await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
-    FakeGroup.is_far = False
+    assert pool.stop_running() == {}, "reported once"
+    await assert_stopped(running)
+    await assert_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
+    await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the resources are free
+    FakeGroup.is_training = False
     await pool.command("b", Start(spec=RunSpec()), 600.0)
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
-async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
+async def test_stop_running_waits_longer_for_a_test_value(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pool.acquire("a", ONE)
-    ending = asyncio.ensure_future(pool.command("a", Finish(test=True), 600.0))
+    pending = asyncio.ensure_future(pool.command("a", Finish(test=True), 600.0))
     await asyncio.sleep(0)
     assert pool.stop_running() == {}
     monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: time.monotonic() + 1e6)
     assert pool.stop_running().keys() == {"a"}
-    await is_stopped(ending)
+    await assert_stopped(pending)
 
 
-async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
+async def test_run_that_ended_before_stop_running_is_tested_and_saved(
     pool: WorkerPool,
 ) -> None:
-    FakeGroup.is_far = False
+    FakeGroup.is_training = False
     await pool.acquire("a", ONE)
     pool.stop_running()
     (reply,) = await pool.command("a", Finish(test=True, save=True), 600.0)
     assert isinstance(reply, Finished)
 
 
-async def test_a_run_that_is_released_while_its_loop_is_at_work_leaves_no_group(
+async def test_run_released_during_a_command_leaves_no_group(
     pool: WorkerPool,
 ) -> None:
-    """The next run would wait behind it."""
+    """Otherwise the next run would wait for the command."""
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     for _ in range(3):
@@ -249,142 +251,143 @@ async def test_a_run_that_is_released_while_its_loop_is_at_work_leaves_no_group(
     assert pool.groups() == []
     await pool.acquire("b", ONE)
     pool.stop_running()
-    await is_stopped(running)
+    await assert_stopped(running)
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
-async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
+async def test_evicted_group_has_ended_before_the_next_starts(pool: WorkerPool) -> None:
     pool._scheduler.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
     (idle,) = pool._groups.values()
     FakeGroup.hangs = True
-    asking = asyncio.ensure_future(pool.acquire("b", TWO))
-    await some_turns()
-    assert FakeGroup.started == 1, "its processes hold their GPU still"
+    pending = asyncio.ensure_future(pool.acquire("b", TWO))
+    await run_event_loop()
+    assert FakeGroup.started == 1, "its processes still hold their GPU"
     idle.ended.set()
-    await asking
+    await pending
     assert FakeGroup.started == 2
 
 
 SPEC = RunSpec()
-
-
 LEDGER = {"train": 1.0, "input": 0.0}
 
 
-def state(points: int) -> RunState:
-    return RunState.after(SPEC, [evaluation(index=index, ledger=LEDGER) for index in range(points)])
+def state_after(num_evaluations: int) -> RunState:
+    evaluations = [evaluation(index=index, ledger=LEDGER) for index in range(num_evaluations)]
+    return RunState.after(SPEC, evaluations)
 
 
-def held(pool: WorkerPool) -> tuple[RunState, bytes] | None:
-    found = pool.checkpoint("a")
-    return found and (found.state, found.weights.read_bytes())
+def kept_checkpoint(pool: WorkerPool) -> tuple[RunState, bytes] | None:
+    checkpoint = pool.checkpoint("a")
+    return checkpoint and (checkpoint.state, checkpoint.weights.read_bytes())
 
 
-def progress(index: int, **more: Any) -> Progress:
+def progress_at(index: int, **changes: Any) -> Progress:
     return Progress(
         evaluation=evaluation(index=index, ledger=LEDGER),
         num_parameters=1,
         batch_statistics=False,
         num_classes=10,
         busy_s=1.0,
-        **more,
+        **changes,
     )
 
 
 class AnsweringGroup(FakeGroup):
-    """Trains, saves after its second evaluation, and notes what its two workers are told."""
+    """Group of two workers that trains, saves after its second evaluation and records commands."""
 
-    told: list[Command] = []
+    commands: list[Command] = []
     pool: WorkerPool
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        self.told.append(commands[0])
+        self.commands.append(commands[0])
         assert commands[0] == commands[1]
-        index = len(self.told) - 1
+        index = len(self.commands) - 1
         saves = index == 1 or (isinstance(commands[0], Finish) and commands[0].save)
         sent = {"sent_bytes": 7} if saves else {}
         if sent:
             await self.pool.take_part(0, 4, b"hts")
             await self.pool.take_part(0, 0, b"weig")
-            await self.pool.take_part(0, 0, b"weig")  # its answer was lost
+            await self.pool.take_part(0, 0, b"weig")  # sent again because the answer was lost
         if isinstance(commands[0], Finish):
             return [Finished(ledger={}, **sent), Finished(ledger={})]
-        saved = {"state": state(index + 1)} if sent else {}
-        return [progress(index, **sent, **saved), progress(index)]
+        saved = {"state": state_after(index + 1)} if sent else {}
+        return [progress_at(index, **sent, **saved), progress_at(index)]
 
     def take_printed(self, *, is_lost: bool = False) -> bytes:
-        return b"lost\n" if is_lost else f"after {len(self.told)} commands\n".encode()
+        return b"lost\n" if is_lost else f"after {len(self.commands)} commands\n".encode()
 
 
 @pytest.fixture
 def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    """The pool, with such groups."""
+    """Worker pool whose groups are `AnsweringGroup`."""
     monkeypatch.setattr(worker_pool, "WorkerGroup", AnsweringGroup)
-    AnsweringGroup.told, AnsweringGroup.pool = [], pool
+    AnsweringGroup.commands, AnsweringGroup.pool = [], pool
     return pool
 
 
-async def test_the_newest_checkpoint_stays_in_the_pool_until_the_end(answering: WorkerPool) -> None:
+async def test_newest_checkpoint_is_kept_until_the_run_ends(answering: WorkerPool) -> None:
     assert (await answering.acquire("a", TWO)).resume is None
-    assert await answering.command("a", Start(spec=SPEC), 1.0) == [progress(0)] * 2
-    assert held(answering) is None
-    first, other = await answering.command("a", Advance(), 1.0)
-    assert (first, other) == (progress(1, saved=2), progress(1)), "replies have its index alone"
-    assert held(answering) == (state(2), b"weights")
+    assert await answering.command("a", Start(spec=SPEC), 1.0) == [progress_at(0)] * 2
+    assert kept_checkpoint(answering) is None
+    rank_0, rank_1 = await answering.command("a", Advance(), 1.0)
+    assert (rank_0, rank_1) == (progress_at(1, saved=2), progress_at(1)), (
+        "replies contain only its index"
+    )
+    assert kept_checkpoint(answering) == (state_after(2), b"weights")
     await answering.command("a", Advance(), 1.0)
-    kept = answering.checkpoint("a")
-    assert kept is not None
-    first, _ = await answering.command("a", Finish(save=True), 1.0)
-    assert isinstance(first, Finished)
-    assert first.weights is not None
-    assert first.weights.read_bytes() == b"weights"
-    assert held(answering) is None
-    assert not kept.weights.exists()
+    checkpoint = answering.checkpoint("a")
+    assert checkpoint is not None
+    rank_0, _ = await answering.command("a", Finish(save=True), 1.0)
+    assert isinstance(rank_0, Finished)
+    assert rank_0.weights is not None
+    assert rank_0.weights.read_bytes() == b"weights"
+    assert kept_checkpoint(answering) is None
+    assert not checkpoint.weights.exists()
 
 
-async def test_a_run_is_continued_from_what_was_restored(
+async def test_run_resumes_from_the_restored_checkpoint(
     answering: WorkerPool, tmp_path: Path
 ) -> None:
     file = tmp_path / "weights.pt"
-    earlier = Checkpoint(state=state(3), weights=file)
+    earlier = Checkpoint(state=state_after(3), weights=file)
     file.write_bytes(b"weights")
     answering.restore("a", earlier)
-    file.unlink()  # the study's folder keeps the last two
-    assert (await answering.acquire("a", TWO)).resume == state(3)
+    file.unlink()  # the folder of the study keeps only the last two
+    assert (await answering.acquire("a", TWO)).resume == state_after(3)
     await answering.command("a", Start(spec=SPEC), 1.0)
-    (start,) = AnsweringGroup.told
+    (start,) = AnsweringGroup.commands
     assert isinstance(start, Start)
     assert start.resume == answering.checkpoint("a")
-    assert held(answering) == (state(3), b"weights")
+    assert kept_checkpoint(answering) == (state_after(3), b"weights")
     answering.forget("a")
-    assert held(answering) is None
+    assert kept_checkpoint(answering) is None
 
 
-def test_a_worker_of_another_host_sends_and_fetches_a_state_in_parts(
+def test_worker_on_another_host_transfers_states_in_parts(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call(name: str) -> Any:
-        def remote(*given: Any) -> Any:
-            answer = getattr(pool, name)(*given)
+        def remote(*arguments: Any) -> Any:
+            answer = getattr(pool, name)(*arguments)
             return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
 
         return SimpleNamespace(remote=remote)
 
     monkeypatch.setattr(states, "PART_BYTES", 3)
     monkeypatch.setattr(states.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
-    far = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
-    far.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
-    assert states.send(far, 0, io.BytesIO(b"weights")) == 7
+    remote_pool = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
+    remote_pool.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
+    assert states.send(remote_pool, 0, io.BytesIO(b"weights")) == 7
     file = pool._states.keep(0, "a-1", 7)
     monkeypatch.setattr(Path, "is_file", lambda path: False)
-    assert states.fetch(far, file) == b"weights"
+    assert states.fetch(remote_pool, file) == b"weights"
     with pytest.raises(FileNotFoundError):
-        states.fetch(far, file.with_name("gone"))
+        states.fetch(remote_pool, file.with_name("gone"))
 
 
-async def test_weights_that_no_disk_takes_fail_the_run(
+async def test_full_disk_fails_the_run(
     answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -397,7 +400,7 @@ async def test_weights_that_no_disk_takes_fail_the_run(
     assert "No space left" in failed.value.message
 
 
-async def test_a_run_after_the_study_has_ended_has_its_weights_kept(
+async def test_weights_are_kept_after_the_study_folder_is_gone(
     answering: WorkerPool, tmp_path: Path
 ) -> None:
     study = tmp_path / "study"
@@ -413,7 +416,7 @@ async def test_a_run_after_the_study_has_ended_has_its_weights_kept(
     assert finished.weights.is_file()
 
 
-async def test_what_a_run_prints_is_kept_by_its_name_until_it_is_over(
+async def test_output_is_kept_by_run_until_it_is_over(
     answering: WorkerPool,
 ) -> None:
     await answering.acquire("a", TWO)
@@ -425,7 +428,7 @@ async def test_what_a_run_prints_is_kept_by_its_name_until_it_is_over(
     assert answering.printed("a") == b""
 
 
-async def test_what_lost_workers_have_printed_is_kept(
+async def test_output_of_lost_workers_is_kept(
     answering: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(self: Any, commands: list[Command], timeout_s: float) -> list[Reply]:
