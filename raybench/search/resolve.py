@@ -7,6 +7,7 @@ settings of an earlier session.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,7 +98,7 @@ class ResolvedStudy:
     taken_sentences: tuple[str, ...] = ()
     """One sentence for each setting that comes from the results of `--seed-from`."""
 
-    @property
+    @cached_property
     def plan(self) -> StudyPlan:
         """Search plan: sampled keys, placements and number of trials."""
         return StudyPlan.of(self.study, self.space)

@@ -28,7 +28,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import RAY_LOG, Deadline, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
+from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import (
     STUDY_KEY_MORE,
@@ -230,13 +230,15 @@ class StudyPipeline:
 
     def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""
-        folder, split = self.store.folder, self._plan.factors
+        folder = self.store.folder
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
         if any(run.batch_statistics for run in references):
-            split = study_factors(self.study, self.space, batch_statistics=True)
-        if split == SAMPLED_WHOLE:
+            factors = study_factors(self.study, self.space, batch_statistics=True)
+            self._plan = replace(self._plan, factors=factors)
+            self._update(num_trials=self._plan.num_trials)
+        if self._plan.factors == SAMPLED_WHOLE:
             self._note(SAMPLED_WHOLE)
-        factors = split if isinstance(split, Factors) else None
+        factors = None if isinstance(self._plan.factors, str) else self._plan.factors
         slots, capacity = None, self.session.capacity
         if factors is not None and not capacity.grows:
             slots = max(map(capacity.num_fitting, factors.all_placements))

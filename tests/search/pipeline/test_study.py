@@ -27,8 +27,8 @@ from tests.search.made_up import STUDY, parts_of, record
 from tests.search.stage import FakeSavedRuns
 
 
-def pipeline_in(store: Store) -> StudyPipeline:
-    study, space, _ = parts_of(STUDY)
+def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
+    study, space, _ = parts_of(content)
     session: Any = SimpleNamespace(capacity=Capacity((Node(4, 0),), 0.0), pool=None, notes=[])
     data: Any = SimpleNamespace(num_train_samples=1000)
     console, deadline = Console(file=io.StringIO()), Deadline(None)
@@ -91,3 +91,14 @@ def test_new_trials_make_the_confirmation_unfinished(
         pipeline._search(search, progress, budget, has_trained=True)
         with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)
+
+
+def test_a_study_that_learns_of_batch_statistics_counts_its_trials_again(tmp_path: Path) -> None:
+    values = {"num_workers": [1, 2], "optimizer": ["adam"], "learning_rate": [0.01, 0.02]}
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store, STUDY | {"space": values})
+        assert pipeline.state.num_trials == 60
+        reference = record("reference0", role="reference")
+        store.append(replace(reference, batch_statistics=True).line())
+        search, _ = pipeline._open_search(read_records(tmp_path))
+    assert search.num_trials == pipeline.state.num_trials == 4
