@@ -10,11 +10,10 @@ which a study reports. The tools' CPU seconds do not count on the clock (`--char
 
 Bars of the default sampler, the curve model, by the mean curve: geometric means over tables and
 seeds of 1.6, 1.25, 1.1 and 1.05 after 8, 12, 20 and 30 best times, and at most 1.25 on every table
-after 20. Writes results/anytime.{md,json}; exit 1 below a bar. An hour on two cores.
+after 20. Writes results/anytime.md; exit 1 below a bar. An hour on two cores.
 """
 
 import argparse
-import json
 import logging
 import math
 import multiprocessing
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from recorded import NAMES, Config, Table, Task
-from registry import OURS, TPE, make
+from registry import OURS, make
 from replay import search
 
 from raybench.results.store import machine, versions
@@ -138,17 +137,16 @@ def main() -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="*", default=list(NAMES))
-    parser.add_argument("--contestants", nargs="*", default=[OURS, TPE])
+    parser.add_argument("--contestants", nargs="*", default=[OURS])
     parser.add_argument("--seeds", default="100:120", help="FIRST:LAST, the last one left out")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=52.0, help="best times of each search")
     parser.add_argument("--charge", type=float, default=0.0)
-    parser.add_argument("--options", type=json.loads, default={}, help="of contestants, as JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     first, last = map(int, options.seeds.split(":"))
     jobs = [
-        (table, name, seed, options.charge, options.limit, options.options)
+        (table, name, seed, options.charge, options.limit, {})
         for name in options.contestants
         for seed in range(first, last)
         for table in options.tables
@@ -172,8 +170,6 @@ def main() -> int:
     )
     text = "\n".join(["# What a search holds at any time", "", told, "", *lines, ""])
     (options.out / "anytime.md").write_text(text)
-    content = {"told": told, "rows": rows, "bars": held}
-    (options.out / "anytime.json").write_text(json.dumps(content) + "\n")
     return int(any(value > bar for _, value, bar in held))
 
 

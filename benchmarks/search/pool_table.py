@@ -1,12 +1,10 @@
-"""The tables and the plot of `pools.py`."""
+"""The tables of `pools.py`."""
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from pool_policies import RACED
 from pool_worlds import Pool
 
@@ -22,7 +20,6 @@ SOURCES: dict[str, Callable[[str], bool]] = {
     "AlgoPerf": lambda pool: not pool.startswith("zeus"),
     "Zeus": lambda pool: pool.startswith("zeus"),
 }
-COLOURS = {"raybench": "#000000", "one run": "#999999"}
 
 
 def key_of(row: Cell) -> tuple[str, str]:
@@ -137,32 +134,3 @@ def _pool_lines(pool: Pool, rows: list[Cell]) -> list[str]:
             f"{each} | {row['worker_seconds']:,.0f} | {row['runs']:.0f} | {row['n']} |"
         )
     return lines
-
-
-def draw(cells: list[Cell], file: Path) -> None:
-    """Plot, for each source, how often the named one is within 5 % over what a study costs."""
-    figure = Figure(figsize=(12.0, 4.8), dpi=100, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (source, is_in) in zip(panels, SOURCES.items(), strict=True):
-        for name in dict.fromkeys(row["policy"] for row in cells):
-            mean = means(cells, name, is_in)
-            if mean is None:
-                continue
-            colour = next((COLOURS[key] for key in COLOURS if name.startswith(key)), "#0072B2")
-            axes.plot(mean["cost"], 100 * mean["within_5"], "o", color=colour, markersize=5)
-            axes.annotate(
-                name,
-                (mean["cost"], 100 * mean["within_5"]),
-                xytext=(6, -3),
-                textcoords="offset points",
-                fontsize=7,
-                color=colour,
-            )
-        axes.set_xlabel(f"training seconds of a study [{RACED} = 1]")
-        axes.set_title(source, fontsize=10)
-        axes.margins(x=0.35)
-        axes.set_ylim(0, 102)
-        axes.grid(color="#EEEEEE")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("named within 5 % of the best [% of studies]")
-    figure.savefig(file)

@@ -23,7 +23,7 @@ of the pools of AlgoPerf, and of Zeus, that it was run on.
 Libraries that are not installed are named at the start and left out; `README.md` says how to
 install them apart. Policies can be run apart (`--policies`) and put into one table
 (`--add FILE.json`; `--policies` without names runs none). Two minutes without libraries; SMAC3
-and NePS take an hour. Writes results/pools.{md,json,png}; prints losses like wins; exit 1 below a
+and NePS take an hour. Writes results/pools.{md,json}; prints losses like wins; exit 1 below a
 bar.
 """
 
@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 from pool_policies import POLICIES, RACED, Policy
-from pool_table import Cell, bars, draw, key_of, lines_of
+from pool_table import Cell, bars, key_of, lines_of
 from pool_worlds import Draws, Pool, pools
 
 from benchmarks import installed
@@ -205,7 +205,6 @@ def main() -> int:
     content = {"bars": held, "cells": cells, "versions": programs}
     text = json.dumps(content, indent=1).replace(": Infinity", ": null")
     (options.out / "pools.json").write_text(text + "\n")
-    draw(cells, options.out / "pools.png")
     print("\n".join(lines))
     return 0 if all(good for *_, good in held) else 1
 

@@ -28,7 +28,7 @@ installed are named at the start and left out, and so is the bar that compares w
 minutes on two cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a
 second of CPU for every suggestion, and 90 minutes with `--limit 60`. Contestants can be run apart
 (`--contestants`) and put into one table (`--add FILE.json`). Writes
-results/search_table.{md,json,png}; prints losses like wins; exit 1 below a bar, 2 if nothing that
+results/search_table.{md,json}; prints losses like wins; exit 1 below a bar, 2 if nothing that
 was asked for is installed.
 """
 
@@ -60,7 +60,6 @@ from registry import (
     needs,
 )
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
-from search_plot import Row, draw, key_of
 
 from benchmarks import installed
 from raybench.results.store import machine, versions
@@ -79,11 +78,19 @@ RACE_RUNS = 24
 BY_CHANCE = ", by chance"
 """What a table is called where every trial draws one of its recorded seeds."""
 SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}
+Row = dict[str, Any]
+"""A search: table, contestant, seed, time until it was within each margin, clock, CPU seconds and
+number of trials."""
 Job = tuple[str, str, int, argparse.Namespace]
 Cells = dict[tuple[str, str], dict[str, Any]]
 """Table and contestant: the summary of its searches."""
 Bar = tuple[str, float, float, bool]
 """What, value, bar, met."""
+
+
+def key_of(margin: float) -> str:
+    """Return the key of the time within a margin."""
+    return f"within_{round(100 * margin)}"
 
 
 @cache
@@ -367,7 +374,6 @@ def main() -> int:
     # JSON has no infinity: never is null.
     text = json.dumps(content, indent=1).replace(": Infinity", ": null")
     (options.out / "search_table.json").write_text(text + "\n")
-    draw(rows, tasks, options.margin, options.out / "search_table.png")
     return 0 if all(good for *_, good in bars) else 1
 
 

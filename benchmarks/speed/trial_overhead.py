@@ -15,7 +15,6 @@ About six minutes on two cores. Bars: torch at most 0.15 s, TensorFlow at most 0
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -186,11 +185,6 @@ def report(measured: dict[tuple[str, str, int], list[dict[str, float]]]) -> int:
     results = Path(__file__).parents[1] / "results"
     results.mkdir(exist_ok=True)
     (results / "trial_overhead.md").write_text("\n".join(lines) + "\n")
-    content = [
-        {"framework": f, "side": side, "workers": n, "runs": runs}
-        for (f, side, n), runs in measured.items()
-    ]
-    (results / "trial_overhead.json").write_text(json.dumps(content, indent=1))
     return 0 if is_met else 1
 
 
