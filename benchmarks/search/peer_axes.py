@@ -5,7 +5,7 @@ searches a recorded table (`AxesPeer`) and a pool of recorded runs (`pools.py`).
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,15 +50,6 @@ class Tool:
     def tell(self, trial: str, point: Point, stop: str) -> None:
         """Learn how the trial ended: "stopped" by this tool, or by itself."""
 
-    def resumes(self, trial: str) -> str | None:
-        """Return the trial whose training this one continues."""
-        del trial
-        return None
-
-    def named(self) -> Values | None:
-        """Return the library's own answer; None: it is the trial of the best score."""
-        return None
-
 
 def axes_of(space: Space) -> tuple[Axis, ...]:
     """Return a table's space; the prior is the first configuration that raybench tries."""
@@ -87,14 +78,13 @@ def limits(max_seconds: float) -> Any:
 class AxesPeer(Peer):
     """A tool over a table's space. A training that is resumed starts anew: tables know no other."""
 
-    def __init__(self, space: Space, seed: int, folder: Path):
+    def __init__(
+        self, build: Callable[..., Tool], space: Space, seed: int, folder: Path, **options: Any
+    ):
         super().__init__(space, seed, folder)
         logging.getLogger().setLevel(logging.ERROR)
-        self.tool = self.build(axes_of(space), seed, space.objective.max_train_seconds, folder)
-
-    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
-        """Build the library's search."""
-        raise NotImplementedError
+        max_seconds = space.objective.max_train_seconds
+        self.tool = build(axes_of(space), seed, max_seconds, folder, **options)
 
     def propose(self, trial: str) -> Config | None:
         """Ask the tool."""

@@ -1,13 +1,14 @@
 """FLAML's tuner (Wang et al., ICLR 2021) as a contestant."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peer import GRACE, result_of
 from peer_axes import AxesPeer, Axis, Tool, Values, limits
 from peer_ray import TuneScheduler
-from recorded import Point, Space
+from recorded import Point
 
 FAILURES = 100
 """`max_failure` of `flaml.tune.run`."""
@@ -78,13 +79,5 @@ class Flaml(Tool):
         self.searcher.on_trial_complete(self.names[trial], self.result(trial, point))
 
 
-class FlamlTune(AxesPeer):
-    """FLAML over a table's space."""
-
-    def __init__(self, space: Space, seed: int, folder: Path, method: str = "BlendSearch"):
-        self.method = method
-        super().__init__(space, seed, folder)
-
-    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
-        """Build the searcher."""
-        return Flaml(axes, seed, max_seconds, folder, self.method)
+FlamlTune = partial(AxesPeer, Flaml)
+"""FLAML over a table's space."""

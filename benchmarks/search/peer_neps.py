@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from peer import GRACE, THOUSANDTHS
 from peer_axes import AxesPeer, Axis, Tool, Values
-from recorded import Point, Space
+from recorded import Point
 
 FIDELITY = "thousandths"
 """Of max_train_seconds: seconds are what a rung costs."""
@@ -28,7 +28,6 @@ class PriorBand(Tool):
         seed: int,
         max_seconds: float,
         folder: Path,
-        grace: float = GRACE,
     ):
         import neps
         import torch
@@ -41,12 +40,10 @@ class PriorBand(Tool):
         np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
         space: dict[str, Any] = {
-            FIDELITY: neps.HPOInteger(round(grace * THOUSANDTHS), THOUSANDTHS, is_fidelity=True)
+            FIDELITY: neps.HPOInteger(round(GRACE * THOUSANDTHS), THOUSANDTHS, is_fidelity=True)
         }
         for axis in axes:
-            prior = (
-                {} if axis.prior is None else {"prior": axis.prior, "prior_confidence": "medium"}
-            )
+            prior = {"prior": axis.prior, "prior_confidence": "medium"}
             if axis.choices:
                 space[axis.name] = neps.HPOCategorical(list(axis.choices), **prior)
             else:
@@ -55,8 +52,6 @@ class PriorBand(Tool):
         self.asked: dict[str, Any] = {}
         self.ended: dict[str, float] = {}
         """The scores of trials that ended by themselves, by the library's names."""
-        self.names: dict[str, str] = {}
-        """Ours, by the library's."""
 
     def ask(self, trial: str) -> Values:
         """Ask until something is left to train."""
@@ -68,7 +63,6 @@ class PriorBand(Tool):
             self.ended[asked.id] = self.ended[before]
             self.search.tell(asked, {"objective_to_minimize": self.ended[before]})
         self.asked[trial] = asked
-        self.names[asked.id] = trial
         return dict(asked.config)
 
     def goes_on(self, trial: str, point: Point) -> bool:
@@ -83,19 +77,6 @@ class PriorBand(Tool):
         if stop != "stopped":
             self.ended[asked.id] = point.score
 
-    def resumes(self, trial: str) -> str | None:
-        """Return the trial that was promoted."""
-        return self.names.get(self.asked[trial].metadata.previous_trial_id)
 
-
-class Neps(AxesPeer):
-    """PriorBand over a table's space, with raybench's first configuration as the prior."""
-
-    def __init__(self, space: Space, seed: int, folder: Path, *, has_prior: bool = True):
-        self.has_prior = has_prior
-        super().__init__(space, seed, folder)
-
-    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
-        """Build it."""
-        known = axes if self.has_prior else [replace(axis, prior=None) for axis in axes]
-        return PriorBand(known, seed, max_seconds, folder)
+Neps = partial(AxesPeer, PriorBand)
+"""PriorBand over a table's space, with raybench's first configuration as the prior."""

@@ -9,18 +9,11 @@ from peer import GRACE, THOUSANDTHS, Peer
 from recorded import Config, Point, Space
 
 
-def ask_optuna(trial: Any, space: Space, rates: str) -> Config:
-    """Suggest in Optuna's define-by-run manner.
-
-    The rate is one name per optimizer ("conditional"), or the share of the optimizer's range
-    under one name ("shared").
-    """
+def ask_optuna(trial: Any, space: Space) -> Config:
+    """Suggest by Optuna's define-by-run API, with one learning-rate parameter per optimizer."""
     optimizer = trial.suggest_categorical("optimizer", list(space.rates))
-    if rates == "conditional":
-        low, high = space.rates[optimizer]
-        rate = trial.suggest_float(f"rate_{optimizer}", low, high, log=True)
-    else:
-        rate = space.rate(optimizer, trial.suggest_float("rate", 0.0, 1.0))
+    low, high = space.rates[optimizer]
+    rate = trial.suggest_float(f"rate_{optimizer}", low, high, log=True)
     batch = trial.suggest_categorical("batch", list(space.batch_sizes_per_worker))
     workers = trial.suggest_categorical("workers", list(space.num_workers))
     return Config(optimizer, rate, batch, workers)
@@ -38,10 +31,8 @@ class Optuna(Peer):
         seed: int,
         folder: Path,
         pruner: str = "hyperband",
-        rates: str = "conditional",
     ):
         super().__init__(space, seed, folder)
-        self.rates = rates
         lowest = round(GRACE * THOUSANDTHS)
         pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
             # Three gives four brackets: the documentation advises "about 4 - 6".
@@ -66,7 +57,7 @@ class Optuna(Peer):
     def propose(self, trial: str) -> Config:
         """Ask."""
         self.trials[trial] = self.study.ask()
-        return ask_optuna(self.trials[trial], self.space, self.rates)
+        return ask_optuna(self.trials[trial], self.space)
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Report, and ask the pruner."""

@@ -86,52 +86,23 @@ class Ray(Peer):
         seed: int,
         folder: Path,
         by: str = "train_s",
-        rates: str = "conditional",
-        priors: tuple[Config, ...] = (),
     ):
         super().__init__(space, seed, folder)
         from ray.tune.search.optuna import OptunaSearch
 
-        self.rates = rates
-
         def define(trial: Any) -> None:
-            ask_optuna(trial, space, rates)
+            ask_optuna(trial, space)
 
-        self.searcher = OptunaSearch(
-            space=define,
-            metric="score",
-            mode="min",
-            seed=seed,
-            points_to_evaluate=[self.point_of(config) for config in priors] or None,
-        )
+        self.searcher = OptunaSearch(space=define, metric="score", mode="min", seed=seed)
         self.scheduler = TuneScheduler(space, by)
-
-    def point_of(self, config: Config) -> dict[str, Any]:
-        """Return a configuration under the names of `ask_optuna`."""
-        shared = self.space.share(config.optimizer, config.rate)
-        rate = (
-            {f"rate_{config.optimizer}": config.rate}
-            if self.rates == "conditional"
-            else {"rate": shared}
-        )
-        return {
-            "optimizer": config.optimizer,
-            **rate,
-            "batch": config.batch_size_per_worker,
-            "workers": config.num_workers,
-        }
 
     def propose(self, trial: str) -> Config:
         """Suggest, then register with the scheduler."""
-        found = self.searcher.suggest(trial)
+        values = self.searcher.suggest(trial)
         self.scheduler.add(trial)
-        optimizer = found["optimizer"]
-        rate = (
-            found[f"rate_{optimizer}"]
-            if self.rates == "conditional"
-            else self.space.rate(optimizer, found["rate"])
-        )
-        return Config(optimizer, rate, found["batch"], found["workers"])
+        optimizer = values["optimizer"]
+        rate = values[f"rate_{optimizer}"]
+        return Config(optimizer, rate, values["batch"], values["workers"])
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Ask the scheduler; the searcher hears of it if the trial goes on."""

@@ -1,23 +1,23 @@
 """SMAC3 (Lindauer et al., JMLR 2022) as a contestant."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peer import GRACE
 from peer_axes import AxesPeer, Axis, Tool, Values
-from recorded import Point, Space
+from recorded import Point
 
-MOST = 1_000_000
-"""Trials: nothing but the replay ends the search."""
+MAX_TRIALS = 1_000_000
+"""So many that only the replay ends the search."""
 
 
 class Smac(Tool):
-    """A facade of SMAC3 at its defaults, by ask and tell.
+    """SMAC3's multi-fidelity facade at its defaults, by ask and tell.
 
-    "budget": the multi-fidelity facade (random forest, Hyperband, eta 3) over seconds of
-    training; a higher budget trains anew, as its target functions do. "seeds": the facade for
-    hyperparameters, told that runs are noisy: it races configurations over up to three seeds.
+    A random forest and Hyperband (eta 3) over seconds of training; a higher budget trains anew, as
+    its target functions do.
     """
 
     def __init__(
@@ -26,8 +26,6 @@ class Smac(Tool):
         seed: int,
         max_seconds: float,
         folder: Path,
-        by: str = "budget",
-        grace: float = GRACE,
     ):
         import ConfigSpace
         import smac
@@ -42,27 +40,17 @@ class Smac(Tool):
                 space.add(ConfigSpace.Categorical(axis.name, axis.choices, ordered=axis.is_ordered))
             else:
                 space.add(ConfigSpace.Float(axis.name, (0.0, 1.0)))
-        for axis in axes:
-            if axis.when is not None:
-                parent, value = axis.when
-                space.add(ConfigSpace.EqualsCondition(space[axis.name], space[parent], value))
-        facade: Any
-        budgets: dict[str, float] = {}
-        if by == "budget":
-            facade = smac.MultiFidelityFacade
-            budgets = {"min_budget": grace * max_seconds, "max_budget": max_seconds}
-        else:
-            facade = smac.HyperparameterOptimizationFacade
         scenario = smac.Scenario(
             space,
-            deterministic=by == "budget",
-            n_trials=MOST,
+            deterministic=True,
+            n_trials=MAX_TRIALS,
             seed=seed,
             output_directory=folder,
-            **budgets,
+            min_budget=GRACE * max_seconds,
+            max_budget=max_seconds,
         )
-        self.facade = facade(
-            scenario, _never_called(by == "budget"), overwrite=True, logging_level=False
+        self.facade = smac.MultiFidelityFacade(
+            scenario, _never_called, overwrite=True, logging_level=False
         )
         self.asked: dict[str, Any] = {}
         self.is_exhausted = False
@@ -89,31 +77,11 @@ class Smac(Tool):
         value = self._value(cost=point.score, time=point.train_s)
         self.facade.tell(self.asked[trial], value)
 
-    def named(self) -> Values | None:
-        """Return the incumbent."""
-        incumbents = self.facade.intensifier.get_incumbents()
-        return dict(incumbents[0]) if incumbents else None
+
+def _never_called(config: Any, seed: int = 0, budget: float = 0.0) -> float:
+    """Target function with the signature that the facade checks; ask and tell never call it."""
+    raise AssertionError(f"called with {config}, {seed}, {budget}")
 
 
-def _never_called(has_budget: bool) -> Any:
-    """Return a target function of the signature that a facade checks; ask and tell call none."""
-
-    def train_to(config: Any, seed: int = 0, budget: float = 0.0) -> float:
-        raise AssertionError(f"asked and told, never called: {config}, {seed}, {budget}")
-
-    def train(config: Any, seed: int = 0) -> float:
-        raise AssertionError(f"asked and told, never called: {config}, {seed}")
-
-    return train_to if has_budget else train
-
-
-class Smac3(AxesPeer):
-    """SMAC3 over a table's space."""
-
-    def __init__(self, space: Space, seed: int, folder: Path, by: str = "budget"):
-        self.by = by
-        super().__init__(space, seed, folder)
-
-    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
-        """Build the facade."""
-        return Smac(axes, seed, max_seconds, folder, self.by)
+Smac3 = partial(AxesPeer, Smac)
+"""SMAC3 over a table's space."""

@@ -16,23 +16,20 @@ class Syne(Peer):
     boosted ensembles; both at their defaults.
     """
 
-    def __init__(
-        self, space: Space, seed: int, folder: Path, method: str = "ASHACQR", by: str = "time"
-    ):
+    def __init__(self, space: Space, seed: int, folder: Path, method: str):
         super().__init__(space, seed, folder)
         from syne_tune import config_space
         from syne_tune.backend.trial_status import Trial
         from syne_tune.optimizer import baselines
 
         self._trial = Trial
-        self.by = by
         batches, workers = space.batch_sizes_per_worker, space.num_workers
         resource: dict[str, Any] = {}
         if method.startswith("ASHA"):
             resource = {
                 "time_attr": "resource",
-                "max_t": THOUSANDTHS if by == "time" else space.num_evaluations,
-                "grace_period": round(GRACE * THOUSANDTHS) if by == "time" else 1,
+                "max_t": THOUSANDTHS,
+                "grace_period": round(GRACE * THOUSANDTHS),
             }
         self.scheduler = getattr(baselines, method)(
             {
@@ -68,9 +65,8 @@ class Syne(Peer):
         )
 
     def result(self, point: Point) -> dict[str, Any]:
-        """Return a report, with the resource that ASHA counts."""
-        resource = self.elapsed(point) if self.by == "time" else point.evaluation
-        return {**result_of(point), "resource": resource}
+        """Return a report with the resource that ASHA counts."""
+        return {**result_of(point), "resource": self.elapsed(point)}
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Ask the scheduler."""

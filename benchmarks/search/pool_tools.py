@@ -1,8 +1,8 @@
 """Search libraries on a pool of recorded runs: they choose options and stop runs, as documented.
 
 One run at a time, which favours those that learn from every run. The pool is a space of
-categories: the optimizer, and which of its listed settings. Each ends as its documentation does:
-with its best single trial, or with its own incumbent where it repeats runs (SMAC3).
+categories: the optimizer, and which of its listed settings. Each names its best single trial, as
+its documentation does.
 """
 
 import math
@@ -15,9 +15,7 @@ import numpy as np
 from peer import THOUSANDTHS, result_of
 from peer_axes import Axis, Tool, Values, limits
 from peer_flaml import Flaml
-from peer_neps import PriorBand
 from peer_ray import TuneScheduler
-from peer_smac import Smac
 from pool_policies import Outcome
 from pool_worlds import Draws, Pool, Run
 from recorded import Point
@@ -56,30 +54,22 @@ class OptunaTool(Tool):
     """Optuna alone: TPE, and one of its pruners, over thousandths of max_seconds."""
 
     def __init__(
-        self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path, pruner: str
+        self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path, *, has_pruner: bool
     ):
         import optuna
 
         del folder
         self.axes, self.max_seconds = axes, max_seconds
         lowest = round(GRACE * THOUSANDTHS)
-        pruners: dict[str, Any] = {
-            "none": optuna.pruners.NopPruner,
-            "median": optuna.pruners.MedianPruner,
-            "hyperband": partial(
-                optuna.pruners.HyperbandPruner,
-                min_resource=lowest,
-                max_resource=THOUSANDTHS,
-                reduction_factor=3,
-            ),
-            "halving": partial(
-                optuna.pruners.SuccessiveHalvingPruner, min_resource=lowest, reduction_factor=4
-            ),
-        }
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+        if has_pruner:
+            pruner = optuna.pruners.HyperbandPruner(
+                min_resource=lowest, max_resource=THOUSANDTHS, reduction_factor=3
+            )
         self.study = optuna.create_study(
             study_name=f"study{seed}",
             sampler=optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed),
-            pruner=pruners[pruner](),
+            pruner=pruner,
         )
         self.trials: dict[str, Any] = {}
 
@@ -153,16 +143,11 @@ def choose(trial: Any, axes: Sequence[Axis]) -> Values:
 
 
 TOOLS: dict[str, tuple[str, Any]] = {
-    "Optuna, no pruner": ("optuna", partial(OptunaTool, pruner="none")),
-    "Optuna, median pruner": ("optuna", partial(OptunaTool, pruner="median")),
-    "Optuna, Hyperband": ("optuna", partial(OptunaTool, pruner="hyperband")),
-    "Optuna, halving": ("optuna", partial(OptunaTool, pruner="halving")),
+    "Optuna, no pruner": ("optuna", partial(OptunaTool, has_pruner=False)),
+    "Optuna, Hyperband": ("optuna", partial(OptunaTool, has_pruner=True)),
     "Ray Tune, Optuna and ASHA": ("ray", RayTool),
     "FLAML BlendSearch, ASHA": ("flaml", partial(Flaml, grace=GRACE)),
     "FLAML CFO, ASHA": ("flaml", partial(Flaml, method="CFO", grace=GRACE)),
-    "NePS PriorBand, no prior": ("neps", partial(PriorBand, grace=GRACE)),
-    "SMAC3, budgets": ("smac", partial(Smac, grace=GRACE)),
-    "SMAC3, seeds": ("smac", partial(Smac, by="seeds")),
 }
 """Name: its module, maker(axes, seed, max_seconds, folder)."""
 
@@ -186,12 +171,8 @@ def points_of(pool: Pool, run: Run) -> tuple[list[Point], str]:
 
 
 def replay(pool: Pool, tool: Tool, draws: Draws, budget_s: float) -> Outcome:
-    """Let a tool train until it has spent `budget_s` (the last run ends), and name its best.
-
-    A trial that resumes another goes on with that run, and costs what is added.
-    """
+    """Let a tool train until it has spent `budget_s` (the last run ends), and name its best run."""
     spent, best, named = 0.0, math.inf, None
-    runs: dict[str, tuple[Run, float]] = {}
     number = 0
     while spent < budget_s and number < MOST * len(pool.options):
         trial = f"t{number}"
@@ -199,27 +180,14 @@ def replay(pool: Pool, tool: Tool, draws: Draws, budget_s: float) -> Outcome:
         if values is None:
             break  # it has nothing left that it wants trained
         option = option_of(pool, values)
-        before = tool.resumes(trial)
-        run, paid = runs[before] if before is not None else (draws.next(option), 0.0)
-        points, stop = points_of(pool, run)
-        end = next(
-            (
-                point
-                for point in points[:-1]
-                if point.train_s > paid and not tool.goes_on(trial, point)
-            ),
-            None,
-        )
+        points, stop = points_of(pool, draws.next(option))
+        end = next((point for point in points[:-1] if not tool.goes_on(trial, point)), None)
         last, stop = (points[-1], stop) if end is None else (end, "stopped")
         tool.tell(trial, last, stop)
-        runs[trial] = (run, last.train_s)
-        spent += max(last.train_s - paid, 0.0)
+        spent += last.train_s
         number += 1
         if last.time_to_target_s is not None and last.score < best:
             best, named = last.score, option
-    own = tool.named()
-    if own is not None:
-        named = option_of(pool, own)
     return Outcome(named, spent, number)
 
 

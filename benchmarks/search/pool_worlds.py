@@ -66,12 +66,6 @@ class Option:
         """The truth: the median of all recorded runs' seconds to the target."""
         return float(np.median([run.reached_s for run in self.runs]))
 
-    @cached_property
-    def running_time_s(self) -> float:
-        """Expected running time: seconds of all runs over those that reached the target."""
-        hits = sum(math.isfinite(run.reached_s) for run in self.runs)
-        return sum(run.spent_s for run in self.runs) / hits if hits else math.inf
-
 
 @dataclass(frozen=True)
 class Pool:

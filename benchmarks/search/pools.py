@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pool_tools
 from pool_policies import POLICIES, RACED, Policy
 from pool_table import Cell, bars, key_of, lines_of
 from pool_worlds import Draws, Pool, pools
@@ -47,25 +48,13 @@ from pool_worlds import Draws, Pool, pools
 from benchmarks import installed
 from raybench.results.store import machine, versions
 
-LIBRARIES = {
-    "Optuna, no pruner": "optuna",
-    "Optuna, median pruner": "optuna",
-    "Optuna, Hyperband": "optuna",
-    "Optuna, halving": "optuna",
-    "Ray Tune, Optuna and ASHA": "ray",
-    "FLAML BlendSearch, ASHA": "flaml",
-    "FLAML CFO, ASHA": "flaml",
-    "NePS PriorBand, no prior": "neps",
-    "SMAC3, budgets": "smac",
-    "SMAC3, seeds": "smac",
-}
-"""Rows of `pool_tools.TOOLS`, by the module they need."""
-PACKAGES = ("flaml", "neural-pipeline-search", "smac", "configspace")
+LIBRARIES = {name: module for name, (module, _) in pool_tools.TOOLS.items()}
+"""The module that a tool needs, by the tool's name."""
+PACKAGES = ("flaml",)
 
 
 def library_policy(name: str, seed: int, budget_s: float, folder: Path) -> Policy:
     """Return a library's study as a policy."""
-    import pool_tools
 
     def run(pool: Pool, draws: Draws, rng: np.random.Generator) -> Any:
         del rng

@@ -77,7 +77,6 @@ class Space:
     num_evaluations: int
     """Of a trial that nothing ends early."""
     baseline_value: float = CHANCE
-    slots: int = SLOTS
 
     def rate(self, optimizer: str, share: float) -> float:
         """Map 0..1 to the optimizer's range, for tools without conditional ranges."""

@@ -11,10 +11,7 @@ from raybench.spec.study import DEFAULT_TRIALS
 
 SEARCHED = DEFAULT_TRIALS
 """Trials before the race of RACED begins, as in the default study."""
-OURS, RACED = "raybench", "raybench, then its race"
-TPE, TPE_RACED = "raybench, TPE", "raybench, TPE, then its race"
-TPE_SEARCHED = 120
-"""Trials of TPE that take about as long as SEARCHED of the model."""
+OURS, RACED, TPE = "raybench", "raybench, then its race", "raybench, TPE"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
     RACED: ("contestant:Raybench", {"trials": SEARCHED}),
@@ -28,7 +25,6 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "Syne Tune ASHABORE": ("peer_syne:Syne", {"method": "ASHABORE"}),
     "Syne Tune ASHACQR": ("peer_syne:Syne", {"method": "ASHACQR"}),
     "NePS PriorBand": ("peer_neps:Neps", {}),
-    "NePS PriorBand, no prior": ("peer_neps:Neps", {"has_prior": False}),
     "SMAC3, budgets": ("peer_smac:Smac3", {}),
     "FLAML BlendSearch": ("peer_flaml:FlamlTune", {"method": "BlendSearch"}),
     "FLAML CFO": ("peer_flaml:FlamlTune", {"method": "CFO"}),
@@ -38,7 +34,6 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name: module:maker(space, seed, folder, **options), options."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     TPE: ("contestant:Raybench", {"sampler": "tpe"}),
-    TPE_RACED: ("contestant:Raybench", {"trials": TPE_SEARCHED, "sampler": "tpe"}),
     "raybench, no priors": ("contestant:Raybench", {"priors": False}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),

@@ -48,17 +48,7 @@ from typing import Any
 import numpy as np
 from noisy import race
 from recorded import NAMES, TABLES, Table, Task
-from registry import (
-    CONTESTANTS,
-    OURS,
-    RACED,
-    REGISTRY,
-    SEARCHED,
-    TPE_RACED,
-    TPE_SEARCHED,
-    make,
-    needs,
-)
+from registry import CONTESTANTS, OURS, RACED, REGISTRY, SEARCHED, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 
 from benchmarks import installed
@@ -111,14 +101,13 @@ def replay_one(job: Job) -> Row:
     rng = np.random.default_rng(seed) if table.endswith(BY_CHANCE) else None
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder))
-        raced = {RACED: SEARCHED, TPE_RACED: TPE_SEARCHED}
-        is_raced = name in raced
+        is_raced = name == RACED
         found = search(
             task,
             contestant,
             rng=rng,
             charge=options.charge,
-            max_trials=raced.get(name, options.trials),
+            max_trials=SEARCHED if is_raced else options.trials,
             until=math.inf if is_raced else min(MARGINS),  # the race begins when the search ends
             limit=options.limit,
         )
