@@ -102,7 +102,7 @@ def record_best(table: str, num_seeds: int, jobs: int) -> None:
 
 
 def record_times(table: str, rounds: int) -> None:
-    """Time short trainings in groups of one and two torch workers, in turn; keep every figure.
+    """Time short trainings in groups of one and two torch workers, in turn; pack after each round.
 
     Rounds are added to those measured before.
     """
@@ -134,18 +134,23 @@ def record_times(table: str, rounds: int) -> None:
                         {"optimizer": optimizer, "batch": batch, "workers": workers, "s": step_s}
                     )
             print(f"round {number} of {rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
-            (TABLES / f"{table}.times.json").write_text(json.dumps(measured))
+            pack(table, measured)
 
 
-def pack(table: str) -> None:
-    """Write the table that is read and committed: curves, medians of the times, provenance."""
+def pack(table: str, times: list[dict[str, Any]] | None = None) -> None:
+    """Write the table that is read and committed: curves, step times, provenance.
+
+    Args:
+        table: Name of the table.
+        times: Measured seconds of steps, by default those of the table.
+    """
     grid = GRIDS[table]
     if lines := recorded(table):  # a checkout has the packed curves alone
         _pack_curves(table, lines)
     with np.load(TABLES / f"{grid.curves or table}.npz") as curves:
         num_cells = int((curves["correct"][..., 0] >= 0).sum())
     grouped: dict[tuple[str, int, int], list[float]] = {}
-    for row in _times(table):
+    for row in _times(table) if times is None else times:
         grouped.setdefault((row["optimizer"], row["batch"], row["workers"]), []).append(row["s"])
     spec = grid.spec_of((next(iter(grid.rates)), 1e-3, 64, 0)).document()
     path = spec["dataset"]["path"]
@@ -195,10 +200,11 @@ def _pack_curves(table: str, lines: list[dict[str, Any]]) -> None:
 
 
 def _times(table: str) -> list[dict[str, Any]]:
-    """Return what was measured so far: seconds of a step, by optimizer, batch size and workers."""
-    file = TABLES / f"{table}.times.json"
-    found: list[dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else []
-    return found
+    """Return the seconds of steps that the table has, with optimizer, batch size and workers."""
+    file = TABLES / f"{table}.json"
+    rows = json.loads(file.read_text())["step_s"] if file.is_file() else []
+    keys = ("optimizer", "batch", "workers")
+    return [{key: row[key] for key in keys} | {"s": s} for row in rows for s in row["all"]]
 
 
 def _lines(file: Path) -> list[str]:

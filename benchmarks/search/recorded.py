@@ -98,7 +98,7 @@ class Table:
     def __init__(self, name: str, folder: Path = TABLES):
         self.name = name
         self.meta: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-        self.baseline_value = float(self.meta.get("chance", self.baseline_value))
+        self.baseline_value = float(self.meta.get("baseline_value", self.baseline_value))
         batches = self.meta["batches"]
         self.batches_per_worker = tuple(
             batch for batch in batches if all(batch * workers in batches for workers in WORKERS)
