@@ -1,4 +1,4 @@
-"""`ray up`'s file by Ray's own schema, and what a job brings with it by Ray's own reader."""
+"""`deploy/aws.yaml` and `deploy/runtime_env.yaml`, checked by the schema and parser of Ray."""
 
 import re
 import shlex
@@ -22,11 +22,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 AWS: dict[str, Any] = yaml.safe_load((DEPLOY / "aws.yaml").read_text())
 RUNTIME_ENV: dict[str, Any] = yaml.safe_load((DEPLOY / "runtime_env.yaml").read_text())
 README = (ROOT / "README.md").read_text() + (ROOT / "docs/cluster.md").read_text()
-SUBMIT = shlex.split(next(x for x in README.splitlines() if " ray job submit" in x))[1:]
+SUBMIT = shlex.split(next(line for line in README.splitlines() if " ray job submit" in line))[1:]
 
 
-def test_ray_up_takes_the_file() -> None:
-    # It reads `ray-schema.json`, and what no schema says: the head is one of the types.
+def test_aws_file_is_valid_for_ray_up() -> None:
+    # It checks `ray-schema.json`, and that the head node type is defined.
     from ray.autoscaler._private.util import validate_config
 
     jsonschema = pytest.importorskip("jsonschema")
@@ -37,45 +37,48 @@ def test_ray_up_takes_the_file() -> None:
         validate_config(AWS | {"head_node_type": "another"})
 
 
-def test_its_machines_have_the_token_and_no_open_port() -> None:
+def test_aws_machines_use_a_token_and_open_no_port() -> None:
     assert AWS["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
     assert "--env RAY_AUTH_MODE=token" in AWS["docker"]["run_options"]
     for command in AWS["head_start_ray_commands"] + AWS["worker_start_ray_commands"]:
-        assert "--dashboard-host" not in command, "it is 127.0.0.1; `ray dashboard` makes a tunnel"
+        assert "--dashboard-host" not in command, (
+            "127.0.0.1 by default; `ray dashboard` opens a tunnel"
+        )
     assert "security_group" not in AWS["provider"]
 
 
-def test_its_ray_is_ours() -> None:
-    ours = next(r for r in map(Requirement, PROJECT["dependencies"]) if r.name == "ray")
-    found = re.fullmatch(r"rayproject/ray:([\d.]+)-py311", AWS["docker"]["image"])
-    assert found
-    assert found[1] in ours.specifier
+def test_ray_version_of_the_image_is_supported() -> None:
+    requirements = map(Requirement, PROJECT["dependencies"])
+    ray = next(requirement for requirement in requirements if requirement.name == "ray")
+    image = re.fullmatch(r"rayproject/ray:([\d.]+)-py311", AWS["docker"]["image"])
+    assert image
+    assert image[1] in ray.specifier
 
 
-def test_a_job_brings_the_packages_of_its_working_directory() -> None:
+def test_job_installs_the_package_of_its_working_directory() -> None:
     from ray.runtime_env import RuntimeEnv
 
     (package,) = RUNTIME_ENV["pip"]
-    found = re.fullmatch(r"\$\{RAY_RUNTIME_ENV_CREATE_WORKING_DIR\}\[([\w,]+)\]", package)
-    assert found, package
-    assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    extras = re.fullmatch(r"\$\{RAY_RUNTIME_ENV_CREATE_WORKING_DIR\}\[([\w,]+)\]", package)
+    assert extras, package
+    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
     environment = RuntimeEnv(**RUNTIME_ENV)
     assert environment.pip_config()["packages"] == [package]
     assert not environment.env_vars().keys() & WORKER_ENVIRONMENT.keys(), "Ray refuses both"
-    # A name of Ray's that it does not promise to keep.
+    # Private name of Ray.
     from ray._private import ray_constants
 
     assert ray_constants.RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR in package
 
 
-def test_the_rayjob_brings_the_same() -> None:
+def test_rayjob_has_the_same_runtime_environment() -> None:
     job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())
-    brought = yaml.safe_load(job["spec"]["runtimeEnvYAML"])
-    assert brought.pop("working_dir").endswith(".zip"), "KubeRay has no folder to upload"
-    assert brought == RUNTIME_ENV
+    runtime_env = yaml.safe_load(job["spec"]["runtimeEnvYAML"])
+    assert runtime_env.pop("working_dir").endswith(".zip"), "KubeRay cannot upload a folder"
+    assert runtime_env == RUNTIME_ENV
 
 
-def test_the_command_of_the_readme_is_one_that_ray_has() -> None:
+def test_submit_command_of_the_readme_has_known_options() -> None:
     from click.testing import CliRunner
     from ray.dashboard.modules.job.cli import submit
 
@@ -87,14 +90,14 @@ def test_the_command_of_the_readme_is_one_that_ray_has() -> None:
     assert (ROOT / words[words.index("--runtime-env") + 1]).is_file()
     assert CliRunner().invoke(submit, ["--entrypoint-num-cpu", "1", "--", "x"]).exit_code == 2
     out = Path(SUBMIT[SUBMIT.index("--out") + 1])
-    assert out.is_absolute(), "neither ~ of who submits nor the job's temporary folder"
+    assert out.is_absolute(), "neither the user's home nor the job's temporary folder"
 
 
-@pytest.mark.parametrize("below", ["", "results/digits"])
-def test_results_in_a_jobs_temporary_folder_are_refused(
-    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("subfolder", ["", "results/digits"])
+def test_results_in_the_temporary_folder_of_a_job_are_refused(
+    subfolder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is where this Ray's own code unpacks a working directory to."""
+    """The folder is the one into which the installed Ray unpacks a working directory."""
     from ray._private import ray_constants
     from ray._private.runtime_env.packaging import get_local_dir_from_uri
     from ray._private.runtime_env.working_dir import WorkingDirPlugin
@@ -105,8 +108,8 @@ def test_results_in_a_jobs_temporary_folder_are_refused(
     unpacked = get_local_dir_from_uri("gcs://_ray_pkg_0123.zip", plugin._resources_dir)
     unpacked.mkdir(parents=True)
     monkeypatch.chdir(unpacked)
-    with refused(ErrorCode.NOT_WRITABLE, below, "--out"):
-        check_folder(Path(below))
+    with refused(ErrorCode.NOT_WRITABLE, subfolder, "--out"):
+        check_folder(Path(subfolder))
     (tmp_path / "link").symlink_to(unpacked)
     with refused(ErrorCode.NOT_WRITABLE, "link"):
         check_folder(tmp_path / "link" / "results")
@@ -114,7 +117,7 @@ def test_results_in_a_jobs_temporary_folder_are_refused(
     assert not (unpacked / "results").exists()
 
 
-def test_both_commands_refuse_it_before_anything_starts(
+def test_tune_and_train_refuse_the_temporary_folder_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"

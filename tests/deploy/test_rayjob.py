@@ -1,4 +1,4 @@
-"""The RayJob: right by KubeRay's own definition, and it continues when it is sent again."""
+"""`deploy/rayjob.yaml`: valid by the schema of KubeRay; its results outlive the pods."""
 
 import os
 import re
@@ -28,8 +28,8 @@ CONTAINERS = [container for pod in PODS for container in pod["containers"]]
 RUNTIME_ENV = yaml.safe_load(SPEC["runtimeEnvYAML"])
 
 
-def definition() -> dict[str, Any]:
-    """KubeRay's schema of a RayJob, in which a key that it does not know is a mistake."""
+def rayjob_schema() -> dict[str, Any]:
+    """Return the schema of a RayJob from KubeRay, changed to refuse unknown keys."""
     file = Path(os.environ.get("RAYBENCH_DATA", "")) / "kuberay" / "ray.io_rayjobs.yaml"
     if not file.is_file():
         pytest.skip("no kuberay/ray.io_rayjobs.yaml in RAYBENCH_DATA")
@@ -37,68 +37,70 @@ def definition() -> dict[str, Any]:
     content = yaml.load(file.read_text(), loader)
     version = next(v for v in content["spec"]["versions"] if v["name"] == "v1")
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    closed(schema)
+    refuse_unknown_keys(schema)
     return schema
 
 
-def closed(schema: dict[str, Any]) -> None:
-    """Refuse unknown keys, as `kubectl` does, wherever the schema names those there are."""
+def refuse_unknown_keys(schema: dict[str, Any]) -> None:
+    """Change a schema to refuse unknown keys in objects that declare keys, as `kubectl` does."""
     if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
         schema.setdefault("additionalProperties", False)
     for inner in (*schema.get("properties", {}).values(), schema.get("items")):
         if isinstance(inner, dict):
-            closed(inner)
+            refuse_unknown_keys(inner)
 
 
 def problems(job: dict[str, Any], schema: dict[str, Any]) -> list[str]:
     jsonschema = pytest.importorskip("jsonschema")
-    found = jsonschema.Draft202012Validator(schema).iter_errors(job)
-    return [f"{error.json_path}: {error.message}" for error in found]
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(job)
+    return [f"{error.json_path}: {error.message}" for error in errors]
 
 
-def test_it_is_what_kuberay_takes() -> None:
-    schema = definition()
+def test_rayjob_is_valid_for_kuberay() -> None:
+    schema = rayjob_schema()
     assert problems(JOB, schema) == []
     for wrong in (
         {"backoffLimit": 1.5},
         {"ttlSecondsAfterFinish": 600},
         {"rayClusterSpec": CLUSTER | {"authOptions": {"mode": "password"}}},
     ):
-        assert problems(JOB | {"spec": SPEC | wrong}, schema), f"{wrong} is seen"
+        assert problems(JOB | {"spec": SPEC | wrong}, schema), f"{wrong} is accepted"
 
 
-def test_the_widest_trial_fits_the_workers() -> None:
+def test_widest_trial_fits_the_workers() -> None:
     study, _ = build_study(*study_content(options())[:2])
     widest = max(study.space["num_workers"])
-    room = sum(
+    num_cpus = sum(
         group["replicas"]
         * int(group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
         for group in CLUSTER["workerGroupSpecs"]
     )
-    assert widest <= room
+    assert widest <= num_cpus
 
 
-def test_clients_need_the_token_of_a_secret() -> None:
+def test_clients_need_a_token_from_a_secret() -> None:
     assert CLUSTER["authOptions"]["mode"] == "token"
     text = (ROOT / "deploy" / "rayjob.yaml").read_text()
     name = CLUSTER["authOptions"]["secretName"]
     assert f"kubectl create secret generic {name} --from-literal=auth_token=" in text
-    assert "env" not in {key for container in CONTAINERS for key in container}, "no secret is here"
-    assert "env_vars" not in RUNTIME_ENV, "Ray shows a job's runtime_env to who may list jobs"
+    keys = {key for container in CONTAINERS for key in container}
+    assert "env" not in keys, "containers contain no secret"
+    assert "env_vars" not in RUNTIME_ENV, "anyone who may list jobs sees their runtime_env"
 
 
-def test_versions_are_ours() -> None:
-    ours = next(r for r in map(Requirement, PROJECT["dependencies"]) if r.name == "ray")
+def test_ray_and_python_versions_are_supported() -> None:
+    requirements = map(Requirement, PROJECT["dependencies"])
+    ray = next(requirement for requirement in requirements if requirement.name == "ray")
     python = SpecifierSet(PROJECT["requires-python"])
-    assert CLUSTER["rayVersion"] in ours.specifier
+    assert CLUSTER["rayVersion"] in ray.specifier
     for container in CONTAINERS:
-        found = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+)", container["image"])
-        assert found, container["image"]
-        assert found[1] == CLUSTER["rayVersion"]
-        assert f"{found[2]}.{found[3]}" in python
+        image = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+)", container["image"])
+        assert image, container["image"]
+        assert image[1] == CLUSTER["rayVersion"]
+        assert f"{image[2]}.{image[3]}" in python
 
 
-def test_results_outlive_every_pod() -> None:
+def test_results_are_on_a_persistent_volume() -> None:
     out = Path(check_place(options().out))
     for pod in PODS:
         (volume,) = [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
@@ -109,7 +111,7 @@ def test_results_outlive_every_pod() -> None:
 
 
 def options() -> Any:
-    """What the job's command asks for."""
+    """Return the options of the job's command."""
     words = shlex.split(SPEC["entrypoint"])
     assert words[:3] == ["python", "-m", "raybench.tune"]
     return options_given("tune", words[3:])

@@ -1,4 +1,4 @@
-"""`deploy/slurm.sbatch`, run with stand-ins for Slurm's commands."""
+"""`deploy/slurm.sbatch`, run with fakes of the commands of Slurm."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SCRIPT = ROOT / "deploy/slurm.sbatch"
 SCONTROL = """#!/bin/sh
 echo "$@" >> "$FOLDER/scontrol"
 """
-SRUN_ALONE = """#!/bin/sh
+SRUN_RECORDER = """#!/bin/sh
 case "$*" in *hostname*) echo 10.0.0.1 10.1.0.1; exit;; esac
 printf '%s\\n' "$@" > "$FOLDER/srun"
 env > "$FOLDER/environment"
@@ -51,15 +51,15 @@ SLURM = {
 }
 
 
-def stand_ins(folder: Path, srun: str) -> dict[str, str]:
-    """Write the stand-ins; return the environment of a job that finds them."""
+def environment_with_fakes(folder: Path, srun: str) -> dict[str, str]:
+    """Write fake `srun` and `scontrol`; return the environment of a job that finds them."""
     (folder / "bin").mkdir()
     for name, text in {"srun": srun, "scontrol": SCONTROL}.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    kept = {key: one for key, one in os.environ.items() if not key.startswith("RAY_")}
-    return kept | SLURM | {"PATH": path, "FOLDER": str(folder)}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    return inherited | SLURM | {"PATH": path, "FOLDER": str(folder)}
 
 
 def job(environment: dict[str, str], *words: str) -> "subprocess.Popen[str]":
@@ -73,30 +73,30 @@ def job(environment: dict[str, str], *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_ray_starts_on_all_nodes_and_the_command_on_the_first(tmp_path: Path) -> None:
-    environment = stand_ins(tmp_path, SRUN_ALONE) | {"SLURM_GPUS_ON_NODE": "8"}
-    started = job(environment, "tune", "a space.yaml", "--out", "/shared/x")
-    assert started.wait(60) == 4, started.communicate()
+def test_ray_starts_on_all_nodes_and_the_command_on_the_first_node(tmp_path: Path) -> None:
+    environment = environment_with_fakes(tmp_path, SRUN_RECORDER) | {"SLURM_GPUS_ON_NODE": "8"}
+    process = job(environment, "tune", "a space.yaml", "--out", "/shared/x")
+    assert process.wait(60) == 4, process.communicate()
     words = (tmp_path / "srun").read_text().splitlines()
     assert words[:3] == ["--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
     start, command = words[3 : words.index("--")], words[words.index("--") + 1 :]
     assert start[:2] == ["ray", "symmetric-run"]
     assert {"10.0.0.1:6379", "--min-nodes", "--num-cpus=2", "--num-gpus=8"} <= set(start)
-    own = ["raybench", "tune", "a space.yaml", "--out", "/shared/x"]
-    assert command == [*own, "--address", "10.0.0.1:6379"]
+    expected = ["raybench", "tune", "a space.yaml", "--out", "/shared/x"]
+    assert command == [*expected, "--address", "10.0.0.1:6379"]
     exported = (tmp_path / "environment").read_text()
     assert "RAY_AUTH_MODE=token\n" in exported
     assert re.search(r"^RAY_AUTH_TOKEN=[0-9a-f]{64}$", exported, re.MULTILINE)
 
 
-def test_a_job_near_its_time_limit_is_requeued(tmp_path: Path) -> None:
-    started = job(stand_ins(tmp_path, SRUN_ALONE) | {"SLEEPS": "2"}, "tune")
+def test_job_near_its_time_limit_is_requeued(tmp_path: Path) -> None:
+    process = job(environment_with_fakes(tmp_path, SRUN_RECORDER) | {"SLEEPS": "2"}, "tune")
     deadline = time.monotonic() + 60
     while not (tmp_path / "environment").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    started.send_signal(signal.SIGUSR1)
-    assert started.wait(60) == 4, "the script waits for its step"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 4, "the script waits for srun"
     assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
 
 
@@ -108,28 +108,28 @@ confirm: {{race: 0}}
 space: {{learning_rate: {{low: 0.001, high: 0.01, log: true}}}}
 fixed: {{framework: python, model: {{slowness: 20}}, cpus_per_worker: 2}}
 """
-"""A run takes all of a node, so two runs at a time take both."""
+"""Study whose runs each use all CPUs of a node, so that two concurrent runs use both nodes."""
 
 
 @pytest.mark.ray
 @pytest.mark.all
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_a_requeued_job_resumes_on_two_nodes(tmp_path: Path) -> None:
+def test_requeued_job_resumes_on_two_nodes(tmp_path: Path) -> None:
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
-    environment = stand_ins(tmp_path, SRUN.format(python=sys.executable, ray=ray))
+    environment = environment_with_fakes(tmp_path, SRUN.format(python=sys.executable, ray=ray))
     (tmp_path / "space.yaml").write_text(SPACE)
     out = tmp_path / "out"
     words = ("tune", str(tmp_path / "space.yaml"), "--out", str(out))
     with Hosts(2) as hosts:
-        entered = [host.command() for host in hosts]
-        (tmp_path / "hosts").write_text(json.dumps(entered))
-        own = hosts[0].environment()
-        environment |= {key: own[key] for key in ("HOME", "TMPDIR", "RAY_TMPDIR")}
+        commands = [host.command() for host in hosts]
+        (tmp_path / "hosts").write_text(json.dumps(commands))
+        host_environment = hosts[0].environment()
+        environment |= {key: host_environment[key] for key in ("HOME", "TMPDIR", "RAY_TMPDIR")}
         first = job(environment, *words)
         records, deadline = out / "records.jsonl", time.monotonic() + 600
         while not records.exists() or '"kind": "run"' not in records.read_text():
-            if first.poll() is not None:  # an assertion's message is cut short
+            if first.poll() is not None:  # pytest.fail shows the whole output
                 pytest.fail(f"exit code {first.returncode}: {first.communicate()[0]}")
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -137,11 +137,11 @@ def test_a_requeued_job_resumes_on_two_nodes(tmp_path: Path) -> None:
             for process in host.processes():
                 process.kill()
         first.communicate(timeout=60)
-        before = set(package.load(out).runs)
-        again = job(environment, *words)
-        printed, _ = again.communicate(timeout=600)
-    assert again.returncode == 0, printed
+        runs_before = set(package.load(out).runs)
+        second = job(environment, *words)
+        printed, _ = second.communicate(timeout=600)
+    assert second.returncode == 0, printed
     runs = package.load(out).runs
-    assert before < set(runs)
+    assert runs_before < set(runs)
     assert len(runs) == 3
     assert {host for run in runs.values() for host in run.hosts} == {"host1", "host2"}

@@ -1,6 +1,6 @@
-"""What only a GPU can show (`make gpu`). One run is trained on the CPU, too (`make test-all`).
+"""Tests that need a GPU (`make gpu`). One run is also trained on the CPU (`make test-all`).
 
-One process per framework and device, because TensorFlow fixes its devices at its first use.
+Each framework and device has a process of its own: TensorFlow fixes its devices at first use.
 """
 
 import functools
@@ -44,12 +44,12 @@ EXCHANGES = {
     ("tensorflow", "cpu"): "AUTO",
     ("tensorflow", "cuda"): "NCCL",
 }
-"""What summed over workers: in torch a sum was taken by it, TensorFlow was told it."""
+"""Library that sums over workers: used for a sum in torch, configured in TensorFlow."""
 Trained = Callable[[str, str], tuple[dict[str, Any], list[np.ndarray]]]
-"""What a run of a framework on a device said, and its weights."""
+"""Function of a framework and a device that returns the report of a run and its weights."""
 HALF = ("bf16", "fp16")
-BAR = 0.98
-"""Least samples by second, over a plain script's."""
+MIN_SPEED_RATIO = 0.98
+"""Lower bound of samples per second, relative to a plain script."""
 TRAIN = """
 import json, sys
 import numpy as np
@@ -70,39 +70,41 @@ world = backend.join(rank=0, num_workers=1, device=device, num_threads=1, num_gp
 workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
 trainer = backend.Trainer(spec, workload, dataset, world)
 curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
-said = {"device": world.device, "loss": curve[-1].train_loss, "gpus": world.gpus,
-        "memory": curve[-1].memory_peak_bytes}
+report = {"device": world.device, "loss": curve[-1].train_loss, "gpus": world.gpus,
+          "memory": curve[-1].memory_peak_bytes}
 if framework == "torch":
     from raybench.training.torch.world import meet_in_file
-    weights = [one.detach().cpu().numpy() for one in trainer._model.parameters()]
+    weights = [parameter.detach().cpu().numpy() for parameter in trainer._model.parameters()]
     backend = "nccl" if gpus else "gloo"
     meet_in_file(backend=backend, member=0, size=1, file=file + ".meet", timeout_s=60)
     assert len(world.time_all_reduce(2**20, 3)) == 3
-    said["exchange"] = world.through
+    report["exchange"] = world.through
 else:
-    weights = [one.numpy() for one in trainer._model.trainable_variables]
-    said["exchange"] = world.strategy.extended._communication_options.implementation.value
+    weights = [variable.numpy() for variable in trainer._model.trainable_variables]
+    report["exchange"] = world.strategy.extended._communication_options.implementation.value
 np.savez(file, *weights)
-print(json.dumps(said))
+print(json.dumps(report))
 """
 
 
 def trained(
     framework: str, device: str, folder: Path, **changes: str
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Return what a run on a device said, and its weights."""
+    """Return the report and the weights of a run on a device."""
     pytest.importorskip(framework)
     file = folder / f"{device}{''.join(changes.values())}.npz"
-    words = [sys.executable, "-c", TRAIN, framework, device, str(file), json.dumps(changes)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", TRAIN, framework, device, str(file), json.dumps(changes)]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert completed.returncode == 0, completed.stderr
     with np.load(file) as arrays:
-        return json.loads(done.stdout.splitlines()[-1]), [arrays[name] for name in arrays.files]
+        return json.loads(completed.stdout.splitlines()[-1]), [
+            arrays[name] for name in arrays.files
+        ]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """`trained` without changes, once for each framework and device."""
+    """`trained` without changes, cached by framework and device."""
 
     @functools.cache
     def train(framework: str, device: str) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -113,18 +115,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @ON
 @IN
-def test_a_run_there_trains_the_weights_of_a_cpu(
+def test_run_on_a_gpu_trains_the_weights_of_a_cpu(
     framework: str, device: str, plain: Trained
 ) -> None:
-    said, weights = plain(framework, device)
-    assert (said["device"] == "cpu") == (device == "cpu")
-    assert said["gpus"] == ([] if device == "cpu" else [0])
-    assert said["exchange"] == EXCHANGES[framework, device]
-    assert said["memory"] > 0
+    report, weights = plain(framework, device)
+    assert (report["device"] == "cpu") == (device == "cpu")
+    assert report["gpus"] == ([] if device == "cpu" else [0])
+    assert report["exchange"] == EXCHANGES[framework, device]
+    assert report["memory"] > 0
     if device != "cpu":
         expected = plain(framework, "cpu")[1]
-        for one, other in zip(weights, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        for array, expected_array in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(array, expected_array, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("device", [GPU])
@@ -136,16 +138,14 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
         ("tensorflow", {"compile": "xla"}),
     ],
 )
-def test_low_precision_and_compiled_steps_train_nearly_the_same_weights(
+def test_low_precision_and_compilation_train_nearly_equal_weights(
     device: str, framework: str, changes: dict[str, str], plain: Trained, tmp_path: Path
 ) -> None:
-    said, weights = trained(framework, device, tmp_path, **changes)
-    assert said["device"] != "cpu"
-    expected = plain(framework, device)[1]
-    one, other = (
-        np.concatenate([array.ravel() for array in every]) for every in (weights, expected)
-    )
-    assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(other)
+    report, weights = trained(framework, device, tmp_path, **changes)
+    assert report["device"] != "cpu"
+    found = np.concatenate([array.ravel() for array in weights])
+    expected = np.concatenate([array.ravel() for array in plain(framework, device)[1]])
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
 
 
 TWO_GPUS = pytest.param(
@@ -160,12 +160,12 @@ TWO_GPUS = pytest.param(
 @pytest.mark.ray
 @pytest.mark.parametrize("device", [TWO_GPUS])
 @IN
-def test_two_workers_sum_their_gradients_and_serve_the_next_trial(
+def test_two_workers_sum_gradients_and_are_reused_by_the_next_trial(
     framework: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
-    one = RunSpec.model_validate(
+    one_worker = RunSpec.model_validate(
         {
             "framework": framework,
             "gpus_per_worker": 1,
@@ -177,27 +177,31 @@ def test_two_workers_sum_their_gradients_and_serve_the_next_trial(
             "objective": {"kind": "best_at_budget", "max_train_seconds": 1e6},
         }
     )
-    two = one.model_copy(update={"num_workers": 2, "batch_size_per_worker": 32})
+    two_workers = one_worker.model_copy(update={"num_workers": 2, "batch_size_per_worker": 32})
     with Session() as session:
-        first, weights = ran(session, "first", two)
-        again, equal = ran(session, "again", two)
-        placement, command = two.placement, Measure((2**20,), 3)
+        first, weights = trained_on(session, "first", two_workers)
+        second, second_weights = trained_on(session, "again", two_workers)
+        placement, command = two_workers.placement, Measure((2**20,), 3)
         ray.get(session.pool.acquire.remote("sums", placement))
         measured = ray.get(session.pool.command.remote("sums", command, 120.0))
         ray.get(session.pool.release.remote("sums"))
-        _, alone = ran(session, "alone", one)
+        _, weights_of_one = trained_on(session, "alone", one_worker)
     assert first.ledger["start"] > 0
-    assert again.ledger["start"] == 0, "the same processes"
+    assert second.ledger["start"] == 0, "the same processes"
     assert {reply.through.lower() for reply in measured} == {"nccl"}
-    assert len(set(again.devices)) == 2 or framework == "tensorflow"
-    for other in (equal, alone):
-        assert weights.keys() == other.keys()
+    assert len(set(second.devices)) == 2 or framework == "tensorflow"
+    for other_weights in (second_weights, weights_of_one):
+        assert weights.keys() == other_weights.keys()
         for name, array in weights.items():
-            np.testing.assert_allclose(array, other[name], rtol=1e-3, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(
+                array, other_weights[name], rtol=1e-3, atol=1e-4, err_msg=name
+            )
 
 
-def ran(session: Session, name: str, spec: RunSpec) -> tuple[RunOutcome, dict[str, np.ndarray]]:
-    """Train a run to its end; return what is known of it, and its weights."""
+def trained_on(
+    session: Session, name: str, spec: RunSpec
+) -> tuple[RunOutcome, dict[str, np.ndarray]]:
+    """Train a run to its end; return its outcome and its weights."""
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:
         pass
@@ -221,31 +225,33 @@ def ran(session: Session, name: str, spec: RunSpec) -> tuple[RunOutcome, dict[st
 
 @pytest.mark.parametrize("device", [GPU])
 @IN
-def test_a_run_there_is_as_fast_as_a_plain_script(
+def test_run_on_a_gpu_is_as_fast_as_a_plain_script(
     framework: str, device: str, tmp_path: Path
 ) -> None:
-    """An epoch each in turns; how fast it is on the CPU `benchmarks/speed/parity.py` measures."""
+    """Epochs of both alternate. `benchmarks/speed/parity.py` measures the speed on the CPU."""
     pytest.importorskip(framework)
     rounds = 15
-    words = [sys.executable, PARITY, framework, "mnist_large", str(rounds), tmp_path, device]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    speeds = json.loads(done.stdout.splitlines()[-1])["speeds"]
+    command = [sys.executable, PARITY, framework, "mnist_large", str(rounds), tmp_path, device]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert completed.returncode == 0, completed.stderr
+    speeds = json.loads(completed.stdout.splitlines()[-1])["speeds"]
     pairs = zip(speeds["raybench"], speeds["plain"], strict=True)
-    ratio = statistics.median(own[0] / peer[0] for own, peer in pairs)
+    ratio = statistics.median(ours[0] / plain[0] for ours, plain in pairs)
     print(f"{framework} on {device}: {ratio:.3f} times a plain script's samples/s (n={rounds})")
-    assert ratio >= BAR
+    assert ratio >= MIN_SPEED_RATIO
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("device", [GPU])
 @IN
-def test_a_search_there_ends_with_an_answer(framework: str, device: str, tmp_path: Path) -> None:
+def test_search_on_a_gpu_finds_the_fastest_configuration(
+    framework: str, device: str, tmp_path: Path
+) -> None:
     pytest.importorskip(framework)
-    words = ["tune", "--trials", "10", "--workers", "1", "--out", tmp_path / "found"]
-    words += ["--set", "confirm.race=4", "--set", "objective.target=0.8"]
-    words += ["--set", f"space.framework=[{framework}]"]
-    run(*words, "--gpus-per-worker", "1", cwd=tmp_path)
+    arguments = ["tune", "--trials", "10", "--workers", "1", "--out", tmp_path / "found"]
+    arguments += ["--set", "confirm.race=4", "--set", "objective.target=0.8"]
+    arguments += ["--set", f"space.framework=[{framework}]"]
+    run(*arguments, "--gpus-per-worker", "1", cwd=tmp_path)
     study = raybench.load(tmp_path / "found")
     assert judge(study).fastest is not None
-    assert all(one.accelerators for one in study.runs.values())
+    assert all(run.accelerators for run in study.runs.values())

@@ -1,4 +1,4 @@
-"""Models by name, as far as no framework is needed: found, refused, read from files of weights."""
+"""Models by name, without building them: lookup, refusals, and reading of weight files."""
 
 import pickle
 from pathlib import Path
@@ -24,7 +24,7 @@ def shape_of(input_shape: object) -> DataShape:
     return DataShape(input_shape=input_shape, num_outputs=2)
 
 
-def test_the_data_shape_the_model() -> None:
+def test_data_determine_the_model_shape() -> None:
     workload = find_workload("torchvision:resnet18", IMAGES)
     assert isinstance(workload, NamedWorkload)
     assert (workload.input_shape, workload.num_classes) == ((64, 64, 3), 5)
@@ -43,20 +43,22 @@ def test_the_data_shape_the_model() -> None:
         ("transformers:bert", shape_of({"ids": (4,)}), ["input_ids", "ids"]),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(name: str, shape: DataShape, names: list[str]) -> None:
+def test_unsuitable_name_or_data_is_refused(name: str, shape: DataShape, names: list[str]) -> None:
     with refused(ErrorCode.INVALID_VALUE, *names) as caught:
         find_workload(name, shape)
     assert "\n" not in str(caught.value)
 
 
-def test_a_library_of_one_framework_refuses_the_other() -> None:
+def test_library_of_one_framework_refuses_the_other() -> None:
     with refused(ErrorCode.UNSUPPORTED, "timm", "tensorflow", "resnet50"):
         require_framework(find_workload("timm:resnet18", IMAGES), "tensorflow")
     with refused(ErrorCode.UNSUPPORTED, "keras", "torch"):
         require_framework(find_workload("keras:MobileNetV2", IMAGES), "torch")
 
 
-def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_refused_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(ErrorCode.NOT_INSTALLED, "pip install timm"):
         named_workload("timm:resnet18", IMAGES)
@@ -71,47 +73,49 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         ("mobilenet_v2", 3_504_872),
     ],
 )
-def test_the_networks_of_both_have_the_published_parameters(name: str, parameters: int) -> None:
+def test_networks_have_the_published_parameter_counts(name: str, parameters: int) -> None:
     arrays = initial_arrays(NETWORKS[name](), 1000, seed=0)
-    trained = [one.size for key, one in arrays.items() if "running" not in key]
+    trained = [array.size for key, array in arrays.items() if "running" not in key]
     assert sum(trained) == parameters
-    again = initial_arrays(NETWORKS[name](), 1000, seed=0)
-    assert all((array == again[key]).all() for key, array in arrays.items())
+    arrays_of_equal_seed = initial_arrays(NETWORKS[name](), 1000, seed=0)
+    assert all((array == arrays_of_equal_seed[key]).all() for key, array in arrays.items())
 
 
 @pytest.mark.parametrize("kind", ["plain", "nested", "safetensors"])
-def test_weights_are_read(kind: str, tmp_path: Path) -> None:
+def test_weight_files_are_read(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    tensors = {"turned": torch.arange(12.0).reshape(3, 4).T, "counter": torch.tensor(7)}
+    tensors = {"transposed": torch.arange(12.0).reshape(3, 4).T, "counter": torch.tensor(7)}
     path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
     if kind == "safetensors":
         from safetensors.torch import save_file
 
-        save_file({name: one.contiguous() for name, one in tensors.items()}, path)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
     else:
         torch.save({"epoch": 3, "state_dict": tensors} if kind == "nested" else tensors, path)
-    found = find_part("torch", "named").read_tensors(path)
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    loaded = find_part("torch", "named").read_tensors(path)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
 
 
-class Evil:
+class RunsCode:
+    """Object that creates the file `ran` when it is unpickled."""
+
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (Path.touch, (Path("ran"),))
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "text"])
-def test_what_is_no_file_of_weights_is_refused_and_not_run(
+def test_file_without_weights_is_refused_and_runs_no_code(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ("weights.safetensors" if kind == "text" else "weights.pth")
     if kind == "zip":
-        torch.save({"a": Evil()}, path)
+        torch.save({"a": RunsCode()}, path)
     elif kind == "legacy":
-        path.write_bytes(pickle.dumps(Evil()))
+        path.write_bytes(pickle.dumps(RunsCode()))
     else:
-        path.write_text("these are no weights\n")
+        path.write_text("not weights\n")
     with refused(ErrorCode.INVALID_WEIGHTS, path) as caught:
         find_part("torch", "named").read_tensors(path)
     assert "\n" not in str(caught.value)

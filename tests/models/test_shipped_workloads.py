@@ -1,3 +1,5 @@
+"""Workloads that raybench ships: parameter counts, shapes by the data, initial weights."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -41,13 +43,13 @@ from tests.refusals import refused
         ("char_lm", (64,), 407_562),
     ],
 )
-def test_num_parameters(name, input_shape, expected):
+def test_number_of_parameters(name, input_shape, expected):
     workload = WORKLOADS[name](input_shape, 10)
     assert num_parameters(workload.layers, workload.input_shape) == expected
     assert workload.name == name
 
 
-def test_a_workload_takes_what_the_data_are():
+def test_workload_adapts_to_task_and_shape_of_the_data():
     table = DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers")
     assert shipped_workload("mlp", table).task == "regression"
     assert output_shapes(shipped_workload("mlp", table).layers, (5,))[-1] == (2,)
@@ -70,7 +72,7 @@ def test_a_workload_takes_what_the_data_are():
         ("mlp", {"input_shape": {"b": (3,), "a": (2,)}}, ErrorCode.INVALID_DATA, ["a, b"]),
     ],
 )
-def test_data_that_a_workload_cannot_take_are_refused(name, changes, code, names):
+def test_unsuitable_data_are_refused(name, changes, code, names):
     content = {"input_shape": (5,), "num_outputs": 2, "vocabulary_size": 9} | changes
     with refused(code, *names) as caught:
         shipped_workload(name, DataShape(**content))
@@ -78,19 +80,19 @@ def test_data_that_a_workload_cannot_take_are_refused(name, changes, code, names
 
 
 def dataset(inputs, labels, num_classes=3, **content):
-    """The same six samples in all splits; a vocabulary is told or not."""
+    """Return a dataset with the same six samples in all splits."""
     split = Split(inputs, labels)
     return Dataset("own", num_classes, split, split, split, **content)
 
 
-OF_TOKENS = DataShape(input_shape=(4,), num_outputs=3, kind="tokens")
+TOKENS = DataShape(input_shape=(4,), num_outputs=3, kind="tokens")
 IDS = np.arange(24).reshape(6, 4)
 FLOATS = np.zeros((6, 5), np.float32)
 CLASSES = np.arange(6) % 3
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("data", "expected"),
     [
         (
             dataset(np.zeros((6, 8, 8, 3), np.uint8), CLASSES),
@@ -100,10 +102,10 @@ CLASSES = np.arange(6) % 3
             dataset(FLOATS, FLOATS[:, :2], None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(OF_TOKENS, vocabulary_size=30)),
+        (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(TOKENS, vocabulary_size=30)),
         (
             dataset(IDS, IDS, 40, task="language_modelling"),
-            replace(OF_TOKENS, num_outputs=40, task="language_modelling", vocabulary_size=40),
+            replace(TOKENS, num_outputs=40, task="language_modelling", vocabulary_size=40),
         ),
         (
             dataset({"ids": IDS, "age": FLOATS}, CLASSES),
@@ -112,11 +114,11 @@ CLASSES = np.arange(6) % 3
     ],
     ids=["pictures", "table", "texts of a vocabulary", "language", "by name"],
 )
-def test_the_shape_of_a_dataset(given, expected):
-    assert DataShape.of(given) == expected
+def test_data_shape_of_a_dataset(data, expected):
+    assert DataShape.of(data) == expected
 
 
-def test_a_batch_of_decoded_pictures_is_what_was_stored_scaled(
+def test_decoded_pictures_equal_the_scaled_stored_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pictures, "STORED_PIXELS", 40)
@@ -125,26 +127,26 @@ def test_a_batch_of_decoded_pictures_is_what_was_stored_scaled(
     )
     digits = load_dataset(DatasetSpec(name="digits"))
     rows = np.array([5, 0, 5, 1256])
-    found = dataset.train.read(rows)
+    decoded = dataset.train.read(rows)
     stored = resize(digits.train.array[rows, ..., 0], 40)
-    np.testing.assert_array_equal(found[..., 0], resize(stored, 32))
+    np.testing.assert_array_equal(decoded[..., 0], resize(stored, 32))
     np.testing.assert_array_equal(dataset.train.labels, digits.train.labels)
-    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(decoded[0], decoded[2])
     pictures._compressed.cache_clear()
 
 
-def test_initial_weights_are_torchs_default_distribution():
+def test_initial_weights_have_torchs_default_distribution():
     layers = (Conv(64, kernel=3), Flatten(), Dense(50))
     weights = initial_weights(layers, (4, 4, 5), seed=0)
-    assert [w.shape for w in weights] == parameter_shapes(layers, (4, 4, 5))
-    assert all(w.dtype == np.float32 for w in weights)
+    assert [array.shape for array in weights] == parameter_shapes(layers, (4, 4, 5))
+    assert all(array.dtype == np.float32 for array in weights)
     for weight, fan_in in zip(weights, (45, 45, 1024, 1024), strict=True):
         bound = fan_in**-0.5
         assert 0.9 * bound < np.abs(weight).max() <= bound
-    # Uniform, so the deviation is the bound over the square root of 3.
+    # The standard deviation of a uniform distribution is its bound over the square root of 3.
     assert weights[2].std() == pytest.approx(1024**-0.5 / 3**0.5, rel=0.01)
 
 
-def test_an_image_that_is_too_small_is_refused():
+def test_too_small_image_is_refused():
     with refused(ErrorCode.INVALID_MODEL, "(2, 2, 1)", "layer 2", "image_size"):
         output_shapes((MaxPool(), MaxPool()), (2, 2, 1))

@@ -1,3 +1,5 @@
+"""Lookup of workloads by name: shipped ones and classes of the user, their settings and data."""
+
 import sys
 import textwrap
 
@@ -30,14 +32,14 @@ MODULE = """
         def load_dataset(self, spec):
             return Dataset("own", 2, train=_split(8), validation=_split(4), test=_split(4))
 
-    class Set(Full):
+    class Configurable(Full):
         def __init__(self, width=4, dropout=0.0):
             self.width, self.dropout = width, dropout
 
         def build_torch(self):
             return f"{self.width} {self.dropout}"
 
-    class Cut(Full):
+    class DataSettings(Full):
         def load_dataset(self, spec, size=8, fold=0, noise=0.0):
             held_out = _split(4 + fold)
             return Dataset("cut", 2, train=_split(size), validation=held_out, test=_split(4))
@@ -62,8 +64,8 @@ def shape(input_shape, num_outputs, **more):
 
 
 @pytest.fixture(autouse=True)
-def beside_the_user(tmp_path, monkeypatch):
-    """A module in the current directory, and no trace of it afterwards."""
+def users_module(tmp_path, monkeypatch):
+    """Write MODULE into the current directory; forget it after the test."""
     (tmp_path / "users_own.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
@@ -82,7 +84,7 @@ def beside_the_user(tmp_path, monkeypatch):
         ("users_own:NotAWorkload", ErrorCode.INVALID_MODEL, ["NotAWorkload", "raybench.Workload"]),
     ],
 )
-def test_a_name_that_leads_nowhere_is_one_sentence(name, code, names):
+def test_unknown_name_is_refused(name, code, names):
     with refused(code, *names) as caught:
         find_workload(name)
     assert "\n" not in str(caught.value)
@@ -96,16 +98,16 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name, code, names):
         ("mnist_small", (5,), 2, ErrorCode.INVALID_DATA, ["(5,)", "mlp"]),
     ],
 )
-def test_a_dataset_that_does_not_fit_is_refused(name, input_shape, num_classes, code, names):
+def test_dataset_of_another_shape_is_refused(name, input_shape, num_classes, code, names):
     with refused(code, *names):
         find_workload(name, shape(input_shape, num_classes))
 
 
-def test_a_task_of_ones_own_needs_data_of_it():
+def test_data_must_have_the_task_of_the_workload():
     with refused(ErrorCode.INVALID_MODEL, "classification", "regression"):
         find_workload("users_own:Full", shape((3,), 1, task="regression"))
     own_loss = find_workload("users_own:OwnLoss", shape((3,), 1, task="regression"))
-    assert own_loss.task == "classification", "its loss makes of the labels what it likes"
+    assert own_loss.task == "classification", "a loss of the user may interpret labels freely"
     by_name = find_workload("users_own:ByName", shape({"a": (3,), "b": ()}, 2, task="regression"))
     assert not hasattr(by_name, "num_classes")
     with refused(ErrorCode.INVALID_MODEL, "a (3,), b ()"):
@@ -113,8 +115,10 @@ def test_a_task_of_ones_own_needs_data_of_it():
     assert find_workload("mlp", shape((3,), 4, task="regression")).task == "regression"
 
 
-def test_require_framework():
-    full, layers = (find_workload(f"users_own:{one}", shape((3,), 2)) for one in ("Full", "Layers"))
+def test_workload_without_builder_for_a_framework_is_refused():
+    full, layers = (
+        find_workload(f"users_own:{name}", shape((3,), 2)) for name in ("Full", "Layers")
+    )
     assert (full.name, layers.name) == ("full", "layers")
     require_framework(full, "torch")
     with refused(ErrorCode.UNSUPPORTED, "full", "build_keras"):
@@ -124,35 +128,43 @@ def test_require_framework():
         require_framework(find_workload("cnn7"), framework)
 
 
-def test_a_workload_takes_its_settings_and_keeps_its_data():
+def test_model_settings_reach_the_workload_and_reuse_its_data():
     spec = DatasetSpec(name="workload")
-    workload, dataset = load_workload_dataset("users_own:Set", spec, {"width": 9})
+    workload, dataset = load_workload_dataset("users_own:Configurable", spec, {"width": 9})
     assert workload.build_torch() == "9 0.0"
-    other, same = load_workload_dataset("users_own:Set", spec, {"dropout": 0.5})
-    assert (other.build_torch(), same is dataset) == ("4 0.5", True)
+    with_dropout, reused = load_workload_dataset("users_own:Configurable", spec, {"dropout": 0.5})
+    assert (with_dropout.build_torch(), reused is dataset) == ("4 0.5", True)
     with refused(ErrorCode.UNKNOWN_KEY, "model.widht", "mnist_small"):
         find_workload("mnist_small", model={"widht": 9})
 
 
-def test_settings_of_the_data_are_what_load_dataset_takes(tmp_path):
+def test_data_settings_are_arguments_of_load_dataset(tmp_path):
     spec = DatasetSpec(name="workload")
-    _, small = load_workload_dataset("users_own:Cut", spec, {}, {"size": 6}, shared=tmp_path)
-    _, large = load_workload_dataset("users_own:Cut", spec, shared=tmp_path)
+    _, small = load_workload_dataset(
+        "users_own:DataSettings", spec, {}, {"size": 6}, shared=tmp_path
+    )
+    _, large = load_workload_dataset("users_own:DataSettings", spec, shared=tmp_path)
     assert (len(small.train), len(large.train)) == (6, 8)
-    again = load_workload_dataset("users_own:Cut", spec, {}, {"size": 6}, shared=tmp_path)[1]
-    assert again is small
-    assert len([one for one in tmp_path.iterdir() if one.is_dir()]) == 2
-    with refused(ErrorCode.UNKNOWN_KEY, "data.sise", "users_own:Cut", "'size'"):
-        load_workload_dataset("users_own:Cut", spec, {}, {"sise": 6})
+    reused = load_workload_dataset(
+        "users_own:DataSettings", spec, {}, {"size": 6}, shared=tmp_path
+    )[1]
+    assert reused is small
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
+    with refused(ErrorCode.UNKNOWN_KEY, "data.sise", "users_own:DataSettings", "'size'"):
+        load_workload_dataset("users_own:DataSettings", spec, {}, {"sise": 6})
     with refused(ErrorCode.INVALID_VALUE, "data.size", "6.5"):
-        load_workload_dataset("users_own:Cut", spec, {}, {"size": 6.5})
+        load_workload_dataset("users_own:DataSettings", spec, {}, {"size": 6.5})
     with refused(ErrorCode.UNKNOWN_KEY, "data.size", "digits"):
         load_workload_dataset("mlp", DatasetSpec(), {}, {"size": 6})
 
 
-def test_a_search_judges_all_by_the_same_rows():
+def test_data_setting_that_changes_validation_rows_is_refused():
     def check(data):
-        content = {"workload": "users_own:Cut", "dataset": "workload", "space": {"data": data}}
+        content = {
+            "workload": "users_own:DataSettings",
+            "dataset": "workload",
+            "space": {"data": data},
+        }
         content |= {"objective": {"target": 0.9}}
         study, space = build_study(content, "s.yaml")
         spec = study.run_spec(first_values(study, space))
@@ -165,8 +177,8 @@ def test_a_search_judges_all_by_the_same_rows():
 
 
 @pytest.fixture
-def own(tmp_path):
-    """Write a module of the user's with one class, and return the class's name."""
+def write_workload(tmp_path):
+    """Function that writes a module with one workload class and returns the class's name."""
 
     def write(body, *, head="", base="Workload"):
         name = f"users_file_{len(list(tmp_path.glob('users_file_*')))}"
@@ -187,30 +199,30 @@ class Net({base}):
     return write
 
 
-OWN = DatasetSpec(name="workload")
+FROM_WORKLOAD = DatasetSpec(name="workload")
 
 
-def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path):
-    name = own("def load_dataset(self, spec):\n    return np.zeros(3).reshape(2, 2)")
+def test_error_in_load_dataset_is_reported_with_its_line(write_workload, tmp_path):
+    name = write_workload("def load_dataset(self, spec):\n    return np.zeros(3).reshape(2, 2)")
     place = f"{tmp_path}/users_file_0.py, line 11: ValueError: cannot reshape"
     with refused(ErrorCode.USER_CODE, name, place) as caught:
-        load_workload_dataset(name, OWN)
+        load_workload_dataset(name, FROM_WORKLOAD)
     assert "\n" not in str(caught.value)
     assert caught.value.details.startswith("Traceback")
     assert "reshape(2, 2)" in caught.value.details
 
 
-def test_what_a_users_init_and_module_raise(own):
+def test_error_in_init_or_module_is_reported(write_workload):
     with refused(ErrorCode.USER_CODE, "Net()", "RuntimeError: a b [/x]") as caught:
-        find_workload(own("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')"))
+        find_workload(write_workload("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')"))
     assert "Traceback" in caught.value.details
     with refused(ErrorCode.USER_CODE, "ValueError: \\udce9\\x1b[31m"):
-        find_workload(own("pass", head="raise ValueError('\\udce9\\x1b[31m')"))
+        find_workload(write_workload("pass", head="raise ValueError('\\udce9\\x1b[31m')"))
 
 
-def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
+def test_keyboard_interrupt_in_user_code_is_passed_on(write_workload):
     with pytest.raises(KeyboardInterrupt):
-        find_workload(own("def __init__(self):\n    raise KeyboardInterrupt"))
+        find_workload(write_workload("def __init__(self):\n    raise KeyboardInterrupt"))
 
 
 @pytest.mark.parametrize(
@@ -229,15 +241,15 @@ def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
         ("LayerWorkload", "pass", ErrorCode.INVALID_MODEL, ["Net", "layers"]),
     ],
 )
-def test_attributes_of_a_wrong_kind(own, base, body, code, names):
-    name = own(body, base=base)
+def test_invalid_attribute_is_refused(write_workload, base, body, code, names):
+    name = write_workload(body, base=base)
     with refused(code, *names) as caught:
         find_workload(name, shape((3,), 2))
     assert "\n" not in str(caught.value)
 
 
-def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
-    name = own(
+def test_shared_data_are_loaded_once(write_workload, tmp_path):
+    name = write_workload(
         """
         def load_dataset(self, spec):
             with open("loaded", "a") as file:
@@ -250,31 +262,31 @@ def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
     spec = DatasetSpec(name="workload", limit=6, repeat=2)
     workload, dataset = load_workload_dataset(name, spec, shared=shared)
     assert load_workload_dataset(name, spec, shared=shared)[1] is dataset
-    find._own_data.clear()  # as another process
-    again = load_workload_dataset(name, spec, shared=shared)[1]
+    find._own_data.clear()  # as in another process
+    reloaded = load_workload_dataset(name, spec, shared=shared)[1]
     assert (tmp_path / "loaded").read_text() == "x"
     assert workload.name == "net"
-    assert again.num_train_samples == 12
-    assert again.train.inputs.tolist() == [[1.0, 1.0, 1.0]] * 6
+    assert reloaded.num_train_samples == 12
+    assert reloaded.train.inputs.tolist() == [[1.0, 1.0, 1.0]] * 6
 
 
 SETTINGS = """
 def __init__(self, hidden_units=128, dropout=0.0, norm="batch", residual=False, depth=None):
-    self.given = hidden_units, dropout, norm, residual, depth
+    self.settings = hidden_units, dropout, norm, residual, depth
 """
 
 
-def test_a_constructor_says_what_can_be_set(own):
-    name = own(SETTINGS)
-    given = {"hidden_units": 64, "dropout": 1, "norm": "layer", "residual": True, "depth": 3}
-    assert find_workload(name, model=given).given == (64, 1, "layer", True, 3)
-    assert find_workload(name).given == (128, 0.0, "batch", False, None)
-    any_name = own("def __init__(self, **given):\n    self.given = given")
-    assert find_workload(any_name, model={"anything": [1, 2]}).given == {"anything": [1, 2]}
+def test_constructor_parameters_are_model_settings(write_workload):
+    name = write_workload(SETTINGS)
+    settings = {"hidden_units": 64, "dropout": 1, "norm": "layer", "residual": True, "depth": 3}
+    assert find_workload(name, model=settings).settings == (64, 1, "layer", True, 3)
+    assert find_workload(name).settings == (128, 0.0, "batch", False, None)
+    any_name = write_workload("def __init__(self, **settings):\n    self.settings = settings")
+    assert find_workload(any_name, model={"anything": [1, 2]}).settings == {"anything": [1, 2]}
 
 
 @pytest.mark.parametrize(
-    ("body", "given", "code", "names"),
+    ("body", "settings", "code", "names"),
     [
         (SETTINGS, {"hiden_units": 3}, ErrorCode.UNKNOWN_KEY, ["hiden_units", "hidden_units"]),
         (SETTINGS, {"hidden_units": 2.5}, ErrorCode.INVALID_VALUE, ["2.5", "128"]),
@@ -283,6 +295,6 @@ def test_a_constructor_says_what_can_be_set(own):
         ("pass", {"x": 1}, ErrorCode.UNKNOWN_KEY, ["model.x"]),
     ],
 )
-def test_what_cannot_be_set_is_one_sentence(own, body, given, code, names):
+def test_invalid_model_setting_is_refused(write_workload, body, settings, code, names):
     with refused(code, *names):
-        find_workload(own(body), model=given)
+        find_workload(write_workload(body), model=settings)
