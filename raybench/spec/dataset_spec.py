@@ -26,11 +26,13 @@ DatasetName = Literal[
     "torchvision",
 ]
 FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "huggingface")
-"""Datasets that are read from `path`."""
+"""Names of the datasets that are read from the file or folder `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
 """Libraries whose datasets, named by `set`, can be used if they are already on this machine."""
 TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
+"""Names of the datasets that are tables; `split_by` can split their rows by a column."""
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
+"""Names of the datasets for which `label` is required, except to train a language model."""
 
 DecimalMark = Literal[".", ","]
 DateOrder = Literal["day_first", "month_first", "year_first"]
@@ -40,9 +42,9 @@ Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 
 
 def with_absolute_paths(content: Any) -> Any:
-    """Return the content of a file in which existing paths of data and weights are absolute.
+    """Return the content of a file with the paths of existing data and weights made absolute.
 
-    Relative paths are relative to the folder in which the command runs, but workers run in other
+    Users write paths relative to the folder in which the command runs, but workers run in other
     folders.
     """
     if isinstance(content, list):
@@ -69,40 +71,47 @@ class DatasetSpec(Document):
     """Training data, and how much of it to use."""
 
     name: DatasetName = "digits"
-    """Kind of dataset. `digits` needs no download; `workload` calls the workload's
-    `load_dataset`."""
+    """Name of a dataset, or format of your own data. `digits` needs no download; `workload` calls
+    the method `load_dataset` of your workload."""
     path: str | None = None
     """File or folder with the data of `image_folder`, `csv`, `parquet`, `text`, `npz` or
-    `huggingface`; for `keras` and `torchvision`, the folder with the library's datasets (by default
-    the library's own folder)."""
+    `huggingface`. For `keras` and `torchvision`, the folder into which the library downloads
+    datasets; by default `~/.keras/datasets`, or for torchvision the first of `data`, `datasets`,
+    `~/data` and `~/datasets` that has the dataset."""
     set: str | None = None
     """Name of a dataset in `keras` (such as `cifar10`) or `torchvision` (such as `CIFAR10`)."""
     task: Task | None = None
     """Learning task; by default inferred from the labels."""
     label: str | list[str] | None = None
-    """Column (or key, or array) with the labels; several numeric columns form a vector."""
+    """Label column of a table, or name of the label array of `npz` (default: `y`). Several numeric
+    columns form a vector of labels."""
     columns: list[str] | None = None
-    """Input columns (or keys, or arrays); by default all columns that have no other use."""
+    """Input columns of a table, or names of the input arrays of `npz` (default: `x`). By default,
+    all columns of a table that have no other use are inputs."""
     categories: list[str] | None = None
     """Input columns that are categorical even if they hold numbers, such as codes."""
     decimal: DecimalMark | None = None
-    """Decimal mark of a CSV file; by default a point. Thousands must not be separated."""
+    """Decimal mark of numbers in a CSV file; by default a point. Thousands separators are not
+    supported."""
     dates: DateOrder | None = None
     """Order of day, month and year in a CSV file (such as 31/12/2017); by default, only dates such
     as 2017-12-31 are read."""
     image: str | None = None
-    """Column with images: their bytes, or paths relative to the folder of the file."""
+    """Image column: the bytes of image files, or their paths relative to the folder of the
+    table."""
     text: str | None = None
-    """Column with text."""
+    """Text column: the texts to classify, or to train a language model on."""
     tokens: Literal["words", "characters", "bytes"] = "words"
-    """Tokens into which text is split: words or characters of the training split, or bytes."""
+    """Tokens into which text is split. The vocabulary consists of the words or characters of the
+    training split, or of all 256 bytes."""
     vocabulary_size: Annotated[int, Field(ge=4)] = 20_000
     """Maximum number of distinct tokens. The most frequent ones are kept; all others share one
     id."""
     sequence_length: PositiveInt = 128
     """Tokens per sample: longer samples are truncated, shorter ones padded."""
     image_size: PositiveInt | None = None
-    """Height and width in pixels to which images are scaled; by default their own size."""
+    """Height and width in pixels to which images are scaled; by default, images are not
+    scaled."""
     resize: Literal["stretch", "crop"] = "stretch"
     """How images are made square: `stretch` distorts them, `crop` keeps the center."""
     channels: Literal[1, 3] | None = None
@@ -111,7 +120,8 @@ class DatasetSpec(Document):
     """Pixel value of white in gray images with more than 8 bits; by default the smallest of 1, 255,
     1023, 4095, 16383 and 65535 that no pixel of the first images exceeds."""
     weight: str | None = None
-    """Column (or array) with the samples' weights in the training loss, scaled to mean 1."""
+    """Column (or array of `npz`) with the weight of each sample in the training loss; weights are
+    scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
     """Class weights in the training loss: equal total weight for all classes (`balanced`), or a
     weight per class name; scaled to mean 1 over the training samples."""
@@ -141,14 +151,14 @@ class DatasetSpec(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_alone(cls, content: Any) -> Any:
+    def _from_name(cls, content: Any) -> Any:
         """Accept `dataset: mnist` for `dataset: {name: mnist}`."""
         return {"name": content} if isinstance(content, str) else content
 
     @field_validator("class_weights", mode="before")
     @classmethod
-    def _names_of_classes(cls, value: Any) -> Any:
-        """Convert names of classes that YAML reads as numbers to strings."""
+    def _with_string_names(cls, value: Any) -> Any:
+        """Convert class names to strings, since YAML reads a name such as 7 as a number."""
         return (
             {str(key): weight for key, weight in value.items()}
             if isinstance(value, dict)
@@ -156,7 +166,8 @@ class DatasetSpec(Document):
         )
 
     @model_validator(mode="after")
-    def _what_it_needs(self) -> "DatasetSpec":
+    def _check_required_keys(self) -> "DatasetSpec":
+        """Raise ValueError if a key is missing, or if a key does not apply to the dataset."""
         if self.name in FILES and not self.path:
             raise ValueError(f"{self.name} needs the path of its file or folder: path: my_data")
         if self.name in LIBRARY_SETS and not self.set:
@@ -172,6 +183,7 @@ class DatasetSpec(Document):
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
+"""Fraction from 0 to 1."""
 
 
 class RandomCrop(Document):
@@ -210,8 +222,8 @@ class Cutout(Document):
 
 
 class Mixup(Document):
-    """Mix each sample and its loss with those of another sample (Zhang et al. 2018,
-    arXiv 1710.09412)."""
+    """Replace each sample by a weighted mean with another sample, and the loss by the weighted mean
+    of the losses for both labels (Zhang et al. 2018, arXiv 1710.09412)."""
 
     kind: Literal["mixup"]
     alpha: PositiveFloat = 0.2
@@ -219,16 +231,18 @@ class Mixup(Document):
 
 
 class ColorJitter(Document):
-    """Change brightness, contrast and saturation by random factors from 1 - x to 1 + x, where x is
-    the value of each key."""
+    """Multiply brightness, contrast and saturation by random factors between 1 - x and 1 + x, where
+    x is the value of `brightness`, `contrast` or `saturation`."""
 
     kind: Literal["color_jitter"]
     brightness: Share = 0.4
     """Maximum relative change of the brightness."""
     contrast: Share = 0.4
-    """Maximum relative change of the pixels' distance from the image's mean gray."""
+    """Maximum relative change of the difference between a pixel and the mean gray value of the
+    image."""
     saturation: Share = 0.4
-    """Maximum relative change of the distance from the pixel's own gray; for RGB only."""
+    """Maximum relative change of the difference between a pixel and its own gray value; only for
+    RGB images."""
 
 
 AUGMENTATIONS: dict[str, type[Document]] = {
@@ -239,7 +253,7 @@ AUGMENTATIONS: dict[str, type[Document]] = {
     "mixup": Mixup,
     "color_jitter": ColorJitter,
 }
-"""Classes of the entries of `augment`, by kind."""
+"""Classes of the entries of the list `augment`, by the value of their key `kind`."""
 
 
 def _with_kind(content: Any) -> Any:
@@ -258,7 +272,9 @@ def _with_kind(content: Any) -> Any:
         if isinstance(keys, dict) or keys is None:
             content = {"kind": kind, **(keys or {})}
     if not isinstance(content, dict) or "kind" not in content:
-        raise ValueError("write a kind, such as flip, or {random_crop: {padding: 4}} with its keys")
+        raise ValueError(
+            "write a name, such as flip, or a name with settings: {random_crop: {padding: 4}}"
+        )
     kind = str(content["kind"])
     if kind not in AUGMENTATIONS:
         raise ValueError(f"there is no augmentation {kind}; {did_you_mean(kind, AUGMENTATIONS)}")

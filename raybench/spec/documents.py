@@ -20,8 +20,9 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH, MAX_BYTES, MAX_NODES = 50, 10_000_000, 100_000
-"""Limits on a file: levels of nesting, bytes, and values (every use of a YAML alias counts). A path
-may be an endless device or a file of weights, and aliases of aliases may fill the memory."""
+"""Limits on a file: levels of nesting, bytes, and values (every use of a YAML alias counts). They
+are needed because a path may name an endless device or a file of weights, and because nested
+aliases may fill the memory."""
 _PLAIN = (str, int, float, type(None))
 
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
@@ -72,7 +73,16 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML; raise UserError that names `source` and the line for a syntax error."""
+    """Parse YAML text.
+
+    Args:
+        text: The text.
+        source: Name of the file or option that the text comes from, for error messages.
+
+    Raises:
+        UserError: The text has a syntax error (the message names the line), or exceeds MAX_DEPTH or
+            MAX_NODES.
+    """
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -95,7 +105,8 @@ def _too_deep(source: str) -> UserError:
 
 
 def _refuse_too_much(content: Any, source: str) -> None:
-    """Raise UserError for too many values or too deep nesting, such as an alias inside itself."""
+    """Raise UserError if parsed YAML has too many values, or is nested too deeply because, for
+    example, an alias contains itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
         containers = [item.values() if isinstance(item, dict) else item for item in level]
@@ -111,7 +122,11 @@ def _refuse_too_much(content: Any, source: str) -> None:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping, in UTF-8."""
+    """Read a YAML file in UTF-8 that contains a mapping.
+
+    Raises:
+        UserError: The file cannot be read, is too large, or contains no mapping.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -135,7 +150,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     content = parse_yaml(text, str(path))
     if not isinstance(content, dict):
         raise UserError(
-            f"{path}: must hold 'key: value' lines, found {content!r:.40}.", ErrorCode.INVALID_FILE
+            f"{path}: must contain 'key: value' lines, found {content!r:.40}.",
+            ErrorCode.INVALID_FILE,
         )
     return content
 
@@ -143,11 +159,15 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def content_of(
     document: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
-    """Return the content of a file or document, and its name for error messages.
+    """Return the content of a file or document as plain data.
 
     Args:
-        document: A file, a study's folder (its best.yaml is read), or the content itself.
-        name: Name for error messages if `document` is not a file.
+        document: Path of a file, path of a results folder (whose best.yaml is read), or the content
+            itself.
+        name: Name for error messages if `document` is not a path.
+
+    Returns:
+        The content, and the name to use in error messages: the path of the file, or `name`.
     """
     if isinstance(document, Document):
         return document.model_dump(mode="json", exclude_unset=True), name
@@ -159,7 +179,12 @@ def content_of(
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
-    """Render a mapping as YAML in its own order; on a single line if `in_lines` is false."""
+    """Return a mapping as YAML text that keeps the order of the keys.
+
+    Args:
+        content: The mapping.
+        in_lines: Whether to write each key on its own line; otherwise, all on a single line.
+    """
     return yaml.dump(
         content,
         Dumper=_Dumper,
@@ -181,7 +206,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Document(BaseModel):
-    """Base of all pydantic models of files and options: frozen, strict, no unknown keys, no NaN."""
+    """Base class of the pydantic models of files and options.
+
+    Models are frozen and strict, and do not allow unknown keys or NaN.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -192,16 +220,22 @@ class Document(BaseModel):
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the model as plain data with all keys, including those at their defaults."""
+        """Return the model as plain data with all keys, including keys that have their default."""
         return self.model_dump(mode="json")
 
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; raise a one-sentence UserError for the first problem.
 
-    Unknown keys are reported before missing ones, because an unknown key may be a misspelled
-    missing one. If a key takes a number or a mapping, a problem inside the mapping is reported
-    before "not a number". A UserError that a validator raises is passed on unchanged.
+    Unknown keys are reported before missing keys, because an unknown key may be a missing key that
+    is misspelled. If a key accepts a number or a mapping, and its value is an invalid mapping, the
+    problem inside the mapping is reported, not that the mapping is no number. A UserError that a
+    validator raises is passed on unchanged.
+
+    Args:
+        model: Model to build.
+        content: Parsed YAML.
+        source: Name of the file, for error messages.
     """
     try:
         return model.model_validate(content)
@@ -216,8 +250,14 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return the validated value of a single key of `model`, regardless of the other keys; the key
-    may be dotted: `model.width`.
+    """Return the validated value of a single key of `model`, without validating other keys.
+
+    Args:
+        model: Model that has the key.
+        key: The key, which may be dotted: `model.width`.
+        value: Value to validate. It is returned unchanged if only its combination with the defaults
+            of other keys is invalid.
+        source: Name of the file, for error messages.
 
     Raises:
         UserError: The value is invalid.
@@ -236,7 +276,7 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
 
 
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return plain data as a flat mapping with dotted keys."""
+    """Return nested mappings as a single mapping with dotted keys such as `objective.target`."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         name = f"{prefix}{key}"
@@ -245,16 +285,16 @@ def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def problem_of(detail: ErrorDetails) -> str:
-    """Return pydantic's message on a problem as the end of a sentence, without a period."""
+    """Return pydantic's message about a problem as the end of a sentence, without a period."""
     if detail["type"] == "model_type":
-        return "must hold keys of its own"
+        return "must be a mapping of keys to values"
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if not message[1:2].isupper() else message
     return message.rstrip(".")
 
 
 def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserError:
-    """Return the UserError for a problem that pydantic found."""
+    """Return the UserError for an error of pydantic."""
     # For unions, pydantic puts the type into the path as if it were a key.
     kinds = re.compile(r"constrained-.*|dict\[.*|float|list|dict")
     path = [part for part in map(str, detail["loc"]) if not kinds.fullmatch(part)]
@@ -282,8 +322,15 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
 
 
 def key_in_section(model: type[BaseModel], key: str) -> str | None:
-    """Return the full key of a key in a section of a file, such as `objective.target` for `target`;
-    None if no section has this key."""
+    """Return the dotted key of a key that belongs to a section of a file.
+
+    Args:
+        model: Model of the file.
+        key: Key without its section, such as `target`.
+
+    Returns:
+        The key with its section, such as `objective.target`; None if no section has this key.
+    """
     for name, field in model.model_fields.items():
         section = field.annotation
         if (
@@ -308,7 +355,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Parse `KEY=VALUE` strings, whose values are YAML, into a dict.
 
-    A repeated key has its last value and its last position, because the order of keys matters.
+    The order of the keys matters: if a key occurs twice, its last value and last position are used.
 
     Args:
         texts: The strings, as given to an option.
@@ -352,7 +399,17 @@ def sections_first(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
-    """Return a copy of `content` in which a dotted key has this value."""
+    """Return a copy of `content` with the dotted key `key` set to `value`.
+
+    Args:
+        content: Nested mappings; mappings that are missing on the path to the key are created.
+        key: Dotted key, such as `objective.target`.
+        value: Value of the key.
+        source: Start of error messages, such as the option that sets the key.
+
+    Raises:
+        UserError: The key names an entry inside a value that is not a mapping.
+    """
     result = copy.deepcopy(content)
     target = result
     *parents, last_part = key.split(".")

@@ -17,7 +17,7 @@ NO_DIFFERENCE: B is as good as A."""
 
 
 class ErrorCode(StrEnum):
-    """Kind of a user's mistake. Codes are stable, whereas the sentences of errors may change."""
+    """Kind of invalid input, stable across versions, whereas error messages may change."""
 
     UNKNOWN_KEY = "unknown_key"
     """A file, `--set` or a mapping has a key that does not exist."""
@@ -39,7 +39,7 @@ class ErrorCode(StrEnum):
     NOT_INSTALLED = "not_installed"
     """A package is missing."""
     INVALID_FILE = "invalid_file"
-    """A file is not valid YAML, CSV or text, or is of another kind than expected."""
+    """A file is not valid YAML, CSV or text, or has another format than expected."""
     NOT_FOUND = "not_found"
     """A file, folder, dataset or set of weights does not exist or cannot be read."""
     NOT_WRITABLE = "not_writable"
@@ -80,7 +80,7 @@ class CommandError:
     kind: Literal["user", "study", "interrupted"]
     message: str
     code: ErrorCode | None = None
-    """Code of the user's mistake; None unless `kind` is `user`."""
+    """Error code of the invalid input; None unless `kind` is `user`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Ended:
     place: str | None = None
     """Results folder or URL; None if nothing was written."""
     answer: Sequence[str] = ()
-    """Answer in sentences; if empty, the answer of the study in `place` is used."""
+    """Sentences that answer the user's question; if empty, the sentences about the study in `place`
+    are used."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further details, as plain data."""
     error: CommandError | None = None
@@ -145,10 +146,12 @@ class StudyError(Exception):
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "") -> str:
-    """Return the end of a sentence about an unknown name.
+    """Return the end of an error message about an unknown name, which suggests a known name.
 
-    The sentence suggests the closest known name, ignoring case. If none is close, `otherwise` is
-    returned or, by default, all known names are listed.
+    Args:
+        name: The unknown name.
+        names: Known names; the closest one is suggested, ignoring case.
+        otherwise: Text to return if no known name is close; by default, a list of all known names.
     """
     by_lower = {word.lower(): word for word in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
@@ -176,9 +179,13 @@ option is listed as "COMMAND --option", a key as "key NAME"."""
 
 
 def removed(name: str) -> str | None:
-    """Return the end of a sentence (without a period) that says what replaces a removed name.
+    """Return the end of an error message about a removed command, option or key.
 
-    None if the name is not one of REMOVED.
+    Args:
+        name: A name as listed in REMOVED, such as "watch" or "key spot".
+
+    Returns:
+        Text without a period that says what to use instead; None if the name is not in REMOVED.
     """
     instead = REMOVED.get(name)
     return None if instead is None else f"was removed; {instead}"

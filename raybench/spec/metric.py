@@ -1,9 +1,9 @@
 """Metrics: name, direction, and computation from samples.
 
-Most metrics are a function of the mean of one number per sample; RMSE, for example, is the square
-root of the mean squared error. Others, such as ROC AUC, need the answers for all samples of a split
-(`data.whole_set`), which the workers gather. So it does not matter which worker evaluates which
-samples.
+Most metrics are a function of a mean over the samples; RMSE, for example, is the square root of the
+mean squared error. Other metrics, such as ROC AUC, are computed from the predictions for all
+samples of a split (`data.whole_set`), which are collected from all workers. In both cases, the
+result does not depend on how samples are distributed over workers.
 """
 
 import math
@@ -26,13 +26,18 @@ PerSample = Literal[
     "prediction",
     "probabilities",
 ]
-"""Number per sample that is averaged, or what is gathered of all samples (the last two):
+"""Value that is computed for each sample. These values are averaged over the samples:
 
 - `correct`, `correct_of_5`: 1 if the label is the top prediction (one of the top five), else 0,
 - `loss`: the loss without label smoothing,
-- `squared_error`, `absolute_error`: in the unit of the labels, averaged over a vector,
-- `own`: the result of the workload's own function,
-- `prediction`, `probabilities`: the predicted class, the probability of each class.
+- `squared_error`, `absolute_error`: error in the original unit of the labels, averaged over the
+  outputs if a label is a vector,
+- `own`: the result of the workload's own method.
+
+These values are collected from all samples instead:
+
+- `prediction`: the predicted class,
+- `probabilities`: the probability of each class.
 """
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
 """Pattern of a metric's name, which becomes part of column names: one line of up to 80 characters
@@ -42,23 +47,24 @@ ROUNDING = 2.0**-22
 """Relative tolerance for reaching a target: two rounding steps of float32, in which frameworks
 compute metrics. In float32, 190 correct predictions out of 200 are 0.94999999."""
 Finish = Callable[[float, float], float]
-"""Function that computes a metric from two means over the samples: that of the model, and that of
-always predicting the mean label (needed by R²)."""
+"""Function (model mean, constant mean) -> metric. The model mean is the mean over the samples of
+the value `per_sample`. The constant mean, which only R² uses, is the same mean for a model that
+always predicts the mean label."""
 
 
-def _mean(mean: float, _of_mean: float) -> float:
+def _mean(mean: float, _constant_mean: float) -> float:
     return mean
 
 
-def _root(mean: float, _of_mean: float) -> float:
+def _root(mean: float, _constant_mean: float) -> float:
     return math.sqrt(mean) if mean >= 0 else math.nan
 
 
-def _explained(mean: float, of_mean: float) -> float:
-    return 1.0 - mean / of_mean if of_mean > 0 else math.nan
+def _explained(mean: float, constant_mean: float) -> float:
+    return 1.0 - mean / constant_mean if constant_mean > 0 else math.nan
 
 
-def _exponential(mean: float, _of_mean: float) -> float:
+def _exponential(mean: float, _constant_mean: float) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
@@ -77,9 +83,9 @@ class Metric:
     direction: Direction
     """Whether higher (`max`) or lower (`min`) values are better."""
     per_sample: PerSample = "own"
-    """Number per sample that is averaged."""
+    """Value that is computed for each sample and then averaged or collected."""
     finish: Finish = field(default=_mean, compare=False)
-    """Function that converts the mean to the metric."""
+    """Function that converts the mean over the samples to the metric."""
     is_share: bool = False
     """Whether the metric lies between 0 and 1 and is shown in percent."""
     tasks: tuple[Task, ...] = ("classification", "regression", "language_modelling")
@@ -92,12 +98,12 @@ class Metric:
 
     @property
     def best_column(self) -> str:
-        """Column with a run's best value: `best_accuracy`."""
+        """Name of the column for the best value of a run, such as `best_accuracy`."""
         return f"best_{self.name}"
 
     @property
     def test_column(self) -> str:
-        """Column with a run's value on the test split: `test_accuracy`."""
+        """Name of the column for the value of a run on the test split, such as `test_accuracy`."""
         return f"test_{self.name}"
 
     @property
@@ -107,42 +113,44 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 if higher is better, else -1."""
+        """1 if higher values are better, else -1; the metric times this sign is maximized."""
         return 1 if self.direction == "max" else -1
 
     def reaches(self, value: float, target: float) -> bool:
-        """Whether a value reaches the target, up to the rounding of float32; false for NaN."""
+        """Return whether a value reaches the target, up to the rounding of float32; False for
+        NaN."""
         return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """Distance of a value from the target: positive if the value is worse, negative if it is
-        better, 0 within the rounding of float32."""
+        """Return the distance of a value from the target, in the unit of the metric: positive if
+        the value is worse, negative if it is better, 0 within the rounding of float32."""
         gap = self.sign * (target - value)
         return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best value, ignoring NaN; None if no value is left."""
+        """Return the best of several values, ignoring NaN; None if there is no other value."""
         numbers = [value for value in values if not math.isnan(value)]
         return (max if self.direction == "max" else min)(numbers, default=None)
 
     @property
     def axis_words(self) -> str:
-        """Label of an axis: `validation accuracy [%]`, `validation RMSE`."""
+        """Axis label of a figure, such as `validation accuracy [%]` or `validation RMSE`."""
         return f"validation {self.words}" + (" [%]" if self.is_share else "")
 
     @property
     def superlative(self) -> str:
-        """Phrase for the best run: `most accurate`, `best RMSE`."""
+        """Phrase that describes the best run, such as `most accurate` or `best RMSE`."""
         return "most accurate" if self.name == "accuracy" else f"best {self.words}"
 
     def shown(self, value: float | None, digits: int = 1) -> str:
-        """Return a value as text: `97.3 %`, `0.4312`; `none` for None and NaN."""
+        """Return a value of the metric as text, such as `97.3 %` or `0.4312`; `none` for None and
+        NaN."""
         if value is None or math.isnan(value):
             return "none"
         return f"{100 * value:.{digits}f} %" if self.is_share else f"{value:.{digits + 3}g}"
 
 
-WORDS = {
+WORDS = {  # names in sentences, if they differ from `Metric.name`
     "f1": "F1",
     "balanced_accuracy": "balanced accuracy",
     "roc_auc": "ROC AUC",
@@ -169,7 +177,7 @@ _SHIPPED = (
     Metric("r2", "max", "squared_error", _explained, tasks=_REGRESSION),
 )
 METRICS = {metric.name: metric for metric in _SHIPPED}
-"""Shipped metrics by name."""
+"""Metrics that are shipped with raybench, by name."""
 DEFAULTS: dict[Task, str] = {
     "classification": "accuracy",
     "regression": "rmse",
@@ -184,6 +192,7 @@ OTHER_METRIC_NAMES = {
     "auroc": "roc_auc",
     "f1_macro": "f1",
 }
+"""Names that other tools use for shipped metrics, and the names in METRICS."""
 ACCURACY = METRICS["accuracy"]
 
 
@@ -193,7 +202,7 @@ def find_metric(
     """Return a metric by name.
 
     Args:
-        name: Name of the metric; by default that of `custom`, or the default of the task.
+        name: Name of the metric; by default the name of `custom`, or the default of the task.
         task: Task of the dataset.
         custom: Metric that the workload defines, if any.
 
@@ -226,7 +235,8 @@ def find_metric(
 
 
 def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:
-    """Return the shipped metric with this name, or else a metric with these properties."""
+    """Return the shipped metric called `name`; if there is none, a new metric with the given name,
+    direction and `is_share`."""
     if name in METRICS:
         return METRICS[name]
     return Metric(name=name, direction=direction, is_share=is_share)

@@ -86,14 +86,14 @@ class Objective(Document):
 
     @property
     def judged_by(self) -> Metric:
-        """The metric as defined by this objective's keys; accuracy if `metric` is not set."""
+        """Metric that the keys of this objective define; accuracy if `metric` is not set."""
         if self.metric is None:
             return ACCURACY
         return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
 
 
 def _share_problem(metric: Metric, target: float | None) -> str | None:
-    """Return why the target is impossible for a metric in 0..1; None if it is possible."""
+    """Return a message if the target of a metric from 0 to 1 lies outside this range, else None."""
     if not metric.is_share or target is None or 0 < target <= 1:
         return None
     return (
@@ -103,7 +103,8 @@ def _share_problem(metric: Metric, target: float | None) -> str | None:
 
 
 def naming(metric: Metric) -> dict[str, object]:
-    """Return the keys of an objective that describe a metric: name, direction and is_share."""
+    """Return the keys of an objective that describe a metric: metric (its name), direction and
+    is_share."""
     is_share = None if metric.name in METRICS else metric.is_share
     return {"metric": metric.name, "direction": metric.direction, "is_share": is_share}
 
@@ -129,7 +130,8 @@ def resolved(
         own_value = getattr(metric, key)
         if getattr(objective, key) not in (None, own_value):
             raise UserError(
-                f"objective.{key}: that of {metric.name} is {short(own_value)}; leave it out.",
+                f"objective.{key}: metric {metric.name} has {key} {short(own_value)}; leave the "
+                "key out.",
                 ErrorCode.CONFLICT,
             )
     if objective.baseline_value is not None:
@@ -161,28 +163,28 @@ def time_to_target(
     Args:
         values: Metric of each evaluation of a run, in order.
         train_seconds: Training seconds until each evaluation.
-        target: Value to reach.
-        hold: Number of consecutive evaluations.
-        metric: Metric of the values.
+        target: Value of the metric to reach.
+        hold: Number of consecutive evaluations that must reach the target.
+        metric: Metric, whose direction decides which values reach the target.
 
     Returns:
         Seconds, or None if the target is not reached.
     """
-    row = 0
+    num_consecutive = 0
     for index, value in enumerate(values):
-        row = row + 1 if metric.reaches(value, target) else 0
-        if row == hold:
+        num_consecutive = num_consecutive + 1 if metric.reaches(value, target) else 0
+        if num_consecutive == hold:
             return train_seconds[index - hold + 1]
     return None
 
 
 class StopRule:
-    """Stopping rule of a run.
+    """Stopping rule of a run, which is updated with every evaluation.
 
     Args:
         objective: Objective of the run.
-        values: Metric of each evaluation before a resumed run was interrupted.
-        train_seconds: Training seconds until each of these evaluations.
+        values: For a resumed run, the metric of each evaluation before the interruption.
+        train_seconds: Training seconds until each of the evaluations in `values`.
     """
 
     def __init__(
@@ -227,10 +229,10 @@ class StopRule:
 
     @property
     def best_value(self) -> float | None:
-        """Metric by which the run is judged so far; None before the first evaluation.
+        """Value of the metric by which the run is judged so far; None before the first evaluation.
 
-        This is the best value. With `best_at_budget`, it is the last value within the budget,
-        because the best of several would be biased upward.
+        With `time_to_target`, it is the best value. With `best_at_budget`, it is the last value
+        within the budget, because the best of several values would be biased upward.
         """
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
@@ -240,11 +242,12 @@ class StopRule:
 
 
 MISS_WEIGHT = 2.0
-"""Score of the worst run that does not reach the target, above log(max_train_seconds)."""
+"""Largest amount by which the score of a run that misses the target exceeds
+log(max_train_seconds), the largest score of a run that reaches the target."""
 MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
-"""Worst `shortfall` if the baseline is unknown (that of a loss of 240 million)."""
+"""Upper limit of `shortfall` if the baseline is unknown: the asinh of a loss of 240 million."""
 MARGIN_WITH_TEST_SPLIT = 3.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if the winner is
 checked on a test split. In a search on pure noise, the best evaluation exceeds the baseline by 2.5
@@ -253,52 +256,63 @@ MARGIN_WITHOUT_TEST_SPLIT = 4.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if there is no
 test split."""
 ONE_SIDED = 1.645
-"""Standard errors above the baseline that chance exceeds in 5 % of cases."""
-_FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answering the mean"
+"""One-sided 95 % quantile of the normal distribution: with this many standard errors, chance
+exceeds a bound in 5 % of cases."""
+_FREQUENCIES, _MEAN = "always predicting the class frequencies", "always predicting the mean"
 GUESSES = {
-    "accuracy": "always answering the most frequent class",
-    "top5_accuracy": "always naming the five most frequent classes",
-    "f1": "always answering the most frequent class",
-    "balanced_accuracy": "always answering the most frequent class",
+    "accuracy": "always predicting the most frequent class",
+    "top5_accuracy": "always predicting the five most frequent classes",
+    "f1": "always predicting the most frequent class",
+    "balanced_accuracy": "always predicting the most frequent class",
     "roc_auc": _FREQUENCIES,
     "average_precision": _FREQUENCIES,
     "loss": _FREQUENCIES,
     "perplexity": _FREQUENCIES,
-    "mean_absolute_error": "always answering the median",
+    "mean_absolute_error": "always predicting the median",
     "rmse": _MEAN,
     "r2": _MEAN,
 }
-"""Words for the constant prediction whose metric is the baseline, by metric."""
+"""Description of the constant prediction from which the baseline is computed, by metric name."""
 PART_OF_GAP = 0.01
-"""Negligible difference of a metric that is not a share, as a fraction of its gap to the
-baseline."""
+"""Negligible difference of a metric that does not lie between 0 and 1, as a fraction of the
+difference between its value and the baseline."""
 
 
 @dataclass(frozen=True)
 class Baseline:
     """Metric of the best constant prediction on a split, and how far chance can improve on it.
 
-    All runs are evaluated on the same rows, so repeating runs with new seeds does not average this
-    chance out. Predictions that deviate by d from the constant one gain at most z standard errors
-    (proportional to d) by chance, and lose a term in d squared. So the gain is at most
-    `z**2 * square`, or `z * error` (binomial) if deviating costs nothing, as with equally frequent
-    classes.
+    All runs are evaluated on the same rows, so new seeds do not average out the luck of a model
+    whose predictions happen to fit these rows. Compared to the constant prediction, predictions
+    that deviate from it by d gain at most z standard errors (proportional to d) by chance, but lose
+    a term proportional to d squared. The net gain is therefore at most `z**2 * square`. If
+    deviating costs nothing, as with equally frequent classes, it is at most `z * error` (binomial).
     """
 
     value: float
+    """Metric of the constant prediction on the split."""
     rows: int
+    """Number of rows of the split."""
     error: float | None = None
     """Binomial standard error of the metric; None if the metric is not a share."""
     square: float | None = None
-    """Factor of `z**2` in the bound; None if unknown, or if that bound does not hold."""
+    """Factor of `z**2` in the bound of the net gain; None if unknown, or if this bound does not
+    hold."""
     level: float | None = None
-    """Metric of the constant prediction on the training labels; None to use `value`. Replaces
-    `value` if classes may be equally frequent: chance then decides which class is most frequent in
-    the split."""
+    """Metric of the constant prediction on the training labels, from which the bound is computed;
+    None to compute the bound from `value`. It is set if classes may be equally frequent, because
+    chance then decides which class is the most frequent in the split."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
-        """Return the best metric that chance alone may reach (`errors`: standard errors z above the
-        baseline); None if unknown."""
+        """Return the best value of the metric that can be explained by chance alone.
+
+        Args:
+            metric: The metric.
+            errors: Number z of standard errors of luck.
+
+        Returns:
+            Value in the unit of the metric; None if the effect of chance is unknown.
+        """
         margins = [] if self.error is None else [errors * self.error]
         margins += [] if self.square is None else [errors**2 * self.square]
         if not margins:
@@ -326,16 +340,18 @@ def search_score(
     """Return the score of a run, which the search minimizes.
 
     With `time_to_target`, the score is log T if the target is reached after T seconds, at most
-    T_max = `max_train_seconds`; else log T_max + 2 min(1, gap(target, best) / gap(target,
-    baseline)). So every run that reaches the target beats every run that does not, and the latter
-    are ordered by how close they came. With `best_at_budget`, the score is `shortfall`.
+    T_max = `max_train_seconds`. Otherwise, it is
+    log T_max + 2 min(1, gap(target, best) / gap(target, baseline)). Thus, every run that reaches
+    the target has a better score than every run that does not, and runs that miss the target are
+    ordered by how close they came to it. With `best_at_budget`, the score is `shortfall`.
 
     Args:
         objective: Objective of the run.
         time_to_target_s: Training seconds to the target; None if the target is not reached.
-        best_value: Best metric; None (no evaluation, out of memory, NaN) gives the worst score.
-        baseline_value: Metric of a constant prediction, used if the objective does not set it;
-            None if unknown.
+        best_value: Best value of the metric; None, for a run without a valid evaluation, gives the
+            worst score.
+        baseline_value: Metric of a constant prediction, used if the objective does not set the
+            baseline value; None if unknown.
     """
     metric = objective.judged_by
     if objective.baseline_value is not None:
@@ -357,8 +373,11 @@ def search_score(
 
 
 def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None) -> float:
-    """Return the gap between baseline and target. An unknown baseline is taken to be the worst
-    value of a share (0 or 1), or 0 for other metrics."""
+    """Return the distance between baseline and target in the unit of the metric.
+
+    If the baseline is unknown, it is assumed to be the worst possible value of a metric that lies
+    between 0 and 1, and 0 for other metrics.
+    """
     if baseline_value is None and not metric.is_share:
         return abs(target) or 1.0
     if baseline_value is None:
@@ -367,12 +386,13 @@ def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None
 
 
 def shortfall(metric: Metric, value: float | None, baseline_value: float | None) -> float:
-    """Convert a metric's value to a score to minimize; None gets the worst score.
+    """Convert a value of the metric to a score to minimize; None gets the worst score.
 
-    For a share, the score is the distance to the best share, 1 or 0. For other metrics, it is the
-    value (negated if higher is better), cut off at about twice the baseline, because how far a loss
-    diverged carries no information. If the baseline is unknown, the score is instead the asinh of
-    the value (about its logarithm if large), cut off at 20.
+    For a metric that lies between 0 and 1, the score is the distance to the best possible value.
+    For other metrics, it is the value (negated if higher is better), limited to about twice the
+    baseline, because how far a loss diverged carries no information. If the baseline is unknown,
+    the score of such a metric is the asinh of the value (for large values, about its logarithm),
+    limited to MOST_UNKNOWN.
     """
     worst = 1.0 if metric.is_share else MOST_UNKNOWN
     if baseline_value is not None and not metric.is_share:
@@ -393,8 +413,11 @@ def worst_score(objective: Objective, *, baseline_value: float | None = None) ->
 
 
 def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
-    """Return an objective's baseline value. If it is not set: 1 / `num_classes` for accuracy, None
-    for other metrics."""
+    """Return the baseline value of an objective.
+
+    If the objective does not set it, return 1 / `num_classes` for accuracy and None for other
+    metrics.
+    """
     if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.baseline_value
     return 1.0 / num_classes
@@ -403,10 +426,15 @@ def baseline_value_of(objective: Objective, num_classes: int | None) -> float | 
 def small_difference(
     metric: Metric, value: float, baseline_value: float | None, *, points: float = 0.01
 ) -> float:
-    """Return a negligible difference of a metric near `value`.
+    """Return the largest difference from `value` that is negligible, in the unit of the metric.
 
-    For a share this is `points` (0.01: one percentage point), for other metrics 1 % of the gap to
-    the baseline, or of `value` if the baseline is unknown.
+    Args:
+        metric: The metric.
+        value: Value of the metric.
+        baseline_value: Metric of a constant prediction; None if unknown.
+        points: Negligible difference of a metric that lies between 0 and 1; 0.01 is one percentage
+            point. For other metrics, it is 1 % of the difference between value and baseline, or 1 %
+            of the value if the baseline is unknown.
     """
     if metric.is_share:
         return points

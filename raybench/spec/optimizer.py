@@ -1,4 +1,5 @@
-"""Optimizers: the shipped ones with the settings they read, and optimizer classes of libraries."""
+"""Optimizers: those shipped with raybench and their settings, and optimizer classes of
+libraries."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
@@ -20,11 +21,12 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "adamw": ADAM,
     "muon": {"momentum": 0.95} | ADAM,
 }
-"""Settings that each optimizer reads, with the defaults of its authors."""
+"""Settings of each optimizer, with the default values of the optimizer's authors."""
 OPTIMIZER_DEFAULT_KEYS = ("momentum", "beta2", "epsilon")
 """Run-spec keys whose default depends on the optimizer."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
-"""Framework of a library's optimizer class, by prefix of its name: `torch:SGD`, `keras:Nadam`."""
+"""Framework of a library's optimizer class, by the prefix of the class name: `torch:SGD`,
+`keras:Nadam`."""
 KEY_OF = {
     **dict.fromkeys(("lr", "learning_rate"), "learning_rate"),
     "weight_decay": "weight_decay",
@@ -32,7 +34,8 @@ KEY_OF = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency"), "ema_decay"),
     "gradient_accumulation_steps": "accumulate",
 }
-"""Arguments of libraries' optimizer classes that must be set by a run-spec key, and that key."""
+"""Run-spec key that must be used instead of an argument of a library's optimizer class, by
+argument."""
 _CLASS = r"(torch|keras):([A-Za-z_]\w*\.)*[A-Za-z_]\w*"
 
 
@@ -41,7 +44,7 @@ def _known(name: str) -> str:
         return name
     if ":" in name:
         raise ValueError(
-            "write a library's class as torch:SGD or keras:Nadam, and one of another module as "
+            "write a library's class as torch:SGD or keras:Nadam, and a class of another module as "
             "torch:module.Class"
         )
     hint = did_you_mean(
@@ -66,7 +69,7 @@ def is_library_class(name: str) -> bool:
 
 
 def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]) -> str | None:
-    """Return why an optimizer, its options and a framework conflict; None if they do not."""
+    """Return a message if an optimizer, its options and a framework conflict, else None."""
     if not is_library_class(optimizer):
         if not options:
             return None

@@ -1,12 +1,12 @@
-"""The user's own training loops: the syntax of `workload` for a function or a command.
+"""Syntax of the key `workload` for a user's own training loop: a function or a command.
 
     train.py:train                                    a function that receives a `raybench.Run`
     $ python train.py --lr {learning_rate}            a command that prints its metric
     $torchrun python train.py --lr {learning_rate}    the same, one process per worker
 
-All of them load their own data. With `$ `, the command is a single process that has the resources
-of all workers. With `$torchrun `, the command is started once per worker with torchrun's
-environment, and rank 0 prints the metric.
+These training loops load their data themselves. With `$ `, the command is a single process that has
+the resources of all workers. With `$torchrun `, the command is started once per worker with the
+environment variables of torchrun, and rank 0 prints the metric.
 
 Placeholders in a command (strings are inserted unchanged, other values as JSON):
 
@@ -27,46 +27,48 @@ from typing import Any
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 MARK = "$ "
-"""Prefix of a workload that is a command."""
+"""Prefix of a workload that is a command started once per run."""
 LAUNCH_MARKS = {"torchrun": "$torchrun "}
-"""Prefix of a workload that is a command started once per worker, by launcher."""
+"""Prefix of a workload that is a command started once per worker, by name of the launcher."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
-"""Parts of the error message for a command that printed no metric. A search ends at a message with
-both parts, because every configuration would fail in the same way."""
+"""Parts of the error message for a command whose output lacks the metric. A message with both parts
+ends a search, because every configuration would fail in the same way."""
 OWN_DATA = {"name": "workload"}
-"""The `dataset` of the user's own training loops."""
+"""Value of `dataset` for a user's own training loop, which loads its data itself."""
 IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
-"""The package that a line of Python imports."""
-PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+"""Pattern of an import in Python code. The group is the imported package."""
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+"""Pattern of a placeholder for a value. The group is the key."""
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
-"""Placeholder of an option. The groups are the flag, the flag for false, and the key."""
+"""Pattern of a placeholder for an option. The groups are the flag, the flag for the value false,
+and the key."""
 
 
 def is_command(workload: object) -> bool:
-    """Whether a workload is a command."""
+    """Return whether a workload is a command."""
     return str(workload).startswith((MARK, *LAUNCH_MARKS.values()))
 
 
 def is_launched(workload: object) -> bool:
-    """Whether a workload is a command that is started once per worker."""
+    """Return whether a workload is a command that is started once per worker."""
     return str(workload).startswith(tuple(LAUNCH_MARKS.values()))
 
 
 def framework_of_command(workload: str) -> str:
-    """Return the framework of a command: `torch` if it is started once per worker (to connect the
-    processes), else `python`."""
+    """Return the framework of a command: `torch`, which connects the processes, if the command is
+    started once per worker; otherwise `python`."""
     return "torch" if is_launched(workload) else "python"
 
 
 def framework_of(workload: str) -> str | None:
-    """Return the framework of a user's own training loop, unless `framework` is set.
+    """Return the framework of a user's own training loop, for when `framework` is not set.
 
     Args:
-        workload: A command, or a function in a file.
+        workload: The key `workload` of a run spec.
 
     Returns:
-        The framework of a command (`framework_of_command`); `tensorflow` for a function in a file
-        that imports Keras or TensorFlow, and not torch; otherwise None.
+        The framework of a command (see `framework_of_command`); `tensorflow` for a function in a
+        file that imports Keras or TensorFlow but not torch; otherwise None.
     """
     if is_command(workload):
         return framework_of_command(workload)
@@ -83,32 +85,36 @@ def text_of_command(workload: str) -> str:
 
 
 def is_own_loop(workload: object) -> bool:
-    """Whether a workload is the user's own training loop: a function in a file, or a command.
+    """Return whether a workload is the user's own training loop: a function in a file, or a
+    command.
 
-    All other workloads name a `Workload`: `mnist_small`, `torchvision:resnet18`, `module:Class`.
+    All other workloads are names of a `Workload`, such as `mnist_small`, `torchvision:resnet18` or
+    `module:Class`.
     """
     return is_command(workload) or ".py:" in str(workload)
 
 
 def with_own_data(content: Any) -> Any:
-    """Return a file's content; set `dataset` to OWN_DATA if `workload` is the user's own loop."""
+    """Return the content of a file, with `dataset` set to OWN_DATA if `workload` is the user's own
+    training loop."""
     is_own = isinstance(content, dict) and is_own_loop(content.get("workload", ""))
     return content | {"dataset": OWN_DATA} if is_own else content
 
 
 def keys_of(workload: str) -> list[str]:
-    """Return the keys whose values a command inserts."""
-    return [*PLACE.findall(workload), *(match[3] for match in OPTION.finditer(workload))]
+    """Return the keys in the placeholders of a command."""
+    return [*PLACEHOLDER.findall(workload), *(match[3] for match in OPTION.finditer(workload))]
 
 
 def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the words (argv) of a command with all keys replaced by their values.
+    """Return the arguments (argv) of a command, with values in place of the placeholders.
 
-    The command is split by shell rules, but not run by a shell.
+    The command is split by the rules of a shell, but is not run by a shell.
 
     Args:
         workload: The command.
-        values: Values by key; `{model.block.kernel}` is a value in the mapping `model.block`.
+        values: Values by key. The value of `{model.block.kernel}` is the entry `kernel` of the
+            mapping `model.block`.
 
     Raises:
         UserError: A key is unknown, quotes do not close, the command is empty, or a placeholder
@@ -136,12 +142,18 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
                 ErrorCode.COMMAND,
             )
         else:
-            arguments.append(PLACE.sub(lambda match: _text(_value(values, match[1])), word))
+            arguments.append(PLACEHOLDER.sub(lambda match: _text(_value(values, match[1])), word))
     return arguments
 
 
 def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
-    """Return the words of an option: none for null; `otherwise`, if given, for false."""
+    """Return the arguments for an option of a command.
+
+    Args:
+        name: The flag; if it ends in `=`, the value follows in the same argument.
+        otherwise: The flag for the value false; None if there is none.
+        value: Value of the key; for None, the option is left out.
+    """
     if value is None:
         return []
     if isinstance(value, bool):
@@ -152,7 +164,8 @@ def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key, also inside a mapping; raise UserError if it is unknown."""
+    """Return the value of a dotted key, which may be an entry of a nested mapping; raise UserError
+    if the key is unknown."""
     parent, dot, name = key.rpartition(".")
     if key in values:
         return values[key]

@@ -24,7 +24,7 @@ CPU = "cpu"
 
 
 class MachinePrice(Document):
-    """Type of machine that can be rented, and its price."""
+    """A type of machine that can be rented, and its price."""
 
     accelerator: str = CPU
     """Ray's name for the GPU model, such as `A100` (see `accelerators` in `trials.csv`), or
@@ -40,7 +40,14 @@ class MachinePrice(Document):
 
 
 def read_prices(prices: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
-    """Return the machines by name, from a file or from its content."""
+    """Return the rentable machines by name.
+
+    Args:
+        prices: Path of a prices file, or its content.
+
+    Raises:
+        UserError: The file cannot be read, is invalid, or lists no machines.
+    """
     content, source = content_of(prices, "prices")
     if not content:
         raise UserError(

@@ -51,7 +51,8 @@ class Placement:
     framework: str
     num_workers: int
     batch_size_per_worker: int = 0
-    """Samples per worker in one forward and backward pass; 0 if irrelevant, as in `group`."""
+    """Samples per worker in one forward and backward pass; 0 if only the worker group matters, as
+    in the property `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
     """GPUs per worker; a fraction only if there is a single worker."""
@@ -78,13 +79,13 @@ class Placement:
 
     @property
     def in_one_process(self) -> "Placement":
-        """Copy in which one process holds all replicas, instead of one worker per replica."""
+        """Copy in which a single process runs all workers as replicas of the model."""
         placement = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
         return replace(placement, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def group(self) -> "Placement":
-        """Copy that describes only the worker group: the settings of a step have their defaults."""
+        """Copy that describes only the worker group; all settings of a step have their defaults."""
         bare = replace(self, batch_size_per_worker=0, accumulate=1, prefetch=0)
         return replace(bare, compile="none", precision="fp32")
 
@@ -100,11 +101,17 @@ class Placement:
 
     @property
     def shares_a_gpu(self) -> bool:
-        """Whether several workers would share a GPU, which GPU collectives do not support."""
+        """Whether several workers would share a GPU, which collective operations on GPUs do not
+        support."""
         return self.num_workers > 1 and 0 < self.gpus_per_worker < 1
 
     def num_fitting(self, cpus: float, gpus: float) -> int:
-        """Return how many of the workers fit on a node with these free CPU cores and GPUs."""
+        """Return how many of the workers fit on a node.
+
+        Args:
+            cpus: Free CPU cores of the node.
+            gpus: Free GPUs of the node.
+        """
         fitting = float(self.num_workers)
         for free, per_worker in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
             if per_worker:
@@ -122,6 +129,7 @@ FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
 """Frameworks that can train a `Workload`."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Decay rate or smoothing factor from 0 to below 1."""
 
 
 NOT_IN_ONE_PROCESS = (
@@ -130,6 +138,7 @@ NOT_IN_ONE_PROCESS = (
 )
 """Keys that must keep their defaults with `strategy: single_process`."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Values of `compile` that run the compiled pass as CUDA graphs."""
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
 """Values of `compile` besides `none`, by framework."""
 
@@ -140,7 +149,7 @@ Setting = JsonValue
 
 
 class RunSpec(Document):
-    """All settings of one training run."""
+    """All settings of one training run (the run spec)."""
 
     workload: str = "mnist_small"
     """Model and task to train: the name of a workload shipped with raybench, your own class
@@ -291,7 +300,8 @@ class RunSpec(Document):
     @model_validator(mode="before")
     @classmethod
     def _own_loop_defaults(cls, content: Any) -> Any:
-        """Set the keys that the user's own loop implies."""
+        """Set the keys whose values follow from the user's own training loop: `dataset`, and for a
+        command `framework`."""
         content = with_own_data(content)
         if isinstance(content, dict) and is_command(content.get("workload", "")):
             content = {"framework": framework_of_command(content["workload"])} | content
@@ -300,19 +310,21 @@ class RunSpec(Document):
     @field_validator("optimizer_options")
     @classmethod
     def _without_null(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Drop options that are null, which means the default of the class."""
+        """Remove arguments that are null, for which the optimizer class uses its default."""
         return {name: value for name, value in options.items() if value is not None}
 
     @model_validator(mode="after")
-    def _keys_go_together(self) -> "RunSpec":
+    def _check_conflicts(self) -> "RunSpec":
+        """Raise an error with the code CONFLICT if two keys contradict each other."""
         for problem in _problems(self):
             raise PydanticCustomError(ErrorCode.CONFLICT, problem)
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both specs have the same values.
+        """Return whether both run specs have the same values.
 
-        In settings under a key of OPEN, such as `model.NAME`, the values 1, 1.0 and true differ.
+        Settings under a key of OPEN, such as `model.NAME`, have no known type. For them, 1, 1.0 and
+        true are different values.
         """
         return (
             super().__eq__(other)
@@ -352,9 +364,11 @@ class RunSpec(Document):
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
     def complete(self) -> dict[str, Any]:
-        """Return the spec as plain data for other programs, with the optimizer's defaults filled
-        in: momentum, beta2 and epsilon, without those that the optimizer does not read.
-        `without_defaults` is the inverse."""
+        """Return the run spec as plain data for other programs.
+
+        Momentum, beta2 and epsilon have the optimizer's default if they are not set, and are left
+        out if the optimizer does not use them. `without_defaults` is the inverse.
+        """
         defaults = DEFAULTS.get(self.optimizer, {})
         document = self.document()
         document |= {
@@ -367,8 +381,8 @@ class RunSpec(Document):
         }
 
     def without_defaults(self) -> "RunSpec":
-        """Return a copy in which momentum, beta2 and epsilon are None if they have the optimizer's
-        defaults."""
+        """Return a copy in which momentum, beta2 and epsilon are None where they equal the default
+        of the optimizer."""
         defaults = DEFAULTS.get(self.optimizer, {})
         default_keys = [
             key
@@ -379,9 +393,9 @@ class RunSpec(Document):
 
 
 def _problems(spec: RunSpec) -> Iterator[str]:
-    """Yield a sentence on each conflict between keys.
+    """Yield a sentence about each conflict between keys.
 
-    For a search space, all combinations of values of the keys that are read here are checked.
+    A search space is checked with all combinations of values of the keys that are read here.
     """
     if spec.warmup_samples and spec.warmup_epochs:
         yield "warmup_samples and warmup_epochs both set the warm-up; keep one of them"
@@ -471,38 +485,41 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Run-spec keys that set the resources of a worker."""
 OPEN = ("model", "data", "optimizer_options")
-"""Keys whose values are mappings with names of the user's choice. Each name makes another, dotted
-key: `model.hidden_units`."""
+"""Keys whose values are mappings with arbitrary names. Each name is a setting with a dotted key,
+such as `model.hidden_units`."""
 
 
 def is_open(key: str, *parents: str) -> bool:
-    """Whether a key is a setting under one of `parents` (by default OPEN), as `model.NAME` is."""
+    """Return whether a key is a setting such as `model.NAME`, under one of the keys `parents` (by
+    default OPEN)."""
     parent, dot, _ = key.partition(".")
     return bool(dot) and parent in (parents or OPEN)
 
 
 def is_key(key: str) -> bool:
-    """Whether a run spec may have this key; `model.NAME` is such a key for any name."""
+    """Return whether a run spec may have a key; settings such as `model.NAME` may have any name."""
     return key in RunSpec.model_fields or is_open(key)
 
 
 def value_of(spec: RunSpec, key: str) -> Any:
-    """Return the value of a key; None for a setting like `model.NAME` that the spec lacks."""
+    """Return the value of a key of a run spec; None for a setting such as `model.NAME` that the
+    spec does not have."""
     parent, _, name = key.partition(".")
     return getattr(spec, parent).get(name) if is_open(key) else getattr(spec, key)
 
 
 def has_value(spec: RunSpec, key: str) -> bool:
-    """Return whether a spec has a value (null included) for a key.
+    """Return whether a run spec has a value for a key, even if the value is null.
 
-    Only settings like `model.NAME` can be missing.
+    Only settings such as `model.NAME` can be missing.
     """
     parent, _, name = key.partition(".")
     return not is_open(key) or name in getattr(spec, parent)
 
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
+    """Return a run spec's content with dotted keys for settings such as `model.NAME`; the inverse
+    of `nested`."""
     result: dict[str, Any] = {}
     for key, value in content.items():  # keep the order: later keys may depend on earlier ones
         if isinstance(value, dict) and key in OPEN:
@@ -513,7 +530,8 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping in which settings under OPEN are in nested mappings, as in a run spec."""
+    """Return a run spec's content with nested mappings in place of dotted keys such as
+    `model.NAME`; the inverse of `flat`."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         parent, _, name = key.partition(".")
@@ -525,18 +543,22 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_case(content: object) -> bool:
-    """Return whether an item of a list in a space is a case with a condition (`when`)."""
+    """Return whether an item in the list of a searched key is a case, which has a condition
+    (`when`), rather than a value."""
     return isinstance(content, Mapping) and "when" in content
 
 
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
-"""Keys that are part of every label."""
+"""Keys that the label of every configuration shows."""
 
 
 def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the searched keys, in order, that a label needs in addition to BASE_KEYS.
+    """Return the searched keys that labels show in addition to BASE_KEYS, in the order of `space`.
 
-    `space` is the `space` of a study's file, not parsed. Keys with a single value are left out.
+    Keys with a single value are left out.
+
+    Args:
+        space: Content of `space` in a search-space file, before it is parsed.
     """
     return tuple(
         str(key)
@@ -550,8 +572,8 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
     """Return the label of a configuration: `torch 1x64 adam 0.003 weight_decay 0.01`.
 
-    The label has the framework, workers x batch size per worker (x passes per step if more than
-    one), the optimizer, the learning rate, and names and values of `keys` (see `label_keys`).
+    The label shows the framework, workers x batch size per worker (x `accumulate` if above 1), the
+    optimizer, the learning rate, and the names and values of `keys` (see `label_keys`).
     """
     passes = f"x{spec.accumulate}" if spec.accumulate > 1 else ""
     base = (
@@ -563,7 +585,8 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 
 
 def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
-    """Return names and values of those `keys` that a spec has, such as `n 3 act relu`."""
+    """Return the names and values of keys as text, such as `n 3 act relu`; keys that the run spec
+    does not have are left out."""
     words = []
     for key in keys:
         if not has_value(spec, key):
@@ -577,13 +600,14 @@ def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
 
 
 RATE = "rate"
-"""Text before the learning rate in a label if the optimizer is unknown."""
+"""Text that replaces the name of an unknown optimizer in a label."""
 
 
 def named_optimizer(spec: RunSpec) -> str:
-    """Return the optimizer for a label.
+    """Return the name of the optimizer for a label.
 
-    A user's own loop may ignore the default optimizer, so RATE replaces the default in its label.
+    The label of a user's own training loop has RATE in place of the default optimizer, because the
+    loop may use another optimizer.
     """
     is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
     return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer

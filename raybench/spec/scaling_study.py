@@ -25,14 +25,15 @@ from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
 OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
-"""Run-spec keys that the grid sets, and the study keys that list their values."""
+"""Run-spec keys that the grid sets, and the keys of the scaling study that list their values."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
+"""Run-spec keys that cannot be axes of the grid."""
 ALWAYS = {"record_steps": True}
 """Run-spec keys whose value is the same in all runs of all scaling studies."""
 
 
-def _several(value: Any) -> Any:
-    """Accept `scaling: weak` for `scaling: [weak]`."""
+def _as_list(value: Any) -> Any:
+    """Return a single value as a list, to accept `scaling: weak` for `scaling: [weak]`."""
     return value if value is None or isinstance(value, list) else [value]
 
 
@@ -52,17 +53,18 @@ class ScalingStudy(Document):
     """Name of the results folder: letters, digits, _ and -."""
     base: RunSpec
     """Run-spec keys that all cells share; the grid sets worker count and batch size."""
-    scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
+    scaling: Annotated[list[Scaling], BeforeValidator(_as_list), Field(min_length=1)] = [
         "weak",
         "strong",
     ]
     """`weak` keeps the batch size per worker constant as workers are added, `strong` the global
     batch size."""
     num_workers: Annotated[
-        Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
+        Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_as_list)
     ] = None
-    """Worker counts; by default 1, 2, 4, ... up to as many as the machines have room for."""
-    batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
+    """Worker counts; by default 1, 2, 4, ... up to the largest number of workers that fits on the
+    cluster."""
+    batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_as_list), Field(min_length=1)] = [64]
     """Batch sizes: per worker in weak scaling, global in strong scaling."""
     axes: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     """Further run-spec keys (dotted), each with a list of values; all combinations are run."""
@@ -70,7 +72,7 @@ class ScalingStudy(Document):
     """Explicit cells (run specs) instead of a grid; `base` then also sets worker count and batch
     size."""
     more: list[WrittenCell] = []
-    """Further cells that `--until` has added."""
+    """Further cells (run specs) that the option `--until` has added."""
     repeats: PositiveInt = 3
     """Runs per cell (run spec), with the seeds `base.seed`, `base.seed` + 1, ..."""
     seed: Seed = 0
@@ -83,7 +85,7 @@ class ScalingStudy(Document):
 
     @field_validator("axes")
     @classmethod
-    def _some_values(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    def _check_axes(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for key in axes:
             if key in NO_AXES:
                 study_key = OWN_KEYS.get(key)
@@ -104,20 +106,21 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with these worker counts, unless it sets its own or lists run specs."""
+        """Return the study with the given worker counts, or unchanged if it already sets worker
+        counts or lists its cells."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
     @property
     def counts(self) -> list[int]:
-        """Worker counts of all run specs, ascending; [1] if they are not set yet."""
+        """Worker counts of all cells (run specs), ascending; [1] if they are not set yet."""
         if self.cells is None:
             return sorted(self.num_workers or [1])
         return sorted({self._count(cell) for cell in self.cells})
 
     def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study reduced to run specs with these worker counts."""
+        """Return the study reduced to cells (run specs) with the given worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
         cells = [cell for cell in self.cells if self._count(cell) in num_workers]
@@ -135,14 +138,14 @@ class StudyCell:
     """
 
     name: str
-    """`0000`, `0001`, ... in the order of the grid; records of the cell's runs have it as
-    `source`."""
+    """Number of the cell as text, `0000`, `0001`, ... in the order of the grid; the records of the
+    cell's runs name it in `source`."""
     spec: RunSpec
     scalings: tuple[Scaling, ...]
     """Speed-up curves (weak, strong) to which the cell belongs."""
 
     def repeat(self, number: int) -> tuple[str, RunSpec]:
-        """Return the name and the run spec of repeat `number` (from 0)."""
+        """Return the name and the run spec of one repeat; repeats are numbered from 0."""
         seed = (self.spec.seed + number) % 2**32
         return f"{self.name}-r{number}", self.spec.model_copy(update={"seed": seed})
 
@@ -199,16 +202,16 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 
 
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
-    """Return a run spec with the global batch size `batch`; raise UserError if no batch size per
-    worker gives this size."""
+    """Return a run spec with the global batch size `batch`; raise UserError if the workers cannot
+    share it equally."""
     per_worker, remainder = divmod(batch, spec.num_workers * spec.accumulate)
     if remainder or not per_worker:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
         multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
         raise UserError(
-            f"{source}: 'batch_sizes': in strong scaling {batch} is the global batch, which does "
-            f"not divide by {spec.num_workers} workers{times}; write multiples of {multiple}, or "
-            "scaling: weak.",
+            f"{source}: 'batch_sizes': in strong scaling {batch} is the global batch size, "
+            f"which is not divisible by {spec.num_workers} workers{times}; write multiples of "
+            f"{multiple}, or scaling: weak.",
             ErrorCode.INVALID_VALUE,
         )
     return spec.model_copy(update={"batch_size_per_worker": per_worker})
@@ -225,12 +228,13 @@ train for the same number of epochs."""
 def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a scaling study with the settings of `--set` applied.
 
-    Study keys are set directly, run-spec keys in `base`: `epochs: 5` sets `base.epochs`. Axes and
-    explicit cells (run specs) do not override a setting: `framework: torch` also removes an axis of
-    frameworks and the framework of explicit cells.
+    Keys of a scaling study are set directly, run-spec keys are set in `base`: `epochs: 5` sets
+    `base.epochs`. A key that is set is removed from the axes and from explicit cells (run specs),
+    which would override it: `framework: torch` removes the axis `framework`.
 
     Raises:
-        UserError: A key is unknown or cannot be set, or axes or cells set a parent of the key.
+        UserError: A key is unknown or cannot be set, or axes or cells set the section that contains
+            the key.
     """
     known_keys = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
@@ -243,8 +247,8 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
                 f"--set {key}: unknown key; {did_you_mean(section, known_keys)}",
                 ErrorCode.UNKNOWN_KEY,
             )
-        is_of_base = section not in ScalingStudy.model_fields
-        if is_of_base and (key not in OWN_KEYS or content.get("cells")):
+        is_run_key = section not in ScalingStudy.model_fields
+        if is_run_key and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
         if key.partition(".")[0] == "base":
             base_settings = value if key == "base" and isinstance(value, dict) else {}
@@ -255,15 +259,16 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return the content without a run-spec key and its subkeys in axes and cells.
+    """Return the content with a run-spec key and its subkeys removed from axes and cells.
 
     Raises:
-        UserError: The grid, its cells or every scaling study set the key.
+        UserError: The grid or the cells set the key in a way that cannot be removed, or the key has
+            a fixed value in all scaling studies (ALWAYS).
     """
     axes, cells = content.get("axes"), content.get("cells")
     if ALWAYS.get(key, value) != value:
         raise UserError(
-            f"--set {key}: is set for all runs of a scaling study; leave it out.",
+            f"--set {key}: every scaling study sets this key itself; leave it out.",
             ErrorCode.CONFLICT,
         )
     if key in OWN_KEYS and not cells:
@@ -285,7 +290,8 @@ def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str,
 
 
 def _without_key(changes: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the changes of a cell, or axes, without `key` and its subkeys."""
+    """Return the changes of a cell, or the axes, without `key` and its subkeys; raise UserError if
+    they set a section that contains `key`."""
     for name in changes:
         if key.startswith(f"{name}.") or key == name in NO_AXES:
             raise UserError(

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from raybench.spec.run import RunSpec
 
 RAMP_START = 1e-5
+"""Initial learning rate of `ramp_decay`."""
 RAMP_EPOCHS = 5
+"""Number of epochs in which the rate of `ramp_decay` rises."""
 RAMP_DECAY = 0.8
+"""Factor by which the rate of `ramp_decay` decays per epoch after the rise."""
 
 CYCLE_RISE = 0.3
 """Fraction of `one_cycle` in which the rate rises (Smith, Topin 2017, arXiv 1708.07120; as in
@@ -17,7 +20,8 @@ CYCLE_START = 1 / 25
 
 
 def scaled_rate(spec: RunSpec) -> float:
-    """Return the peak learning rate, scaled as `learning_rate_scaling` says."""
+    """Return the peak learning rate of a run: `learning_rate` times the factor of
+    `learning_rate_scaling`."""
     return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
 
 
@@ -31,10 +35,14 @@ def scaling_factor(num_workers: int, rule: str) -> float:
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the rate of `ramp_decay` at an epoch: a linear ramp, then a decay by 0.8 per epoch.
+    """Return the learning rate of `ramp_decay`: a linear ramp, then a decay by 0.8 per epoch.
 
-    The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers:
-    `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
+    The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers, which
+    is `learning_rate: 5.0e-5` with `learning_rate_scaling: linear`.
+
+    Args:
+        epoch: Epochs trained so far; the rate changes only after a full epoch.
+        peak: Learning rate at the end of the ramp.
     """
     full_epochs = math.floor(epoch)
     if full_epochs < RAMP_EPOCHS:
@@ -43,17 +51,26 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
 
 
 def one_cycle(progress: float, *, final: float) -> float:
-    """Return the rate of `one_cycle` as a fraction of the peak: a half cosine up from CYCLE_START
-    to 1, then another down to `final`."""
+    """Return the learning rate of `one_cycle` as a fraction of the peak rate.
+
+    The rate rises from CYCLE_START to 1 and then falls to `final`, each on half a cosine.
+
+    Args:
+        progress: Trained fraction of the samples of the schedule, from 0 to 1.
+        final: Final rate as a fraction of the peak rate.
+    """
     if progress < CYCLE_RISE:
         return _cosine(progress / CYCLE_RISE, begin=CYCLE_START, end=1.0)
     return _cosine((progress - CYCLE_RISE) / (1 - CYCLE_RISE), begin=1.0, end=final)
 
 
 def shape(spec: RunSpec, progress: float) -> float:
-    """Return the rate of a schedule (except `step` and `ramp_decay`) as a fraction of the peak.
+    """Return the learning rate of a run as a fraction of the peak rate, for all schedules except
+    `step` and `ramp_decay`.
 
-    `progress` is the trained fraction of the samples after the warm-up, from 0 to 1.
+    Args:
+        spec: Run spec.
+        progress: Trained fraction of the samples after the warm-up, from 0 to 1.
     """
     final = spec.final_rate
     match spec.schedule:

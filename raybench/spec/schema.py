@@ -33,7 +33,8 @@ _DIMENSION = [{"$ref": "#/$defs/Dimension"}, {"$ref": "#/$defs/Cases"}]
 
 
 def study_schema() -> dict[str, Any]:
-    """Return the JSON schema, with the keys of a run spec under `space` and `fixed`."""
+    """Return the JSON schema of a search-space file, which allows the keys of a run spec under
+    `space` and `fixed`."""
     schema = StudySpec.model_json_schema()
     schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
     run = RunSpec.model_json_schema()

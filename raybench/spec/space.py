@@ -1,4 +1,4 @@
-"""The search space: parses and checks `space` of a search-space file, and enumerates its values.
+"""Search space: parses and checks the key `space` of a search-space file, and lists its values.
 
 Each searched key has a dimension: a list of values, a range, or cases that depend on other keys.
 """
@@ -31,24 +31,25 @@ SEARCHABLE = tuple(key for key in RunSpec.model_fields if key not in NOT_SEARCHE
 
 @dataclass(frozen=True)
 class Choices:
-    """Unordered list of values."""
+    """Dimension with an unordered list of values."""
 
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two bounds, both included; `log` samples the logarithm uniformly."""
+    """Dimension of numbers between two bounds, both included."""
 
     low: float
     high: float
     log: bool
+    """Whether the logarithm of the number is sampled uniformly, instead of the number."""
     is_integer: bool
 
 
 @dataclass(frozen=True)
 class Powers:
-    """Powers of two between two bounds, both included."""
+    """Dimension of powers of two between two bounds, both included."""
 
     low: int
     high: int
@@ -60,6 +61,7 @@ class Powers:
 
 
 Simple = Choices | Range | Powers
+"""Dimension that does not depend on other keys."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Case:
     dimension: Simple
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether the case applies to `values`; missing keys have the defaults of a run spec."""
+        """Return whether the case applies, given the values of other keys; missing keys have the
+        defaults of a run spec."""
         return all(
             is_one_of(key, values.get(key, _DEFAULTS.get(key)), allowed)
             for key, allowed in self.when
@@ -122,9 +125,13 @@ def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
 
 
 def lies_in(key: str, dimension: "Dimension", value: Any, values: dict[str, Any]) -> bool:
-    """Return whether a value lies in the dimension of its key.
+    """Return whether a value lies within the dimension of its key.
 
-    `values` has the values of all keys (see `known_values`), which decide between cases.
+    Args:
+        key: The key.
+        dimension: Dimension of the key.
+        value: Value of the key.
+        values: Values of all keys (see `known_values`), which decide which case applies.
     """
     if isinstance(dimension, Cases):
         cases = [case for case in dimension.cases if case.holds(values)]
@@ -136,13 +143,16 @@ def lies_in(key: str, dimension: "Dimension", value: Any, values: dict[str, Any]
 
 
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a value for every run-spec key: that in `values`, else in `fixed`, else the
-    default."""
+    """Return a value for every searchable key: from `values`, from `fixed`, or the default of a run
+    spec, in this order of precedence."""
     return _DEFAULTS | flat(fixed) | values
 
 
 def possible_values(dimension: Dimension) -> list[Any]:
-    """Return all values of a dimension: of a range only the bounds, of cases those of all cases."""
+    """Return all values of a dimension.
+
+    A range is represented by its two bounds. For cases, the values of all cases are returned.
+    """
     if isinstance(dimension, Choices):
         return list(dimension.values)
     if isinstance(dimension, Powers):
@@ -154,16 +164,23 @@ def possible_values(dimension: Dimension) -> list[Any]:
 
 
 def values_of(key: str, space: Space, fixed: dict[str, Any]) -> list[Any]:
-    """Return all values of a run-spec key in a study, or the bounds of its range."""
+    """Return all values that a run-spec key has in a study, or the bounds of its range.
+
+    Args:
+        key: The key, which may be searched, fixed or neither.
+        space: Search space of the study.
+        fixed: Fixed keys of the study.
+    """
     return possible_values(space[key]) if key in space else [known_values(fixed, {})[key]]
 
 
 def combinations(
     space: Space, fixed: dict[str, Any], keys: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of values of `keys` and of the keys on which their cases depend.
+    """Yield all combinations of the values of `keys` and of the keys on which their cases depend.
 
-    A range contributes only its bounds; a key that is not searched, its fixed or default value.
+    A range contributes only its bounds. A key that is not searched contributes only its fixed or
+    default value.
     """
     used_keys = set(keys)
     for key in reversed(space):  # a dimension only depends on keys above it
@@ -206,22 +223,32 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
 
 def resolve(dimension: Dimension, values: dict[str, Any]) -> Simple:
-    """Return a dimension without cases: itself, or that of the case that applies.
+    """Return the dimension of a key for given values of the other keys, without cases.
 
-    `values` has the values of all keys (see `known_values`).
+    Args:
+        dimension: A dimension; one without cases is returned unchanged.
+        values: Values of all keys (see `known_values`), which decide which case applies.
     """
     return dimension.choose(values).dimension if isinstance(dimension, Cases) else dimension
 
 
 NEAR = 0.05
-"""A value within this fraction of a range's length from an end counts as at that end."""
+"""Distance from an end of a range within which a value counts as at that end, as a fraction of the
+length of the range (of the logarithms if the range is logarithmic)."""
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return "upper" or "lower" if the value of `key` is near that end of its range (within NEAR).
+    """Return the end of the range that the value of a key is near (within NEAR).
 
-    None otherwise, and for lists. A lower bound of 0 (1 for integers and powers of two) does not
-    count as an end.
+    Args:
+        dimension: Dimension of the key.
+        key: The key.
+        spec: Run spec with the values of all keys.
+
+    Returns:
+        "upper" or "lower"; None if the value is near neither end, or if the dimension is a list. A
+        lower bound of 0 (1 for integers and powers of two) does not count as an end, because the
+        range cannot be extended there.
     """
     values = {name: getattr(spec, name) for name in SEARCHABLE}
     values |= flat({name: getattr(spec, name) for name in OPEN})
@@ -232,11 +259,11 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     low, high, position = (
         math.log(bound) if is_log else bound for bound in (simple.low, simple.high, value)
     )
-    place = (position - low) / (high - low)
-    if place >= 1 - NEAR:
+    fraction = (position - low) / (high - low)
+    if fraction >= 1 - NEAR:
         return "upper"
     smallest = 1 if isinstance(simple, Powers) or simple.is_integer else 0
-    return "lower" if place <= NEAR and simple.low > smallest else None
+    return "lower" if fraction <= NEAR and simple.low > smallest else None
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
@@ -247,16 +274,17 @@ def every_value(dimension: Simple) -> Sequence[Any]:
 
 
 def is_searchable(key: str) -> bool:
-    """Whether a key may be searched or used in a condition; true for settings like `model.NAME`."""
+    """Return whether a key may be searched or used in a condition (`when`); True for settings such
+    as `model.NAME`."""
     return key in SEARCHABLE or is_open(str(key))
 
 
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
-    """Parse `space` of a search-space file.
+    """Parse the key `space` of a search-space file.
 
     Args:
-        raw: Content of `space`. A dimension may depend on keys listed before it, on fixed keys and
-            on keys that have their default.
+        raw: Content of `space`. A dimension may depend on keys listed before it, on fixed keys, and
+            on keys that are neither searched nor fixed, which have their default.
         fixed: Run-spec keys with a single value.
         source: Name of the file, for error messages.
 
@@ -276,25 +304,26 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
         dimension = _parse_dimension(content, key, where, f"{source}: space")
         if is_open(key, "data") and _has_range(dimension):
             raise UserError(
-                f"{where}: each value is a dataset of its own; list the values.",
+                f"{where}: each value makes a separate dataset, so a range is not allowed; list "
+                "the values.",
                 ErrorCode.INVALID_VALUE,
             )
         if isinstance(dimension, Cases):
             _check_conditions(dimension, space, fixed, where, raw)
         space[key] = dimension
-    _check_together(space, fixed, [], source)
+    _check_combinations(space, fixed, [], source)
     return space
 
 
 class RangeForm(Document):
-    """Range as written in a file; includes both bounds."""
+    """Range as written in a search-space file; both bounds are included."""
 
     low: float
     high: float
     log: bool = False
-    """Sample the logarithm uniformly."""
+    """Whether to sample the logarithm of the number uniformly."""
     log2: bool = False
-    """Powers of two only."""
+    """Whether to allow only powers of two."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> "RangeForm":
@@ -333,15 +362,19 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 
 
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
-    """Parse a list of values or a range, and check its values.
+    """Parse a list of values or a range, and check the values.
 
-    Messages about the form begin with `where`, those about values with `source`.
+    Args:
+        content: Content of the dimension in the file.
+        key: Key to which the dimension belongs.
+        where: Start of error messages about the form of the dimension.
+        source: Start of error messages about values.
     """
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():
             raise UserError(
-                f"{where}: a range has low and high; a choice of settings that go together is a "
-                f"list of them, [{{...}}, {{...}}]; there are {', '.join(RangeForm.model_fields)}.",
+                f"{where}: a mapping must be a range with the keys low and high (optional: log, "
+                "log2); write a choice between mappings as a list, [{...}, {...}].",
                 ErrorCode.INVALID_VALUE,
             )
         form = validate(RangeForm, content, where)
@@ -359,7 +392,7 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
         raise UserError(
             f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
-    # Values that are lists themselves (`augment`) are kept in the form that a run spec has them.
+    # Lists as values (`augment`) are kept in the form in which a run spec stores them.
     return Choices(
         tuple(validated if any(isinstance(value, list) for value in validated) else values)
     )
@@ -391,7 +424,8 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
 
 
 def _are_whole(low: float, high: float, where: str) -> bool:
-    """Return whether both bounds are integers; raise UserError for an ambiguous 1 and 8.0."""
+    """Return whether both bounds are written as integers; raise UserError if only one of them is,
+    as in 1 and 8.0."""
     are_integers = [isinstance(bound, int) for bound in (low, high)]
     if (
         any(are_integers)
@@ -399,15 +433,15 @@ def _are_whole(low: float, high: float, where: str) -> bool:
         and all(float(bound).is_integer() for bound in (low, high))
     ):
         raise UserError(
-            f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
-            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
+            f"{where}: the bounds {low} and {high} are ambiguous; for whole numbers write "
+            f"{int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
             ErrorCode.INVALID_VALUE,
         )
     return all(are_integers)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return all types inside an annotation such as `Annotated[int, ...] | None`."""
+    """Return all types nested in an annotation such as `Annotated[int, ...] | None`."""
     inner = get_args(annotation)
     return tuple(member for item in inner for member in (item, *_members(item)))
 
@@ -426,25 +460,25 @@ def _check_conditions(
                 )
             if key in raw and key not in space:
                 raise UserError(
-                    f"{where}: depends on '{key}', which must stand above it in the space.",
+                    f"{where}: depends on '{key}', which must be listed above it in the space.",
                     ErrorCode.CONFLICT,
                 )
             if _has_range(space.get(key)):
                 raise UserError(
-                    f"{where}: depends on '{key}', which is a range and not a list.",
+                    f"{where}: depends on '{key}', which is a range; list its values instead.",
                     ErrorCode.CONFLICT,
                 )
             for value in allowed:
                 validate_key(RunSpec, key, value, f"{where} when")
     for values in combinations(space, fixed, dimension.keys()):
-        holding = [case for case in dimension.cases if case.holds(values)]
-        if len(holding) != 1:
+        applicable = [case for case in dimension.cases if case.holds(values)]
+        if len(applicable) != 1:
             values_text = ", ".join(
                 f"{name}: {short(values.get(name))}" for name in sorted(dimension.keys())
             )
-            number = "no case" if not holding else f"{len(holding)} cases"
+            number = "no case" if not applicable else f"{len(applicable)} cases"
             raise UserError(
-                f"{where}: {number} for {values_text}; give it exactly one.", ErrorCode.CONFLICT
+                f"{where}: {number} for {values_text}; write exactly one.", ErrorCode.CONFLICT
             )
 
 
@@ -454,36 +488,44 @@ def _has_range(dimension: Dimension | None) -> bool:
     return isinstance(dimension, Range)
 
 
-class _Watched(RunSpec):
-    """Run spec that records in `seen` which keys the checks of a run spec read."""
+class _KeyRecorder(RunSpec):
+    """Run spec that records which of its keys are read while it is validated."""
 
-    seen: ClassVar[list[str]] = []
+    keys_read: ClassVar[list[str]] = []
+    """Keys that the last validation has read, with repetitions."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in RunSpec.model_fields:
-            _Watched.seen.append(name)
+            _KeyRecorder.keys_read.append(name)
         return super().__getattribute__(name)
 
 
-def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
+def _check_combinations(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
     """Raise UserError for the first combination of values that is invalid in a run spec.
 
-    Only the keys that a run spec's checks read are combined, so that large spaces are cheap. `keys`
-    are the keys found so far; the function calls itself when it finds more.
+    Only the keys that the validation of a run spec reads are combined, so that checking a large
+    space is fast. If a validation reads a searched key that is not in `keys`, the function starts
+    again with this key added.
+
+    Args:
+        space: Search space.
+        fixed: Fixed keys of the study.
+        keys: Searched keys to combine.
+        source: Name of the file, for error messages.
     """
     for values in combinations(space, fixed, keys):
         run_values, problem = known_values(fixed, values), ""
-        _Watched.seen.clear()
+        _KeyRecorder.keys_read.clear()
         try:
-            _Watched.model_validate(nested(run_values))
+            _KeyRecorder.model_validate(nested(run_values))
         except ValidationError as error:
             problem = problem_of(error.errors()[0])
-        keys_read = list(dict.fromkeys(_Watched.seen))
+        keys_read = list(dict.fromkeys(_KeyRecorder.keys_read))
         further_keys = [
             key for key in space if key not in keys and key.partition(".")[0] in keys_read
         ]
         if further_keys:
-            return _check_together(space, fixed, [*keys, *further_keys], source)
+            return _check_combinations(space, fixed, [*keys, *further_keys], source)
         if problem and not keys:
             raise UserError(f"{source}: fixed: {problem}.", ErrorCode.CONFLICT)
         if problem:

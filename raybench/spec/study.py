@@ -1,5 +1,5 @@
-"""The search-space file: the task, the searched and the fixed keys, the search and the
-confirmation of a study.
+"""Search-space file: the workload, dataset and objective of a study, its searched and fixed keys,
+and the settings of search and confirmation.
 """
 
 from collections.abc import Mapping
@@ -36,11 +36,12 @@ class ConfirmSpec(Document):
     """Confirmation: the best candidates train again with new seeds, then each winner runs alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
-    """Number of confirmation runs in which the best candidates of the search train again, with new
-    seeds, to find the fastest; as many find the cheapest (most runs serve both purposes). A time
-    budget may allow fewer; 0 skips confirmation."""
+    """Maximum number of runs with new seeds in which the best configurations of the search are
+    compared, to find the fastest. The same number finds the cheapest, but most runs serve both
+    purposes. A time budget may allow fewer runs; 0 skips confirmation."""
     fresh: PositiveInt = 3
-    """Number of runs of each winner, alone on the machine, that the reported time comes from."""
+    """Number of runs of each winner, alone on the machine, from which the reported time is
+    computed."""
 
 
 AUTO = "auto"
@@ -49,7 +50,8 @@ STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
 }
-"""Objective keys that may be `auto`, with placeholder values until reference runs set them."""
+"""Objective keys that may be `auto`, and the placeholder values that they have until reference runs
+set them."""
 COMMON = ("workload", "dataset", "objective")
 """Run-spec keys at the top level of a study, which are the same for all of its runs."""
 EVAL_INTERVAL = "eval_every_samples"
@@ -63,10 +65,11 @@ class SearchSpec(Document):
     """Number of trials; by default 200, or all combinations of a `grid`. A grid with more
     combinations runs only the first ones."""
     first: list[dict[str, Any]] = []
-    """Your own configurations, such as `[{learning_rate: 0.02, model: {n: 2}}]`. They run before
-    all others, may lie outside the searched ranges, and are not stopped early. Searched keys that
-    they leave out have typical values (the default learning rate, the first value of a list).
-    Reference runs train the first configuration, and the answer compares the winner with it."""
+    """Your own configurations, such as `[{learning_rate: 0.02, model: {n: 2}}]`, which are trained
+    before all others. They may lie outside the searched ranges and are not stopped early. Searched
+    keys that they leave out have typical values (the default learning rate, the first value of a
+    list). Reference runs train the first configuration, and the report compares the winner with
+    it."""
     seed: Seed = 0
     """Seed of the sampler and of the training of every trial."""
     time_budget_s: PositiveFloat | None = None
@@ -95,9 +98,9 @@ class SearchSpec(Document):
     size) and to predict the effect of keys that affect only speed (workers, GPU model, compilation,
     and the framework if both have the same network); false samples all keys."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Cutoff of a trial: the trial is stopped if its next evaluation would come later than this
-    multiple of the expected time of the best configuration (with `grid`, of the best measured
-    time). null disables the cutoff."""
+    """Cutoff factor: a trial is stopped if its next evaluation would come later than this factor
+    times the expected time to target of the best configuration (with `grid`, times the best
+    measured time). null disables the cutoff."""
 
 
 class StudySpec(Document):
@@ -115,10 +118,10 @@ class StudySpec(Document):
     confirm: ConfirmSpec = ConfirmSpec()
     """Confirmation of the winners by runs with new seeds."""
     auto: list[AutoKey] = []
-    """Keys that reference runs set before the search: the objective keys given as `auto`, and the
-    evaluation interval unless it is given. Not for files."""
+    """Keys that reference runs set before the search: objective keys with the value `auto`, and
+    `eval_every_samples` unless the file sets it. Not allowed in files."""
     is_set: bool = False
-    """Whether reference runs have set the keys in `auto`. Not for files."""
+    """Whether reference runs have set the keys in `auto`. Not allowed in files."""
     price: PositiveFloat | None = None
     """Price of a worker-hour. If given, winners are also reported in money, and the cheapest one
     has the lowest bill."""
@@ -139,8 +142,12 @@ class StudySpec(Document):
         return "target" in self.auto and not self.is_set
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
-        """Return the run spec of a configuration: searched `values`, fixed keys and the seed (by
-        default that of the search)."""
+        """Return the run spec of a configuration.
+
+        Args:
+            values: Values of the searched keys.
+            seed: Seed of the run; by default the seed of the search.
+        """
         content = nested(self.fixed | values) | self.model_dump(include=set(COMMON))
         content["seed"] = self.search.seed if seed is None else seed
         return validate(RunSpec, content, "configuration")
@@ -159,10 +166,12 @@ def target_of(study: Mapping[str, Any]) -> float | None:
 def load_content(
     space: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of a search-space file with `settings` applied; it is not validated yet.
+    """Return the content of a search-space file with `settings` applied, before validation.
 
-    `space` is a file (a search space, or the `study.yaml` of a results folder), the content of
-    such a file, or a study.
+    Args:
+        space: Path of a search-space file or of the `study.yaml` of a results folder, the content
+            of such a file, or a validated study.
+        settings: Values by dotted key, such as those of the option `--set`.
     """
     content, source = content_of(space, "space")
     study = content if isinstance(space, StudySpec) else content.get("study")
@@ -172,8 +181,13 @@ def load_content(
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's plain data as in its search-space file: keys that reference runs (before the
-    search) set are `auto` or left out."""
+    """Return the search-space file of a study, as plain data.
+
+    Keys that reference runs have set are `auto` again, or are left out.
+
+    Args:
+        study: Validated study as plain data.
+    """
     auto, objective = study["auto"], study["objective"]
     content = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
     return content | {
@@ -213,7 +227,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     elsewhere["seed"] = "is the search's seed; write search.seed"
     if study.fixed.get("exchange_gradients") is False:
         elsewhere["exchange_gradients"] = (
-            "false is for measuring a single run, such runs are never ranked; leave it out"
+            "false is only for measurements of a single run, since such runs are not ranked; leave "
+            "it out"
         )
     for key in study.fixed:
         if key in elsewhere:
@@ -227,8 +242,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for optimizer in values_of("optimizer", space, study.fixed):
         if is_library_class(optimizer) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
-                f"{source}: 'space': {optimizer} has no default learning rate here; name its range "
-                "under space.learning_rate, or one rate under fixed.",
+                f"{source}: 'space': {optimizer} has no default learning rate; set a range in "
+                "space.learning_rate, or a single rate in fixed.learning_rate.",
                 ErrorCode.MISSING,
             )
     return study, space
@@ -252,7 +267,8 @@ def _check_first(configuration: dict[str, Any], where: str) -> None:
 
 
 def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's content with the keys that the user's own training loop implies."""
+    """Return a study's content with the keys set whose values follow from the user's own training
+    loop: `dataset`, and if possible `framework`."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(section) or {}) for section in ("space", "fixed"))
     framework = framework_of(str(workload))
@@ -263,14 +279,14 @@ def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return a study's content with placeholders for the values `auto`; its key `auto` lists the
-    keys that reference runs set."""
+    """Return a study's content with placeholders in place of the value `auto`, and with the keys
+    that reference runs will set listed under the key `auto`."""
     objective = content.get("objective")
     auto: list[str] = []
     if isinstance(objective, dict):
         auto = [key for key in STANDS_FOR if objective.get(key) == AUTO]
         if auto and objective.get("kind") == BUDGET:
-            advice = "leave it out" if auto[0] == "target" else "name the seconds"
+            advice = "leave it out" if auto[0] == "target" else "set a number of seconds"
             raise UserError(
                 f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.",
                 ErrorCode.CONFLICT,
@@ -283,10 +299,18 @@ def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's content with `settings` applied: study keys are set, run-spec keys fixed.
+    """Return a study's content with `settings` applied.
 
-    `optimizer: lamb` moves `optimizer` from the space to the fixed keys; `space.optimizer:
-    [lamb, lars]` moves it from the fixed keys to the space.
+    Keys of a study are set directly; run-spec keys become fixed keys. For example, `optimizer:
+    lamb` moves `optimizer` from the space to the fixed keys, and `space.optimizer: [lamb, lars]`
+    moves it from the fixed keys to the space.
+
+    Args:
+        content: Content of a search-space file.
+        settings: Values by dotted key.
+
+    Raises:
+        UserError: A key is unknown.
     """
     for name, value in sections_first(settings):
         key = name

@@ -1,4 +1,4 @@
-"""Makes text from users, libraries and files printable, hides secrets, and quotes commands."""
+"""Text from users, libraries and files: makes it printable, hides secrets, and quotes commands."""
 
 import re
 import shlex
@@ -12,8 +12,8 @@ SCRIPT = "raybench"
 """Name of the installed program; its commands also run as `python -m raybench.tune`."""
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor
+    # The next line matches window titles and links.
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
-    # The line above: titles, links.
     r"|\x1b[ -/]*[0-~]"  # the rest: reset, character sets
 )
 LINE_ENDS = re.compile(r"(?<![ \t])[ \t]*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+[ \t]*")
@@ -53,10 +53,10 @@ def command_line(name: str, *arguments: object, given: str | None = None) -> str
     """Return a raybench command line, quoted for a shell.
 
     Args:
-        name: Name of the command.
+        name: Name of the command, such as `tune`.
         arguments: Arguments of the command.
-        given: Command line to imitate, in the form `raybench tune` or `python -m raybench.tune`; by
-            default that of this process.
+        given: Command line whose form is used, `raybench tune` or `python -m raybench.tune`; by
+            default the command line of this process.
     """
     words = split_command(given) if given is not None else [program()]
     first = words[:1] if words and _is_script(words[0]) else None
@@ -73,10 +73,11 @@ def split_command(given: str) -> list[str]:
 
 
 def program() -> str:
-    """Return the program of this process: its name if it is on the PATH, else its path."""
+    """Return the program that runs this process: `raybench` if the shell finds it under this name,
+    else its path."""
     path = sys.argv[0]
-    is_found = _is_script(path) and shutil.which(SCRIPT) == path
-    return SCRIPT if is_found else path
+    is_on_path = _is_script(path) and shutil.which(SCRIPT) == path
+    return SCRIPT if is_on_path else path
 
 
 def _is_script(word: str) -> bool:
@@ -132,13 +133,17 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     """Return the arguments of a command with secrets replaced by `***`.
 
     Secrets are the text after a key or flag with a secret name (`token`, `password`, `api_key`,
-    ...), user and password in a URL, known forms of tokens, and the values of those variables in
-    `environment` that have a secret name.
+    ...), the user name and password in a URL, tokens of a known format, and the values of variables
+    with a secret name.
+
+    Args:
+        arguments: Arguments of a command.
+        environment: Environment variables by name.
     """
     values = secret_values(environment)
     hidden, follows_flag = [], False
     for argument in arguments:
-        visible = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
+        visible = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _hide_values(argument, values))
         match = KEY.search(visible)
         # Hide the rest of the argument: a secret may hold any character.
         hidden.append(visible if match is None else visible[: match.end()] + HIDDEN)
@@ -150,20 +155,22 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 def redact_text(text: str, environment: Mapping[str, str]) -> str:
     """Return a message or a traceback with secrets replaced by `***`.
 
-    Secrets are those of `redact`, but only the word or quoted string after a key is hidden. The
-    rest of the message and its number of lines are kept.
+    The same secrets are replaced as in `redact`. After a key with a secret name, however, only the
+    next word or quoted string is hidden, so that the rest of the message can still be read. The
+    number of lines does not change.
     """
-    text = _without(text, secret_values(environment))
+    text = _hide_values(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
     text = KNOWN.sub(HIDDEN, text)
     return KEY_AND_VALUE.sub(rf"\1{HIDDEN}", text)
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the secret values in an environment, longest first because one may contain another.
+    """Return the secret values in an environment, longest first because a value may contain
+    another.
 
-    These are the values of variables with a secret name, the single lines of these values, the
-    passwords in all URLs, and the URL-encoded forms of all of these.
+    These are the values of variables with a secret name, each line of these values, the passwords
+    in URLs, and the URL-encoded forms of all these values.
     """
     values: set[str] = set()
     for name, value in environment.items():
@@ -175,7 +182,9 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
     return sorted(long, key=len, reverse=True)
 
 
-def _without(text: str, values: Sequence[str]) -> str:
+def _hide_values(text: str, values: Sequence[str]) -> str:
+    """Return text with the given values, and user names and passwords in URLs, replaced by
+    `***`."""
     for value in values:
         text = text.replace(value, HIDDEN)
     return USER.sub(f"{HIDDEN}@", text)

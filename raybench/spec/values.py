@@ -25,7 +25,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
     Args:
         value: Value from a call of the Python API.
         source: Name of the argument, for error messages.
-        path: Keys of the mappings that contain the value, each after a dot: `.model.block`.
+        path: Keys of the nested mappings that contain the value, each after a dot: `.model.block`.
 
     Raises:
         UserError: An object, such as another tool's distribution, cannot be converted.
@@ -53,7 +53,8 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
         return value
     kind, where = type(value), f"{source}: '{path[1:]}'" if path else source
     raise UserError(
-        f"{where}: holds an object of {kind.__module__.partition('.')[0]} ({kind.__qualname__}); "
+        f"{where}: contains an object of {kind.__module__.partition('.')[0]} "
+        f"({kind.__qualname__}); "
         "write plain values: a list, or a range such as {low: 0.001, high: 0.1, log: true}.",
         ErrorCode.INVALID_VALUE,
     )
@@ -65,7 +66,7 @@ def identity(value: Any) -> str:
 
 
 def short(value: object) -> str:
-    """Return a value as labels show it: in YAML syntax, numbers with three or four digits.
+    """Return a value as text for a label: in YAML syntax, with three or four significant digits.
 
     Examples: `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`. A
     pydantic model, such as an augmentation, shows the keys that differ from their defaults:
