@@ -233,8 +233,8 @@ class StudyPipeline:
         folder = self.store.folder
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
         if any(run.batch_statistics for run in references):
-            factors = study_factors(self.study, self.space, batch_statistics=True)
-            self._plan = replace(self._plan, factors=factors)
+            sampled = study_factors(self.study, self.space, batch_statistics=True)
+            self._plan = replace(self._plan, factors=sampled)
             self._update(num_trials=self._plan.num_trials)
         if self._plan.factors == SAMPLED_WHOLE:
             self._note(SAMPLED_WHOLE)

@@ -1,7 +1,8 @@
 """A run on one worker, for any backend: steps, evaluations, ledger (seconds by phase), stopping."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split, shard
 from raybench.data.whole_set import measure
 from raybench.spec.metric import Metric
-from raybench.spec.objective import BUDGET, StopRule
+from raybench.spec.objective import BUDGET, Objective, StopRule
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
@@ -90,29 +91,23 @@ def run(
         resume: State of a resumed run after its last evaluation; the caller must have called
             `BaseTrainer.restore`.
     """
-    earlier = resume.evaluations if resume else ()
     samples, index, train_seconds = 0, 0, 0.0
     if resume:
         samples, index, train_seconds = resume.samples, resume.index, resume.train_s
     steps = training_steps(spec, dataset, world, samples)
-    metric, baseline = trainer.metric, baseline_mean(trainer.metric, dataset, dataset.validation)
-    judged = {"metric": metric.name, "direction": metric.direction}
-    rule = StopRule(
-        spec.objective.model_copy(update=judged),
-        values=[evaluation.value for evaluation in earlier],
-        train_seconds=[evaluation.train_s for evaluation in earlier],
-    )
+    rule = _stop_rule(spec, trainer.metric, resume.evaluations if resume else ())
+    baseline = baseline_mean(trainer.metric, dataset, dataset.validation)
     recording = Recording(spec, trainer, world, dataset) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     parts = _parts(world.gather(_row(ledger, trainer)))  # a barrier
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
-    pilot = 0 if resume or recording else spec.global_batch_size
+    is_speed_unknown = not (resume or recording)
     has_ranks = world.num_workers > 1 and (spec.record_steps or not spec.exchange_gradients)
-    is_budget, saved_weights = spec.objective.kind == BUDGET, None
-    if is_budget and rule.best_value is not None:
-        saved_weights = trainer.save()
+    weights = BudgetWeights(trainer, spec.objective, ledger)
+    if rule.best_value is not None:
+        weights.keep()
     while True:
         goal = min((samples // eval_interval + 1) * eval_interval, samples_total)
         if train_seconds:
@@ -123,71 +118,46 @@ def run(
         # them from training, and from counting training time, until all have received it.
         _wait_for_all(world)
         ledger.enter("train")
-        chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
-        began = ledger.seconds("train")
-        loss, cut = trainer.train(chunk), goal
-        own_s = ledger.seconds("train") - began
-        while pilot and seen < cut:
-            spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
-            room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
-            if room <= seen:
-                break
-            smallest, largest = 2 * seen, PILOT_STEPS * spec.global_batch_size
-            pilot = 0 if seen >= largest else min(max(smallest, room // PILOT_DIVISOR), largest)
-            further, num_further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
-            began = ledger.seconds("train")
-            loss += trainer.train(further)
-            own_s += ledger.seconds("train") - began
-            chunk, seen = [*chunk, *further], seen + num_further
-        pilot = 0
+        if is_speed_unknown:
+            interval = _train_first(steps, goal, spec, trainer, world, ledger)
+        else:
+            interval = _train(steps, goal - samples, trainer, ledger)
+        is_speed_unknown = False
         _wait_for_all(world)
         ledger.enter("eval")
-        recorded = recording.end(chunk) if recording else {}
-        totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
-        samples += seen
-        row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
-        rows = world.gather(row)
-        sums = np.sum(rows, axis=0)
-        if metric.is_mean:
-            value = metric.finish(float(sums[1] / sums[3]), baseline)
-            error = value_error(metric, sums[1], sums[2], sums[3], baseline)
-        else:
-            value, error = _measured(metric, totals, dataset.validation, world)
+        recorded = recording.end(interval.steps) if recording else {}
+        samples += interval.samples
+        validation = _validate(interval, dataset, trainer, world, baseline)
         ledger.enter("report")
         ledgers = world.gather(_row(ledger, trainer))
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
         before, parts = parts, _parts(ledgers)
-        train_loss = float(sums[0]) / len(chunk)
-        interval = snapshot["train"] - train_seconds
+        interval_s = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
-        stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
-        within = _within_budget(samples, train_seconds, spec)
-        if is_budget and within < samples + spec.global_batch_size:
-            stop = stop or "max_train_seconds"
-        failed = not math.isfinite(train_loss)
-        if is_budget and train_seconds > spec.objective.max_train_seconds:
-            if saved_weights is not None:
-                trainer.load(saved_weights)
-        elif is_budget and not (stop or failed):
-            ledger.enter("checkpoint")
-            saved_weights = trainer.save()
-            ledger.enter("report")
+        is_finished = samples >= samples_total
+        stop = rule.update(value=validation.value, train_s=train_seconds, finished=is_finished)
+        if weights.is_kept:
+            within = _within_budget(samples, train_seconds, spec)
+            if within < samples + spec.global_batch_size:
+                stop = stop or "max_train_seconds"
+        failed = not math.isfinite(validation.train_loss)
+        weights.update(train_seconds, is_last=bool(stop or failed))
         yield Evaluation(
             index=index,
             epoch=samples / dataset.num_train_samples,
             samples=samples,
             train_s=train_seconds,
-            train_loss=train_loss,
-            value=value,
-            learning_rate=chunk[-1].learning_rate,
-            samples_per_s=seen / max(interval, 1e-9),
+            train_loss=validation.train_loss,
+            value=validation.value,
+            learning_rate=interval.steps[-1].learning_rate,
+            samples_per_s=interval.samples / max(interval_s, 1e-9),
             ledger=snapshot,
             best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure="nan" if failed else None,
-            value_error=error,
-            rank_s=None if spec.exchange_gradients else tuple(float(row[-1]) for row in rows),
+            value_error=validation.error,
+            rank_s=None if spec.exchange_gradients else validation.rank_s,
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
             skipped_steps=trainer.skipped_steps() if spec.precision == "fp16" else None,
@@ -196,6 +166,147 @@ def run(
         if stop or failed:
             return
         index += 1
+
+
+def _stop_rule(spec: RunSpec, metric: Metric, earlier: Sequence[Evaluation]) -> StopRule:
+    """Return the stop rule of a run that has had the evaluations `earlier`."""
+    judged = {"metric": metric.name, "direction": metric.direction}
+    return StopRule(
+        spec.objective.model_copy(update=judged),
+        values=[evaluation.value for evaluation in earlier],
+        train_seconds=[evaluation.train_s for evaluation in earlier],
+    )
+
+
+@dataclass
+class Interval:
+    """Training of one worker between two evaluations."""
+
+    steps: list[Step]
+    samples: int
+    """Samples of all workers."""
+    loss: float
+    """Weighted loss of this worker, summed over the steps."""
+    seconds: float
+    """Training seconds of this worker."""
+
+    def extend(self, further: "Interval") -> None:
+        """Append training that followed directly."""
+        self.steps = [*self.steps, *further.steps]
+        self.samples += further.samples
+        self.loss += further.loss
+        self.seconds += further.seconds
+
+
+def _train(
+    steps: Iterator[tuple[Step, int]], num_samples: int, trainer: BaseTrainer, ledger: Ledger
+) -> Interval:
+    """Train until all workers together have seen at least `num_samples` further samples."""
+    chunk, samples = take_until(steps, num_samples)
+    began = ledger.seconds("train")
+    loss = trainer.train(chunk)
+    return Interval(chunk, samples, loss, ledger.seconds("train") - began)
+
+
+def _train_first(
+    steps: Iterator[tuple[Step, int]],
+    goal: int,
+    spec: RunSpec,
+    trainer: BaseTrainer,
+    world: DistributedContext,
+    ledger: Ledger,
+) -> Interval:
+    """Train until `goal` samples from the start of a run whose speed is unknown.
+
+    The speed is checked after one step and then repeatedly (see PILOT_STEPS); training ends before
+    `goal` if an evaluation there would be too late. Collective: all ranks must call it.
+    """
+    pilot, cut = spec.global_batch_size, goal
+    interval = _train(steps, min(goal, pilot), trainer, ledger)
+    while pilot and interval.samples < cut:
+        seen = interval.samples
+        spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
+        room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
+        if room <= seen:
+            break
+        smallest, largest = 2 * seen, PILOT_STEPS * spec.global_batch_size
+        pilot = 0 if seen >= largest else min(max(smallest, room // PILOT_DIVISOR), largest)
+        end = min(cut, pilot) if pilot else cut
+        interval.extend(_train(steps, end - seen, trainer, ledger))
+    return interval
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Result of an evaluation on the validation split, the same on all ranks."""
+
+    value: float
+    """Value of the metric."""
+    error: float | None
+    """Standard error of `value`, see `value_error`."""
+    train_loss: float
+    """Mean loss over the steps since the last evaluation."""
+    rank_s: tuple[float, ...]
+    """Training seconds of each worker since the last evaluation."""
+
+
+def _validate(
+    interval: Interval,
+    dataset: Dataset,
+    trainer: BaseTrainer,
+    world: DistributedContext,
+    baseline: float,
+) -> Validation:
+    """Evaluate on the validation split, sharded over the workers. Collective.
+
+    `interval` is the training since the last evaluation, and `baseline` is `baseline_mean`.
+    """
+    metric = trainer.metric
+    totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
+    row = [interval.loss, totals.value, totals.squares, float(totals.samples), interval.seconds]
+    rows = world.gather(row)
+    sums = np.sum(rows, axis=0)
+    if metric.is_mean:
+        value = metric.finish(float(sums[1] / sums[3]), baseline)
+        error = value_error(metric, sums[1], sums[2], sums[3], baseline)
+    else:
+        value, error = _measured(metric, totals, dataset.validation, world)
+    train_loss = float(sums[0]) / len(interval.steps)
+    return Validation(value, error, train_loss, tuple(float(row[-1]) for row in rows))
+
+
+class BudgetWeights:
+    """With `best_at_budget`, keeps the weights of the last evaluation within the budget.
+
+    With other objectives, does nothing.
+    """
+
+    def __init__(self, trainer: BaseTrainer, objective: Objective, ledger: Ledger) -> None:
+        self._trainer, self._ledger = trainer, ledger
+        self._budget_s = objective.max_train_seconds
+        self.is_kept = objective.kind == BUDGET
+        """Whether weights are kept."""
+        self._weights: bytes | None = None
+
+    def keep(self) -> None:
+        """Keep the weights of this moment."""
+        if self.is_kept:
+            self._weights = self._trainer.save()
+
+    def update(self, train_s: float, *, is_last: bool) -> None:
+        """Keep the weights of an evaluation, or load the kept ones if it came after the budget.
+
+        Args:
+            train_s: Training seconds until the evaluation.
+            is_last: Whether the run ends with this evaluation, so that its weights stay in place.
+        """
+        if self.is_kept and train_s > self._budget_s:
+            if self._weights is not None:
+                self._trainer.load(self._weights)
+        elif self.is_kept and not is_last:
+            self._ledger.enter("checkpoint")
+            self.keep()
+            self._ledger.enter("report")
 
 
 def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
