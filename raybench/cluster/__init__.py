@@ -1,1 +1,1 @@
-"""Worker groups on Ray; no other package imports `ray.train`."""
+"""Worker groups on Ray; this is the only package that imports `ray.train`."""

@@ -1,12 +1,12 @@
-"""The network interface of a group's workers, found and tested before training; without Ray.
+"""Choose and test the network interface of a group's workers before training; does not use Ray.
 
 If hosts cannot reach each other, Gloo and TensorFlow hang for minutes without a message, or report
 only that a mesh was not established. Therefore every worker first connects to every other worker
 over the interface that the group will use, so that each pair of hosts is tested in both directions.
 
-Gloo takes the name of an interface, NCCL name prefixes (an exact name after `=`), and TensorFlow
-the addresses of all workers. By default, each library guesses, and on a host with several
-interfaces it may choose a container's bridge or the loopback interface.
+Gloo is configured with the name of an interface, NCCL with prefixes of names (or an exact name
+after `=`), and TensorFlow with the addresses of all workers. By default, each library guesses, and
+on a host with several interfaces it may choose a container's bridge or the loopback interface.
 """
 
 import ipaddress
@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import psutil
 
 VARIABLE = "RAYBENCH_INTERFACE"
-"""Environment variable with the interface name: on the driver for all hosts, or on one host."""
+"""Environment variable with the name of the network interface; set on the driver, it applies to all
+hosts, and set on one host, only to that host."""
 DISCARD_PORT = 9
 """Port for a UDP socket that is only used to look up a route; connecting it sends no packet."""
 
 
 class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence, not a bug)
-    """A host lacks the interface, or has no route to an address; the message says which."""
+    """Raised if a host lacks the interface or has no route to an address; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Place:
     port: int = 0
     """Port on which the worker listens during the test before training."""
     node: str = ""
-    """Address of the host in Ray."""
+    """IP address of the host as registered in Ray."""
 
 
 def route_to(address: str) -> tuple[str, str]:
@@ -78,8 +79,8 @@ def find_place(rank_0: str, named: str | None) -> Place:
 
     Args:
         rank_0: Address of rank 0; by default, the interface that leads there is used.
-        named: Interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
-            precedence.
+        named: Interface that the user has set on the driver; None if not set. RAYBENCH_INTERFACE on
+            this host takes precedence.
 
     Raises:
         NoInterface: There is no such interface, or no route to `rank_0`.
@@ -94,8 +95,8 @@ def find_place(rank_0: str, named: str | None) -> Place:
 def interface_variables(place: Place, *, is_named: bool) -> dict[str, str]:
     """Return the environment variables that set the interface for Gloo and NCCL.
 
-    Variables that are set on this host are kept, unless the user has chosen the interface
-    (`is_named`).
+    Variables that are already set on this host are left out, so that they keep their values, unless
+    the user has chosen the interface (`is_named`).
     """
     name = place.interface
     wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
@@ -103,7 +104,8 @@ def interface_variables(place: Place, *, is_named: bool) -> dict[str, str]:
 
 
 def replace_hosts(cluster: list[str], places: list[Place]) -> list[str]:
-    """Replace the hosts in TensorFlow's worker list (`host:port` each) by those of `places`."""
+    """Return TensorFlow's list of workers (`host:port` each) with the hosts replaced by the
+    addresses of `places`; the ports stay the same."""
     members = []
     for member, place in zip(cluster, places, strict=True):
         host = f"[{place.address}]" if ":" in place.address else place.address
@@ -112,6 +114,7 @@ def replace_hosts(cluster: list[str], places: list[Place]) -> list[str]:
 
 
 REACH_TIMEOUT_S = 10.0
+"""Timeout in seconds of the test connection from one worker to another."""
 UNREACHED = "the workers cannot reach each other: "
 """Prefix of the error message, used to find the message inside an error raised by Ray."""
 MISNAMED = f"{UNREACHED}with {VARIABLE} set, "
@@ -126,8 +129,12 @@ def listen_at(address: str, size: int) -> socket.socket:
 
 
 def connection_problem(rank: int, places: list[Place]) -> str | None:
-    """Connect from a rank to all others; return a sentence if any cannot be reached, otherwise
-    None. `places` has the address and port at which each rank listens."""
+    """Connect from a rank to all other ranks; return an error message, or None if all answer.
+
+    Args:
+        rank: Rank of this worker.
+        places: Address and port at which each rank listens, by rank.
+    """
     place = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
@@ -146,7 +153,8 @@ def connection_problem(rank: int, places: list[Place]) -> str | None:
 
 
 def loopback_problem(places: list[Place]) -> str | None:
-    """Return a sentence if a worker uses a loopback address although there are other hosts."""
+    """Return an error message if a worker uses a loopback address although there are other hosts;
+    otherwise None."""
     for place in places:
         others = {other.node for other in places} - {place.node}
         if others and ipaddress.ip_address(place.address).is_loopback:

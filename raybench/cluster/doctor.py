@@ -1,7 +1,7 @@
-"""What `raybench doctor` reports: hardware, drivers and software of every node, and the network.
+"""Data for `raybench doctor`: hardware, drivers and software of every node, and network speed.
 
-A Ray task on each node collects its data; the network is measured by a worker group as in a study.
-`examine` returns the plain data that `raybench doctor --json` prints.
+A Ray task on each node collects the node's data. The network is measured by a worker group like
+those of a study. `examine` returns the plain data that `raybench doctor --json` prints.
 """
 
 import os
@@ -32,15 +32,28 @@ VERSION = 2
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 """Sizes of the all-reduces in bytes: the smallest measures latency, the largest bandwidth."""
 ROUNDS = 5
+"""Number of all-reduces of each size."""
 FACTS_S, WORKERS_S, MEASURE_S = 300.0, 60.0, 120.0
+"""Timeouts in seconds: to collect a node's data, to start the workers, and to run the all-reduces.
+"""
 MAX_WORKERS = 8
+"""Maximum number of workers of the measurement on a single host."""
 NAME, INSIDE = "doctor", "doctor-inside"
-"""Run names of the two measurements; they must differ, since the pool serves each name once."""
+"""Run names of the two measurements, between hosts and within one host. They must differ, because
+the pool gives workers to each name only once."""
 
 
 def examine(session: Session, address: str | None) -> Facts:
-    """Return the JSON document: hosts, all-reduce times between and within hosts, problems and
-    notes; `ok` is True if there are no problems."""
+    """Return the JSON document of `raybench doctor`.
+
+    Args:
+        session: The Ray session.
+        address: Address of the cluster; None for a Ray that raybench has started.
+
+    Returns:
+        Facts about each host, all-reduce times between hosts (`network`) and within one host
+        (`inside`), problems and notes; `ok` is True if there are no problems.
+    """
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []
@@ -81,7 +94,7 @@ def on_node(node: str, function: Callable[..., Any]) -> Any:
 
 
 def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
-    """Raise UserError if a cluster host lacks any of the files, which all workers read."""
+    """Raise UserError if any of the nodes lacks one of the files, which all workers read."""
     names = [str(file) for file in files]
     tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
     for node, task in tasks.items():
@@ -99,7 +112,8 @@ def _missing_there(names: list[str]) -> list[str]:
 
 
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
-    """Return the data of every node, collected in parallel; a sentence for a node that failed."""
+    """Return the data of every node, collected in parallel, or an error message for a node whose
+    task has failed."""
     tasks = [
         on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
         for entry in entries
@@ -118,7 +132,8 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
 
 
 def _facts_there(has_gpus: bool) -> Facts:
-    """Return the data of a node, which has GPUs in Ray or not; runs as a task on that node."""
+    """Return the data of the node on which this task runs; `has_gpus` is whether Ray knows of GPUs
+    on it."""
     # Some versions of Ray hide the GPUs from a task that reserves none.
     if has_gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
@@ -128,9 +143,9 @@ def _facts_there(has_gpus: bool) -> Facts:
 def network_group(hosts: list[Facts]) -> Placement | None:
     """Return the worker group that measures the network.
 
-    One worker on each host with CPUs in Ray, or several on a single host. Each worker has a GPU if
-    all hosts have GPUs (a single host: at least two). None if only one worker is possible, or if no
-    framework works on all hosts.
+    With several hosts, one worker runs on each host that has CPUs in Ray, with a GPU if all these
+    hosts have one. With a single host, several workers run on it, each with a GPU if the host has
+    at least two. None if only one worker is possible, or if no framework works on all hosts.
     """
     if not (hosts := [host for host in hosts if host["ray_cpus"] >= 1]):
         return None
@@ -153,10 +168,17 @@ def network_group(hosts: list[Facts]) -> Placement | None:
 
 
 def single_host_group(hosts: list[Facts], between: Placement | None) -> Placement | None:
-    """Return a worker group on a single host, to compare with the group `between` several hosts.
+    """Return a worker group on a single host, for comparison with a group on several hosts.
 
-    `raybench scale --fit --network` needs the ratio of their all-reduce times. None if `between` is
-    on a single host, or if no host has room for such a group.
+    `raybench scale --fit --network` needs the ratio of the all-reduce times of these two groups.
+
+    Args:
+        hosts: Facts about each host.
+        between: Group that measures the network between the hosts.
+
+    Returns:
+        A group with the framework and the GPUs per worker of `between`. None if `between` is itself
+        on a single host, or if no host has room for such a group.
     """
     if between is None or between.strategy != "spread":
         return None
@@ -195,7 +217,8 @@ def _network(
 def summary(placement: Placement, replies: list[Any]) -> Facts:
     """Return the network section of the JSON document, computed from all workers' `MeasuredSums`.
 
-    Each time is that of the slowest worker, as the median over rounds.
+    The time of an all-reduce is that of its slowest worker. For each size, the section has the
+    median of these times over all rounds, in seconds.
     """
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []

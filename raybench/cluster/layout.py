@@ -1,5 +1,7 @@
-"""Resources of a cluster by node, and the layout of worker groups: which node each worker runs on,
-and which groups can never fit."""
+"""Resources of a cluster, node by node, and the layout of worker groups on the nodes.
+
+Here raybench chooses the node of each worker, and refuses groups that can never fit.
+"""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +33,7 @@ class Node:
     """Free fraction of each GPU that is partly taken; all other GPUs are entirely free."""
 
     def room(self, placement: Placement) -> int:
-        """Return how many of a group's workers fit on the node."""
+        """Return how many workers of a group fit on the node, at most the size of the group."""
         if placement.accelerator_type not in (None, self.accelerator):
             return 0
         return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
@@ -66,13 +68,16 @@ class Node:
         return not self.cpus and not self.gpus
 
     def usable_gpus(self, each: float) -> float:
-        """Return the number of GPUs that workers of `each` GPUs can use: a worker's fraction must
-        be free on a single GPU."""
+        """Return the number of GPUs that workers can use if each of them needs `each` GPUs.
+
+        A worker that needs only a fraction of a GPU must get it from a single GPU, so free
+        fractions smaller than `each` are not counted.
+        """
         whole = int(self.gpus - sum(self.parts) + ROUNDING)
         if not each or each >= 1:
             return whole
-        pieces = sum(int(left / each + ROUNDING) for left in (*self.parts, *[1.0] * whole))
-        return pieces * each
+        num_workers = sum(int(left / each + ROUNDING) for left in (*self.parts, *[1.0] * whole))
+        return num_workers * each
 
 
 def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
@@ -97,11 +102,11 @@ def lay_out(
     Args:
         placement: Number and resources of the workers.
         free: Free resources of every node.
-        empty: Total resources of every node; None uses `free`.
+        empty: Total resources of every node; None if they equal `free`.
 
     Returns:
-        The index of each worker's node; None if the workers do not fit now on `num_nodes(...)`
-        nodes.
+        The index of each worker's node. None if the workers do not fit now on as many nodes as
+        `num_nodes` requires.
     """
     count = num_nodes(placement, free if empty is None else empty)
     if not count:
@@ -119,8 +124,12 @@ def lay_out(
 def _pack(
     placement: Placement, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill nodes in the order of room for workers, most room first; on a tie, fewest free CPUs
-    first. With `spares_gpus`, use GPU nodes last."""
+    """Fill one node after another, beginning with the node that has room for most workers.
+
+    If two nodes have room for equally many, the one with fewer free CPUs comes first. With
+    `spares_gpus`, nodes with GPUs come last. Returns the index of each worker's node, or None if
+    the workers do not fit.
+    """
 
     def order(node: int) -> tuple[bool, int, float, float]:
         free_node = free[node]
@@ -138,36 +147,40 @@ def _pack(
 
 
 def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
-    """Distribute the workers in turn over the `count` nodes with room for most workers."""
+    """Distribute the workers in turn over the `count` nodes with room for most workers.
+
+    Returns the index of each worker's node, or None if the workers do not fit.
+    """
     room = {node: free[node].room(placement) for node in range(len(free))}
     chosen = sorted(room, key=lambda node: -room[node])[:count]
     nodes: list[int] = []
     while len(nodes) < placement.num_workers:
-        taking = [node for node in chosen if nodes.count(node) < room[node]]
-        if not taking or (not nodes and len(taking) < count):
+        not_full = [node for node in chosen if nodes.count(node) < room[node]]
+        if not not_full or (not nodes and len(not_full) < count):
             return None
-        nodes += taking[: placement.num_workers - len(nodes)]
+        nodes += not_full[: placement.num_workers - len(nodes)]
     return tuple(sorted(nodes))
 
 
 def workers_per_node(nodes: Sequence[object]) -> tuple[int, ...]:
-    """Return the number of workers on each node, largest first; `nodes` has the node of every
+    """Return the number of workers on each node, largest first; `nodes` lists the node of every
     rank."""
     return tuple(sorted((list(nodes).count(node) for node in set(nodes)), reverse=True))
 
 
 GPU_MODEL = "accelerator_type:"
-"""Prefix of the Ray resource that contains the model of a node's GPUs."""
+"""Prefix of the Ray resource whose name ends with the model of a node's GPUs."""
 
 
 def as_nodes(
     entries: Sequence[Mapping[str, Any]], leaving: Collection[str] = ()
 ) -> tuple[Node, ...]:
-    """Return the nodes on which workers can run, named by host, or by address if names repeat.
+    """Return the nodes on which workers can run; a node is named after its host, or after its
+    address if several nodes have the same host name.
 
     Args:
         entries: Nodes as listed by `ray.nodes`.
-        leaving: Ids of nodes that are about to be shut down, where Ray starts nothing.
+        leaving: Ids of nodes that are about to be shut down, on which Ray starts no processes.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]
@@ -190,9 +203,9 @@ def as_nodes(
 
 
 NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
-"""Folder with an entry for each NVIDIA GPU, for containers without NVIDIA's library."""
+"""Folder with an entry for each NVIDIA GPU; used in containers without NVIDIA's library (NVML)."""
 MAX_NAMED_HOSTS = 4
-"""Number of hosts whose resources a message lists."""
+"""Maximum number of hosts whose resources a message lists."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,7 @@ class Capacity:
 
     nodes: tuple[Node, ...]
     memory_bytes: float
+    """Memory of all nodes in bytes, as counted by Ray; 0 if unknown."""
     grows: bool = False
     """Whether the cluster has an autoscaler, so that nodes may be added."""
 
@@ -219,16 +233,19 @@ class Capacity:
         return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
     def num_fitting(self, placement: Placement) -> int:
-        """Return how many of a group's workers fit on each empty node, summed over the nodes."""
+        """Return how many workers of a group fit on each empty node, at most the size of the group,
+        summed over the nodes."""
         return sum(node.room(placement) for node in self.nodes)
 
     def most_workers(self, placement: Placement) -> int:
-        """Return how many such workers fit on the empty cluster, in any number of groups."""
-        many = max(self.cpus, placement.num_workers)
-        return self.num_fitting(replace(placement, num_workers=many))
+        """Return how many workers with the resources of `placement` fit on the empty cluster, in
+        any number of groups."""
+        at_least_all = max(self.cpus, placement.num_workers)
+        return self.num_fitting(replace(placement, num_workers=at_least_all))
 
     def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many such groups fit on the empty cluster; at least 1, at most `slots`."""
+        """Return how many groups with this placement fit on the empty cluster at the same time; at
+        least 1, at most `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
     def fits(self, placement: Placement) -> bool:

@@ -18,8 +18,8 @@ class Start:
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty to allow all cores."""
     resume: Checkpoint | None = None
-    """Checkpoint to continue from, set by the pool if it has one of this run. The file is on the
-    pool's host; read the file by `states.fetch`."""
+    """Checkpoint from which the run continues; set by the pool if it has a checkpoint of this run.
+    Its file is on the pool's host; read it with `states.fetch`."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Finish:
     """Driver to workers: end the run and release its memory."""
 
     save: bool = False
-    """Send the weights to the pool (rank 0)."""
+    """Whether rank 0 sends the weights to the pool."""
     test: bool = False
-    """Measure the metric on the test split first."""
+    """Whether to measure the metric on the test split before the run ends."""
 
 
 @dataclass(frozen=True)
 class Close:
-    """Pool to workers: return from the train function, which ends the worker group."""
+    """Pool to workers: return from Ray Train's train function, which ends the worker group."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,17 @@ Command = Start | Advance | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to driver, sent once after the worker has started: where the worker runs."""
+    """Worker to driver: the worker has started, on this host and device; sent once."""
 
     host: str
     node: str
+    """Ray's id of the node."""
     pid: int
     device: str
     cores: tuple[int, ...]
-    """CPU cores that the worker may use; for a worker with a GPU, those near the GPU."""
+    """CPU cores that the worker may use; for a worker with a GPU, the cores near the GPU."""
     actor: Any = None
-    """Handle of the worker's actor, to kill the worker if it hangs."""
+    """Handle of the worker's actor, with which the pool kills the worker if it hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,26 +77,30 @@ class WorkerAnswer:
     busy_s: float = 0.0
     """Seconds from receiving the command to this reply, on the worker's clock."""
     sent_bytes: int | None = None
-    """Bytes of the state that rank 0 has sent to the pool before this reply; None if none."""
+    """Size in bytes of the run state (checkpoint or weights) that rank 0 has sent to the pool
+    before this reply; None if it has sent none."""
     printed: bytes = b""
-    """Output to stdout and stderr since the last reply; not passed on to the driver."""
+    """Output to stdout and stderr since the last reply; the pool keeps it and removes it from the
+    reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(WorkerAnswer):
-    """Worker to driver: an evaluation was reached."""
+    """Worker to driver: the run has trained to its next evaluation."""
 
     evaluation: Evaluation
     num_parameters: int | None
-    """None for a user's own training loop."""
+    """Number of the model's parameters; None for a user's own training loop."""
     batch_statistics: bool
     """Whether the model has batch normalization."""
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """State of the run at a checkpoint that was sent; the pool removes it and sets `saved`."""
+    """State of the run in the checkpoint that rank 0 has sent before this reply; None without one.
+    The pool removes the state from the reply and sets `saved`."""
     saved: int | None = None
-    """Index of the checkpoint, equal to that of the next evaluation; None without a checkpoint."""
+    """Index of the checkpoint, which is the index of the next evaluation; None without a
+    checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +110,8 @@ class Finished(WorkerAnswer):
     ledger: dict[str, float]
     """Seconds of the run by phase."""
     weights: Path | None = None
-    """File on the pool's host with the weights that were sent; read it by `states.parts`."""
+    """File on the pool's host with the weights that rank 0 has sent; set by the pool. None without
+    weights."""
     test_value: float | None = None
     """Metric on the test split; None if it was not measured."""
     notes: tuple[str, ...] = ()
@@ -125,6 +131,7 @@ class Crashed:
     """Error code if a user mistake in the model or its settings kept the run from starting
     (`START_MISTAKES`); None for any other failure."""
     printed: bytes = b""
+    """Output to stdout and stderr since the last reply; see `WorkerAnswer.printed`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +141,9 @@ class MeasuredSums(WorkerAnswer):
     seconds: dict[int, list[float]]
     """Seconds of every all-reduce, by size in bytes."""
     through: str
-    """Library of the all-reduce: `gloo`, `ring`, `nccl`."""
+    """Library that runs the all-reduces: `gloo`, `ring` or `nccl`."""
     interface: str
-    """Network interface; empty if the framework chose it."""
+    """Name of the network interface; empty if the framework chose it."""
 
 
 Reply = Ready | WorkerAnswer | Crashed
@@ -160,7 +167,7 @@ STOPPED: Final = "stopped"
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
-    """A run ended without a result: a worker crashed, was lost, or did not answer."""
+    """Raised if a run ends without a result: a worker crashed, was lost, or did not answer."""
 
     def __init__(
         self,
@@ -175,27 +182,29 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 
 
 class HostLeaves(RunFailed):
-    """A group did not start because one of its hosts is leaving the cluster. The restart does not
-    count toward the limit of restarts of a run."""
+    """Raised if a group did not start because one of its hosts is leaving the cluster.
+
+    The restart that follows does not count toward a run's limit of restarts.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Pool to run client: the worker group that a run was given."""
+    """Pool to run client: the worker group that was assigned to the run."""
 
     queue_s: float
     """Seconds until resources for the group were free."""
     start_s: float
     """Seconds that starting the group took; 0 if it was already alive."""
     hosts: tuple[str, ...] = ()
-    """Host of every rank."""
+    """Host name of every rank."""
     devices: tuple[str, ...] = ()
-    """Device of every rank."""
+    """Device name of every rank."""
     workers_per_node: tuple[int, ...] = ()
     """Number of workers on each node, largest first."""
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """Description of the resources that the run waited for; None if none were missing."""
+    """Description of what the run waited for; None if it did not have to wait."""
     resume: RunState | None = None
     """State from which the run continues; None to start from scratch."""

@@ -1,4 +1,4 @@
-"""Queue of requests for worker groups: what each trial waits for, and when it gets a group."""
+"""Queue of requests for worker groups: why each trial waits, and when it gets a group."""
 
 import asyncio
 import logging
@@ -18,30 +18,31 @@ from raybench.spec.run import Placement
 from raybench.spec.text import counted
 
 RESEND_S = 30.0
-"""Seconds after which a request to the autoscaler is sent again, in case another job's request has
-replaced it."""
+"""Seconds after which the request to the autoscaler is sent again, in case another job's request
+has replaced it."""
 LOOK_S = 2.0
-"""Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
-the end of a node at least half a minute before."""
+"""Seconds between two checks of the nodes and of the resources that other jobs use. This is often
+enough, since Ray announces the shutdown of a node at least half a minute before."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A trial's request for a worker group: how long the trial has waited, and for what."""
+    """A trial's unanswered request for a worker group: how long the trial has waited, and why."""
 
     what: str
-    """Description of the missing resources, or of the trial ahead in the queue."""
+    """Description of the missing resources, or of the trial that is served first."""
     seconds: float
     """Seconds since the request."""
     short_s: float
-    """Seconds, over all requests of the trial, in which the group would not have fitted even
-    without our other groups, because machines were missing."""
+    """Seconds for which the cluster was too small: the group would not have fitted even if all
+    other worker groups of raybench had been closed. Summed over all requests of the trial."""
 
 
 class RequestQueue:
-    """Requests to the scheduler, each answered by a future; runs in the pool's event loop.
+    """Requests for worker groups that the `ResourceScheduler` has not served yet.
 
-    If the cluster has an autoscaler, all needs of the pool are sent to it as a single request.
+    The answer to each request is a future. All methods run in the pool's event loop. If the cluster
+    has an autoscaler, one request to it covers all groups that the pool needs.
     """
 
     def __init__(
@@ -60,31 +61,33 @@ class RequestQueue:
         Args:
             scheduler: The scheduler with the pool's reservations.
             options: Options of the pool.
-            available: Returns each node's free resources according to Ray.
-            nodes: Returns the nodes listed by Ray.
+            available: Returns each node's free resources according to Ray, by node id.
+            nodes: Returns Ray's list of nodes.
             leaving: Returns the ids of nodes that are about to be shut down.
-            autoscale: Requests the given resource bundles from the autoscaler.
-            on_lost: Called with the numbers of idle groups that were lost with a node.
+            autoscale: Requests resource bundles from the autoscaler.
+            on_lost: Called with the numbers of idle groups whose workers were lost with a node.
         """
         self._scheduler, self._options, self._available = scheduler, options, available
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
         self._autoscale = autoscale
         self._leaving: frozenset[str] = frozenset()
-        """Ids of all nodes whose shutdown was ever announced."""
+        """Ids of all nodes whose shutdown was announced at any time."""
         self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
-        """Future of each trial's request, and the time of the request (`monotonic`)."""
+        """Future and time (`time.monotonic`) of each request, by trial."""
         self._short_s: dict[str, float] = {}
-        """`Request.short_s` of each trial."""
+        """`Request.short_s`, by trial."""
         self._sent: list[dict[str, float]] | None = None
+        """Last request to the autoscaler; None before the first one, when the request of an earlier
+        driver that was killed may still be valid."""
         self._sent_at = 0.0
-        """Last request to the autoscaler; None before the first one, when a request of a killed
-        driver may still be valid."""
+        """Time of the last request to the autoscaler (`time.monotonic`)."""
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
-        """Wait for a worker group, without a time limit.
+        """Wait, without a time limit, until resources for a worker group are reserved.
 
         Returns:
-            The reservation, and a description of what the trial waited for (None if for nothing).
+            The reservation, and a description of what the trial waited for (None if it did not have
+            to wait).
 
         Raises:
             RunFailed: The request was cancelled.
@@ -107,7 +110,7 @@ class RequestQueue:
         finally:
             self._requests.pop(trial, None)
             if not self._requests:
-                await self._tell_autoscaler()
+                await self._request_machines()
 
     async def started(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
         """Await the start of a group on `nodes` and return the group.
@@ -127,7 +130,7 @@ class RequestQueue:
             raise
 
     def admit(self) -> None:
-        """Grant all requests that can be served now."""
+        """Serve all requests for which resources are free now: set the results of their futures."""
         for reservation in self._scheduler.admit():
             assert reservation.trial is not None
             granted, _ = self._requests[reservation.trial]
@@ -135,22 +138,22 @@ class RequestQueue:
                 granted.set_result(reservation)
 
     def cancel(self, trial: str) -> None:
-        """End a trial's request, if there is one."""
+        """Cancel a trial's request, if there is one; its `wait` then raises RunFailed."""
         self._scheduler.cancel(trial)
         granted, _ = self._requests.pop(trial, (None, 0.0))
         if granted is not None and not granted.done():
             granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
-        """Delete the waiting time of a trial that is over."""
+        """Delete the waiting time (`Request.short_s`) of a trial that is over."""
         self._short_s.pop(trial, None)
 
     def trials(self) -> list[str]:
-        """Return the names of the trials that wait."""
+        """Return the names of the trials that wait for a worker group."""
         return list(self._requests)
 
     def waiting(self) -> dict[str, Request]:
-        """Return what each waiting trial waits for and how long it has waited, by trial."""
+        """Return the unanswered requests by trial."""
         now = time.monotonic()
         return {
             trial: Request(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
@@ -159,7 +162,10 @@ class RequestQueue:
         }
 
     async def look(self) -> None:
-        """Update the nodes and the resources that other jobs use; does nothing on a local Ray."""
+        """Update the scheduler's nodes and the resources that other jobs use on them.
+
+        Does nothing if raybench has started Ray itself, on this machine only.
+        """
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(
@@ -174,13 +180,15 @@ class RequestQueue:
     async def _look_and_admit(self) -> None:
         await self.look()
         self.admit()
-        await self._tell_autoscaler()
+        await self._request_machines()
 
-    async def _tell_autoscaler(self) -> None:
-        """Request machines for all busy and waiting groups, or none if no trial waits.
+    async def _request_machines(self) -> None:
+        """Request machines from the autoscaler: for all busy groups and all groups that trials wait
+        for, or none if no trial waits.
 
-        The first request is sent even if empty, to replace that of a killed driver, whose machines
-        would otherwise be billed indefinitely. If sending fails, the next check tries again.
+        The first request is sent even if it is empty, to replace the request of an earlier driver
+        that was killed, whose machines would otherwise be billed indefinitely. If sending fails,
+        the next check tries again.
         """
         groups = self._scheduler.needed()
         wanted = internals.resource_bundles(groups, self._scheduler.taken) if groups else []
@@ -196,14 +204,14 @@ class RequestQueue:
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:
-    """Return a description of what each waiting trial waits for, by trial."""
+    """Return what each trial in the queue waits for, in words, by trial."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
     reasons: dict[str, str] = {}
     for trial, placement in scheduler.waiting.items():
         if not scheduler.fits(placement):
-            there = [node for node in scheduler.nodes if not node.is_gone]
-            reasons[trial] = f"{_amounts(placement, there)} in total; hosts must join"
+            present = [node for node in scheduler.nodes if not node.is_gone]
+            reasons[trial] = f"{_needed_and_present(placement, present)} in total; hosts must join"
         elif trial == head:
             reasons[trial] = reason
         else:
@@ -212,14 +220,16 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
 
 
 def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
+    """Return what the trial at the head of the queue waits for: resources, or memory for more
+    worker processes."""
     idle = [
         reservation for reservation in scheduler.reservations.values() if reservation.trial is None
     ]
     if scheduler.lay_out(placement, without=idle) is None:
         nodes = zip(scheduler.free(without=idle), scheduler.nodes, strict=True)
-        free = [now for now, ever in nodes if ever.room(placement)]
+        free = [free_node for free_node, empty_node in nodes if empty_node.room(placement)]
         count = num_nodes(placement, scheduler.nodes)
-        return f"{_amounts(placement, free)} free (needed on {counted(count, 'host')})"
+        return f"{_needed_and_present(placement, free)} free (needed on {counted(count, 'host')})"
     alive = sum(reservation.placement.num_workers for reservation in scheduler.busy)
     return (
         f"memory for {placement.num_workers} more worker processes: {alive} of at most "
@@ -227,8 +237,9 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
     )
 
 
-def _amounts(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what a group needs and what each host has: `2 CPUs: 1 on host a, 1 on host b`."""
+def _needed_and_present(placement: Placement, nodes: Sequence[Node]) -> str:
+    """Return the resources that a group needs and those of each host: `2 CPUs: 1 on host a, 1 on
+    host b`."""
     need, has = f"{placement.cpus:g} CPU{'' if placement.cpus == 1 else 's'}", "{0.cpus:g}"
     if placement.gpus:
         model = f"{placement.accelerator_type} " if placement.accelerator_type else ""

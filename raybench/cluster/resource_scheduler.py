@@ -1,9 +1,9 @@
-"""The scheduler: which worker groups have which nodes reserved, and which trials wait for a group.
+"""The scheduler: reservations of nodes for worker groups, and the queue of trials without a group.
 
-Pure bookkeeping without Ray, so that tests run it on thousands of made-up trials. Requests are
-served first come, first served, once all workers of the group fit on the nodes, so a trial with
-many workers cannot starve. A trial with a reservation needs nothing else, so trials cannot
-deadlock. There are two exceptions to the order:
+It is pure bookkeeping without Ray, so tests can run it on thousands of made-up trials. Requests are
+served in the order in which they arrive, each as soon as all workers of its group fit on the nodes.
+Therefore a trial with many workers cannot starve. A trial with a reservation needs nothing else, so
+trials cannot deadlock. There are two exceptions to the order:
 
 - A trial that would not fit even on empty nodes is skipped until nodes are added.
 - If idle groups must be closed for the trial at the head of the queue, a trial that can use an idle
@@ -17,8 +17,9 @@ from raybench.cluster.layout import Node, lay_out, num_nodes
 from raybench.spec.run import Placement
 
 MAX_OVERTAKEN = 8
-"""Number of times that trials that can use an idle group may overtake the head of the queue. Each
-saves starting a group (10 to 26 s); 16 would save less than a tenth of the remaining starts."""
+"""Maximum number of trials that may overtake the same head of the queue because they can use an
+idle group. Each of them saves the start of a group (10 to 26 s). A limit of 16 would save less than
+a tenth of the remaining starts."""
 
 
 @dataclass(eq=False)
@@ -31,28 +32,29 @@ class Reservation:
     nodes: tuple[int, ...]
     """Index of each worker's node."""
     trial: str | None
-    """Trial that has the group; None while the group is idle."""
+    """Trial that uses the group; None while the group is idle."""
     is_new: bool = True
     """Whether the group's workers have to be started."""
     evict: tuple[int, ...] = ()
-    """Numbers of the groups that must end before the workers start."""
+    """Numbers of the groups that must be closed before the workers start."""
     last_used: int = 0
+    """When the group was released last, as the number of releases of all groups until then."""
 
 
 @dataclass
 class ResourceScheduler:
     """Reservations of the worker groups, and the trials that wait for a reservation.
 
-    An idle group keeps its GPUs reserved, because it occupies their memory; it keeps its CPU cores
-    only on a cluster.
+    An idle group keeps its GPUs reserved, because its processes occupy GPU memory. It keeps its CPU
+    cores reserved only on a cluster, where other jobs would take them.
 
     Args:
         nodes: Total resources of every node.
         max_workers: Maximum number of worker processes, including idle ones.
         on_cluster: True for a cluster, whose nodes may come and go; False for a local Ray
             instance.
-        taken: (CPU cores, GPUs) used by other jobs on each node, in the order of `nodes`; empty if
-            there are no other jobs.
+        taken: CPU cores and GPUs that other jobs use on each node, in the order of `nodes`; empty
+            if there are no other jobs.
     """
 
     nodes: Sequence[Node]
@@ -64,9 +66,11 @@ class ResourceScheduler:
     waiting: dict[str, Placement] = field(default_factory=dict)
     """Worker group that each waiting trial needs, in the order of the requests."""
     _num_overtaken: int = 0
-    """Number of times that the current head of the queue was overtaken."""
-    _clock: int = 0
+    """Number of trials that have overtaken the current head of the queue."""
+    _num_releases: int = 0
+    """Number of times that a group was released."""
     _next_group: int = 0
+    """Number of the next new worker group."""
 
     @property
     def head(self) -> str | None:
@@ -77,7 +81,7 @@ class ResourceScheduler:
 
     @property
     def busy(self) -> list[Reservation]:
-        """Reservations that are in use by trials."""
+        """Reservations of the groups that trials use."""
         return [
             reservation
             for reservation in self.reservations.values()
@@ -115,11 +119,11 @@ class ResourceScheduler:
         return admitted
 
     def release(self, trial: str) -> int | None:
-        """Mark the trial's group as idle; return the group's number, None if there is no group."""
-        self._clock += 1
+        """Mark the trial's group as idle; return its number, or None if the trial has no group."""
+        self._num_releases += 1
         for number, reservation in self.reservations.items():
             if reservation.trial == trial:
-                reservation.trial, reservation.last_used = None, self._clock
+                reservation.trial, reservation.last_used = None, self._num_releases
                 return number
         return None
 
@@ -133,8 +137,9 @@ class ResourceScheduler:
         A node that has left keeps its index, without resources, and is restored when it returns.
 
         Returns:
-            Numbers of the idle groups that have lost a node. Their reservations are deleted; the
-            caller ends their processes. Busy groups stay until the loss of a worker is noticed.
+            Numbers of the idle groups that have lost a node. Their reservations are deleted, and
+            the caller must end their processes. Reservations of busy groups stay until the loss of
+            a worker is noticed.
         """
         present_by_id = {node.id: node for node in present}
         gone = [replace(node, cpus=0, gpus=0) for node in self.nodes]
@@ -152,13 +157,14 @@ class ResourceScheduler:
         return self.lay_out(placement, without=self.reservations.values()) is None
 
     def needed(self) -> list[Placement]:
-        """Return all busy groups and those that trials wait for; empty if no trial waits."""
+        """Return the placements of all busy groups and of all groups that trials wait for; empty if
+        no trial waits."""
         if not self.waiting:
             return []
         return [reservation.placement for reservation in self.busy] + [*self.waiting.values()]
 
     def held(self) -> list[tuple[float, float]]:
-        """Return the (CPU cores, GPUs) that busy and idle groups have reserved on every node."""
+        """Return the CPU cores and GPUs that busy and idle groups have reserved on every node."""
         held = [(0.0, 0.0)] * len(self.nodes)
         for reservation in self.reservations.values():
             cpus, gpus = self._held_by_worker(reservation)
@@ -174,12 +180,20 @@ class ResourceScheduler:
     def lay_out(
         self, placement: Placement, *, without: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Return the index of each worker's node, ignoring the reservations `without`; None if the
-        workers do not fit now."""
+        """Choose a node for every worker of a new group.
+
+        Args:
+            placement: Number and resources of the workers.
+            without: Reservations whose resources count as free.
+
+        Returns:
+            The index of each worker's node; None if the workers do not fit now.
+        """
         return lay_out(placement, self.free(without=without), self.nodes)
 
     def free(self, *, without: Collection[Reservation] = ()) -> list[Node]:
-        """Return the free resources of every node, ignoring the reservations `without`."""
+        """Return the free resources of every node; those of the reservations `without` also count
+        as free."""
         free = list(self.nodes)
         for node, (cpus, gpus) in enumerate(self.taken):
             if not free[node].is_gone:
@@ -190,11 +204,14 @@ class ResourceScheduler:
         return free
 
     def _overtake(self, head: str) -> Reservation | None:
-        """Assign an idle group to a trial behind the head of the queue, if the head has neither a
-        usable idle group nor room for a new group; None if no trial may overtake."""
+        """Assign an idle group to a trial behind the head of the queue and return its reservation.
+
+        This happens only if the head of the queue can use no idle group and there is no room for a
+        new group. Returns None if no trial may overtake the head.
+        """
         placement = self.waiting[head]
-        is_idle_held = self.on_cluster or placement.gpus_per_worker > 0
-        if not is_idle_held or self._num_overtaken == MAX_OVERTAKEN:
+        blocks_when_idle = self.on_cluster or placement.gpus_per_worker > 0
+        if not blocks_when_idle or self._num_overtaken == MAX_OVERTAKEN:
             return None
         if self._idle(placement) or self._find_room(placement, []) is not None:
             return None
@@ -205,8 +222,12 @@ class ResourceScheduler:
         return None
 
     def _reserve(self, trial: str) -> Reservation | None:
-        """Assign an idle group to a trial, or reserve resources for a new group, closing idle
-        groups if necessary; None if neither is possible now."""
+        """Assign an idle group to a trial, or reserve resources for a new group, and return the
+        reservation.
+
+        If necessary, other idle groups are closed for the new group. Returns None if neither is
+        possible now.
+        """
         placement = self.waiting[trial]
         if usable := self._idle(placement):
             if not self._can_wake(usable[-1]):
@@ -219,7 +240,8 @@ class ResourceScheduler:
             if not idle:
                 return None
             evict.append(idle.pop(0))
-        # Groups were added by age; keep those alive whose resources are not needed.
+        # `evict` was filled in the order of age. It may contain groups whose resources are not
+        # needed after all; keep these alive.
         for idle_group in list(evict):
             others = [other for other in evict if other is not idle_group]
             if (layout := self._find_room(placement, others)) is not None:
@@ -234,8 +256,8 @@ class ResourceScheduler:
         return reservation
 
     def _idle(self, placement: Placement | None = None) -> list[Reservation]:
-        """Return the idle groups, the longest unused first; with `placement`, only those that such
-        a trial can use."""
+        """Return the reservations of the idle groups, those unused for longest first; with
+        `placement`, only of the groups that a trial with this placement can use."""
         idle = [
             reservation
             for reservation in self.reservations.values()
@@ -249,7 +271,10 @@ class ResourceScheduler:
         return any(self.nodes[node].is_gone for node in reservation.nodes)
 
     def _can_wake(self, idle: Reservation) -> bool:
-        """Whether an idle group's cores are free on its nodes; its GPUs are still reserved."""
+        """Whether the CPU cores that an idle group needs are free on its nodes.
+
+        Always True on a cluster, where idle groups keep their cores. GPUs are always kept.
+        """
         free, cpus = self.free(), idle.placement.cpus_per_worker
         return self.on_cluster or all(
             free[node].cpus >= idle.nodes.count(node) * cpus for node in set(idle.nodes)
@@ -258,8 +283,11 @@ class ResourceScheduler:
     def _find_room(
         self, placement: Placement, evicted: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Return the index of each worker's node for a new group once `evicted` have closed; None
-        if there is no room."""
+        """Choose a node for every worker of a new group, for which the groups `evicted` are closed.
+
+        Returns the index of each worker's node, or None if there is no room for the workers or for
+        more worker processes.
+        """
         others = (
             reservation for reservation in self.reservations.values() if reservation not in evicted
         )
@@ -269,7 +297,7 @@ class ResourceScheduler:
         return self.lay_out(placement, without=evicted)
 
     def _held_by_worker(self, reservation: Reservation) -> tuple[float, float]:
-        """Return the CPU cores and GPUs that each worker of a group has reserved."""
+        """Return the number of CPU cores and of GPUs that each worker of a group has reserved."""
         holds_cpus = reservation.trial is not None or self.on_cluster
         cpus = reservation.placement.cpus_per_worker if holds_cpus else 0
         return cpus, reservation.placement.gpus_per_worker

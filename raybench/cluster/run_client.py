@@ -1,6 +1,7 @@
-"""The driver's side of one run on workers of the pool, from requesting the workers to its outcome.
+"""The driver's side of one run: request workers from the pool, send commands, return the outcome.
 
-`RunClient` sends the commands; `RunAccount` measures the run's seconds by phase, over all attempts.
+`RunClient` sends the commands. `RunAccount` measures the run's seconds by phase, over all attempts:
+if workers are lost, the run continues on new workers, which is another attempt.
 """
 
 import math
@@ -28,15 +29,16 @@ from raybench.stats.record import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The run's seconds up to a certain moment; all are 0 by default, at the beginning."""
+    """A moment of the run, such as an evaluation, and the run's seconds by phase until then."""
 
     at: float
+    """Time of the moment (`time.perf_counter`)."""
     queue_s: float = 0.0
     start_s: float = 0.0
     report_s: float = 0.0
     lost_s: float = 0.0
     worker: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase as measured by the workers."""
+    """Seconds of the phases that the workers measure, by phase."""
 
 
 @dataclass(kw_only=True)
@@ -44,15 +46,19 @@ class _Attempt:
     """The current attempt at the run: the point from which it continues, and its own seconds."""
 
     asked: float
-    """Time of the request for workers (`perf_counter`)."""
+    """Time of the request for workers (`time.perf_counter`)."""
     base: _Point
-    """Point from which the attempt continues."""
+    """Point of the run from which the attempt continues."""
     queue_before_s: float
     """Seconds that earlier attempts waited in the queue."""
     start_s: float = 0.0
+    """Seconds of starting workers in this attempt."""
     report_s: float = 0.0
+    """Seconds of the driver's own work and of message latency in this attempt."""
     lost_s: float = 0.0
+    """Seconds of failed commands in this attempt."""
     has_evaluated: bool = False
+    """Whether the attempt has reached an evaluation."""
 
 
 class RunAccount:
@@ -62,10 +68,11 @@ class RunAccount:
     workers. The driver adds its own time and message latency to `report`; `other` is the rest of
     the wall time.
 
-    An attempt lasts from a request for workers until they are lost or the run ends. It continues
-    the run from an earlier point: the newest checkpoint. Until the attempt's first evaluation, the
-    last evaluation is taken as that point. The time between the point and the attempt counts as
-    `lost`, except waiting, which stays in `queue`.
+    An attempt lasts from a request for workers until these workers are lost or the run ends. It
+    continues the run from its newest checkpoint, or from its beginning without a checkpoint. The
+    time from this point to the start of the attempt counts as `lost`, except waiting for workers,
+    which stays in `queue`. Until the attempt has reached its first evaluation, the seconds are
+    computed as if it continued from the last evaluation.
     """
 
     def __init__(self) -> None:
@@ -73,20 +80,24 @@ class RunAccount:
         """Whether the run has ever had workers."""
         self._attempt: _Attempt | None = None
         self._earlier_s = 0.0
-        """Wall seconds in an interrupted command, up to the checkpoint that the run continues."""
+        """Seconds of the run in an interrupted earlier session, up to the checkpoint from which
+        this session continues."""
         self._queue_s = 0.0
+        """Seconds that all attempts have waited in the queue."""
         self._between: float | None = None
-        """Time of the last answer, after which the driver's own time counts; None while the
-        workers execute a command."""
+        """Time of the last answer of the workers, from which the driver's own time counts; None
+        while the workers execute a command."""
         self._sent = 0.0
-        """Time of the last command."""
+        """Time of the last command to the workers."""
         self._worker: Mapping[str, float] = {}
+        """Seconds of the phases that the workers measure, as of the last evaluation."""
         self._first = self._last = _Point(at=0.0)
+        """Points of the beginning of the run and of its last evaluation."""
         self._kept: _Point | None = None
-        """Point of the newest checkpoint that was saved by this command."""
+        """Point of the newest checkpoint that was saved in this session; None without one."""
 
     def begin_attempt(self) -> None:
-        """Begin an attempt; call when workers are requested."""
+        """Begin an attempt; call just before workers are requested."""
         now = time.perf_counter()
         if self._attempt is None:
             self._first = self._last = _Point(at=now)
@@ -94,8 +105,8 @@ class RunAccount:
         self._between, self._worker = None, self._last.worker
 
     def workers_given(self, allocation: protocol.Allocation) -> None:
-        """Record that the run has got its workers."""
-        attempt, self._between = self._present(), time.perf_counter()
+        """Record that the run has received its workers."""
+        attempt, self._between = self._current_attempt(), time.perf_counter()
         self.is_allocated = True
         waited_s = allocation.queue_s + allocation.start_s
         self._queue_s += allocation.queue_s
@@ -108,20 +119,21 @@ class RunAccount:
             self._worker = worker
 
     def command_sent(self) -> None:
-        """Record that a command is sent."""
+        """Record that a command is being sent to the workers."""
         self._sent = time.perf_counter()
         if self._between is not None:
-            self._present().report_s += self._sent - self._between
+            self._current_attempt().report_s += self._sent - self._between
         self._between = None
 
     def answered(self, *, busy_s: float) -> None:
-        """Record the answer to the last command, which kept the workers busy for `busy_s`."""
+        """Record the answer to the last command; `busy_s` is how many seconds the workers needed to
+        execute it."""
         self._between = time.perf_counter()
-        self._present().report_s += self._between - self._sent - busy_s
+        self._current_attempt().report_s += self._between - self._sent - busy_s
 
     def evaluated(self, evaluation: Evaluation, *, is_saved: bool) -> None:
-        """Record an evaluation, and whether a checkpoint was saved after it."""
-        attempt = self._present()
+        """Record an evaluation; `is_saved` is whether a checkpoint was saved after it."""
+        attempt = self._current_attempt()
         if not attempt.has_evaluated:
             attempt.has_evaluated, attempt.base = True, self._kept or self._first
         self._worker = dict(evaluation.ledger)
@@ -131,23 +143,27 @@ class RunAccount:
             self._kept = self._last
 
     def command_failed(self, why: str) -> None:
-        """Record that a command has failed. Its seconds count as lost, except after an error in
-        the code, which may have trained until then."""
+        """Record that a command has failed with `RunFailed.failure` `why`.
+
+        The seconds of the command count as `lost`, except after an error in the code: until then,
+        the workers may have trained.
+        """
         if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
             self._between = time.perf_counter()
-            self._present().lost_s += self._between - self._sent
+            self._current_attempt().lost_s += self._between - self._sent
 
     def seconds_with_workers(self) -> float:
-        """Return the wall seconds of the run so far, except those spent waiting for workers."""
+        """Return the wall seconds of the run so far, without those until workers had started."""
         phases, wall_s = self.now()
         return wall_s - phases["queue"] - phases.get("start", 0.0)
 
     def ended(self, ledger: Mapping[str, float]) -> None:
-        """Set the workers' ledger (seconds by phase) of the whole run."""
+        """Record the end of the run; `ledger` is the seconds by phase that the workers have
+        measured over the whole run."""
         self._worker = ledger
 
     def now(self) -> tuple[dict[str, float], float]:
-        """Return the seconds by phase so far, and the wall seconds."""
+        """Return the run's seconds by phase, and its wall seconds, both until now."""
         now = time.perf_counter()
         wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
         if not self.is_allocated:  # the run has only waited so far
@@ -159,12 +175,13 @@ class RunAccount:
         known_s = sum(seconds for name, seconds in phases.items() if name in PHASES)
         return phases | {OTHER: wall - known_s}, wall
 
-    def _present(self) -> _Attempt:
+    def _current_attempt(self) -> _Attempt:
         assert self._attempt is not None
         return self._attempt
 
     def _point(self, at: float) -> _Point:
-        attempt = self._present()
+        """Return the current point of the run, with time `at`."""
+        attempt = self._current_attempt()
         base = attempt.base
         waited_s = attempt.queue_before_s - base.queue_s
         return _Point(
@@ -178,21 +195,23 @@ class RunAccount:
 
 
 TIMEOUT_S = 3600.0
-"""Timeout of a command, besides three times the objective's `max_train_seconds`."""
+"""Timeout of a command in seconds; three times the objective's `max_train_seconds` is added."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""Timeout of `Start` for a dataset that is decoded into a store on disk: nodes other than the
-driver's may not have it yet, and would decode from the beginning again if stopped early."""
+"""Timeout in seconds of `Start` for a dataset that is decoded into a store on disk. Nodes other
+than the driver's may not have the store yet; if stopped too early, they would have to decode the
+dataset from the beginning again."""
 RESTARTS = 3
-"""Number of times that a run gets new workers without a newer checkpoint before it counts as
-failed. There is no other retry after machine faults."""
+"""Maximum number of restarts in a row on new workers; a run whose workers are then lost once more
+counts as failed. A newer checkpoint resets the count. There is no other retry after machine faults.
+"""
 
 
 class RunClient:
     """Trains one run, evaluation by evaluation, on workers that are requested at the first `step`.
 
     If the workers are lost, the run continues on new workers from its newest checkpoint, or from
-    its beginning without a checkpoint; later evaluations are repeated. Always call
-    `finish` once at the end, or the function `release` if the driver ends the run.
+    its beginning without a checkpoint; evaluations after that point are repeated. Always call
+    `finish` once at the end, or the function `release` if another thread or process ends the run.
     """
 
     def __init__(
@@ -211,28 +230,29 @@ class RunClient:
             pool: Handle of the `WorkerPool`.
             name: Name of the run, unique in the pool.
             spec: The run.
-            keep: Keep the worker group alive for other runs after this run.
-            may_restart: Returns whether the run may get new workers after its workers are lost.
+            keep: Whether the worker group stays alive for other runs after this run.
+            may_restart: Returns whether the run may get new workers after its workers were lost.
             limit_s: Wall-clock seconds with workers after which the run fails with `timeout`; None
                 for no limit.
         """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._is_own = is_own_loop(spec.workload)
-        self._goes_on, self._limit_s = may_restart, math.inf if limit_s is None else limit_s
-        self._in_a_row = 0
-        """Restarts since the newest checkpoint."""
+        """Whether the user's own training loop trains the run."""
+        self._may_restart, self._limit_s = may_restart, math.inf if limit_s is None else limit_s
+        self._restarts_in_a_row = 0
+        """Number of restarts since the newest checkpoint."""
         self._outcome, self._account = RunOutcome(), RunAccount()
         self._has_waiting_workers = False
         """Whether the run has workers that wait for its next command."""
         self.weights: Path | None = None
-        """File on the pool's host with the weights saved by `finish`; read it by `states.parts`."""
+        """File on the pool's host with the weights saved by `finish`; None if none were saved."""
 
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.
 
         Returns:
-            The run's state so far. A failure of the run is not raised but recorded here, with the
-            last evaluation; only errors of the pool itself are raised.
+            The outcome so far. If the run fails, this is not raised but recorded in the outcome,
+            next to the last evaluation; only errors of the pool itself are raised.
         """
         try:
             self._next()
@@ -241,15 +261,15 @@ class RunClient:
         return self._accounted()
 
     def finish(self, *, save: bool = False, test: bool = False) -> RunOutcome:
-        """End the run and give its workers back.
+        """End the run and release its workers.
 
         Args:
-            save: Save the weights to `weights`, unless the run has failed.
-            test: Measure the metric on the test split, unless the run has failed.
+            save: Whether to save the weights to `weights`, unless the run has failed.
+            test: Whether to measure the metric on the test split, unless the run has failed.
 
         Returns:
-            The final state of the run. Workers that fail now make the run fail only with `save` or
-            `test`.
+            The final outcome of the run. A failure of the workers during this call makes the run
+            fail only with `save` or `test`.
         """
         if self._has_waiting_workers:
             has_failed = self._outcome.failure is not None
@@ -265,7 +285,7 @@ class RunClient:
         return replace(outcome, concurrent=_get(reference))
 
     def _next(self) -> None:
-        """Advance to the next evaluation, on new workers if the current ones are lost."""
+        """Train to the next evaluation, on new workers if the current ones are lost."""
         while True:
             try:
                 if self._has_waiting_workers:
@@ -279,17 +299,18 @@ class RunClient:
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
         """Prepare a restart on new workers; raise `failed` if the run may not restart."""
-        if failed.failure not in MACHINE_FAULTS or not self._goes_on():
+        if failed.failure not in MACHINE_FAULTS or not self._may_restart():
             raise failed
-        given = self._outcome.restarts
+        restarts = self._outcome.restarts
         is_counted = not isinstance(failed, HostLeaves)
-        if is_counted and self._in_a_row == RESTARTS:
-            tried = f"{failed.message} (given new workers {given} times)"
-            raise RunFailed(failed.failure, tried, failed.traceback)
-        self._in_a_row += is_counted
-        self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
+        if is_counted and self._restarts_in_a_row == RESTARTS:
+            message = f"{failed.message} (given new workers {restarts} times)"
+            raise RunFailed(failed.failure, message, failed.traceback)
+        self._restarts_in_a_row += is_counted
+        self._outcome = replace(self._outcome, restarts=restarts + 1, restart_reason=failed.message)
 
     def _acquire(self) -> None:
+        """Request workers, wait for them, and record them in the outcome."""
         self._account.begin_attempt()
         allocation = _get(self._pool.acquire.remote(self._name, self._spec.placement))
         self._account.workers_given(allocation)
@@ -307,13 +328,14 @@ class RunClient:
         )
 
     def _progress(self, command: protocol.Command) -> None:
+        """Send a command that trains to the next evaluation; record the evaluation it returns."""
         first = self._command(command)[0]
         assert isinstance(first, protocol.Progress)
         evaluation = first.evaluation
         is_saved = first.saved is not None
         self._account.evaluated(evaluation, is_saved=is_saved)
         if is_saved:
-            self._in_a_row = 0
+            self._restarts_in_a_row = 0
         value = "the value reported" if self._is_own else "the training loss"
         self._outcome = replace(
             self._outcome,
@@ -328,8 +350,8 @@ class RunClient:
         )
 
     def _end(self, command: protocol.Finish) -> None:
-        """End the run. If workers are lost while weights or the test value are needed, train to
-        this point again."""
+        """End the run; if workers are lost while the weights or the test value are needed, first
+        train to the last evaluation again."""
         reached = self._outcome.evaluation
         assert reached is not None
         while True:
@@ -354,10 +376,16 @@ class RunClient:
         self.weights = finished[0].weights
 
     def _is_back_at(self, reached: Evaluation) -> bool:
+        """Whether the repeated training has reached the evaluation `reached` again, or is over."""
         now = self._outcome.evaluation
         return self._outcome.is_over or (now is not None and now.index >= reached.index)
 
     def _command(self, command: protocol.Command) -> list[protocol.Reply]:
+        """Send a command to all workers and return their replies by rank.
+
+        Raises:
+            RunFailed: The workers have failed or were lost, or a time limit was exceeded.
+        """
         timeout_s, left_s = self._timeout_s(command), math.inf
         if not isinstance(command, protocol.Finish):
             left_s = self._limit_s - self._account.seconds_with_workers()
@@ -383,12 +411,13 @@ class RunClient:
         return replies
 
     def _timeout_s(self, command: protocol.Command) -> float:
-        """Return the timeout of a command, after which the workers count as hung."""
+        """Return the timeout of a command in seconds, after which the workers count as hung."""
         if isinstance(command, protocol.Start) and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
         return TIMEOUT_S + 3 * self._spec.objective.max_train_seconds
 
     def _over_limit(self) -> RunFailed:
+        """Return the failure of a run that has exceeded its limit of wall-clock seconds."""
         evaluation = self._outcome.evaluation
         reached = "no report" if evaluation is None else f"{evaluation.index + 1} reports"
         return RunFailed(
@@ -396,6 +425,7 @@ class RunClient:
         )
 
     def _fail(self, failed: RunFailed) -> None:
+        """Record in the outcome that the run is over and, unless it was stopped, how it failed."""
         self._outcome = replace(self._outcome, is_over=True)
         if failed.failure != STOPPED:
             failure, message, traceback, mistake = failed.args
@@ -414,12 +444,12 @@ class RunClient:
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:
-    """Release the workers of a run that is ended from outside; the run gets no new workers.
+    """Release the workers of a run that does not end by itself; the run gets no new workers.
 
     Args:
         pool: Handle of the `WorkerPool`.
         name: Name of the run.
-        keep: Keep the worker group alive for other runs.
+        keep: Whether the worker group stays alive for other runs.
 
     Returns:
         The largest number of other runs that had workers at the same time.

@@ -1,4 +1,4 @@
-"""A Ray session: connect to a cluster or start Ray, read its resources, start the worker pool."""
+"""A Ray session: connect to a cluster or start Ray, read the resources, start the worker pool."""
 
 import contextlib
 import logging
@@ -30,8 +30,8 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import memory
 
 WORKER_MEMORY_BYTES = 1.2e9
-"""Memory assumed for an idle worker (measured: 0.7 GB for torch, 0.8 GB for TensorFlow; plus
-data)."""
+"""Memory in bytes assumed for an idle worker (measured: 0.7 GB for torch, 0.8 GB for TensorFlow,
+each plus the data)."""
 WORKER_ENVIRONMENT = {
     **TRAIN_SWITCHES,
     **memory.ENVIRONMENT,
@@ -41,6 +41,7 @@ WORKER_ENVIRONMENT = {
     # Number the GPUs as Ray and NVIDIA's driver do; CUDA's own order is fastest first.
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
+"""Environment variables of all workers."""
 ANSWER_S = 10.0
 """Timeout in seconds of a call to the pool, whose event loop never blocks."""
 QUIET: dict[str, Any] = {
@@ -48,18 +49,26 @@ QUIET: dict[str, Any] = {
     "logging_level": "ERROR",
     "configure_logging": True,
 }
+"""Arguments of `ray.init` that suppress Ray's own messages."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-"""Environment of workers on a single host: they communicate over the loopback interface."""
+"""Environment variables of workers if Ray runs on this machine only: they communicate over the
+loopback interface."""
 
 
 class Session:
-    """Context manager: a Ray connection with a worker pool; on exit, everything it started ends.
+    """Context manager: a Ray connection with a worker pool.
 
-    `warning` says if other hosts can reach a Ray started here; `notes` are sentences about
-    the machine's state at the start, for `study.yaml`.
+    On exit, everything that the session has started is ended. If raybench has started Ray itself
+    and other hosts can reach it, `warning` is a sentence that says so, otherwise None. `notes` are
+    sentences about the machine's state at the start, which callers fill in for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
+        """Connect to the cluster at `address` (see `chosen_address`), or start Ray if it is None.
+
+        Raises:
+            UserError: Ray already runs in this process, or no cluster answers at the address.
+        """
         if ray.is_initialized():
             raise UserError(
                 "Ray is already running in this process; shut it down first: ray.shutdown().",
@@ -67,7 +76,7 @@ class Session:
             )
         refuse_hiding_files(Path.cwd())
         self._resources = contextlib.ExitStack()
-        """Resources that are released after the connection is closed."""
+        """Contexts that are exited after the connection is closed."""
         self.scratch = self._resources.enter_context(scratch_folder())
         self._started = False
         address = chosen_address(address)
@@ -99,13 +108,14 @@ class Session:
         self.close()
 
     def lost(self) -> str | None:
-        """Return a sentence if the processes of a Ray started here are gone; otherwise None."""
+        """Return a sentence if processes of the Ray that this session has started are gone;
+        otherwise None."""
         if not all(local_ray.is_running(process) for process in self._processes):
             return "Ray's own processes were killed or have crashed (out of memory?)"
         return None
 
     def waiting(self) -> dict[str, Request]:
-        """Return the requests of trials that wait for workers, by trial.
+        """Return the requests of all trials that wait for workers, by trial.
 
         Empty if the pool does not answer in time. May be called in any thread.
         """
@@ -116,7 +126,10 @@ class Session:
         return tuple(ray.get(self.pool.nodes.remote()))
 
     def share(self, datasets: Mapping[str, Dataset]) -> None:
-        """Write datasets (by `shared_key`) to files that all workers on this host memory-map."""
+        """Write datasets to files that all workers on this host memory-map.
+
+        `datasets` is keyed by `shared_key`. Datasets that are stored on disk anyway are skipped.
+        """
         for key, dataset in datasets.items():
             if dataset.name not in STORED:
                 share(dataset, self.scratch / DATA / key)
@@ -126,24 +139,27 @@ class Session:
         self.pool.stop_waiting.remote()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs that have left a command unanswered for `least_s` seconds.
+        """End the workers of all runs that have not answered a command for `least_s` seconds.
 
         Returns:
-            Seconds since that command, for each run whose workers were ended; empty if the pool
+            For each run whose workers were ended, the seconds since that command. Empty if the pool
             does not answer in time.
         """
         return self._ask(self.pool.stop_running.remote(least_s))
 
-    def _ask(self, answer: Any) -> dict[str, Any]:
+    def _ask(self, reference: Any) -> dict[str, Any]:
+        """Return the result of a call to the pool; empty if it takes longer than ANSWER_S."""
         try:
-            return dict(ray.get(answer, timeout=ANSWER_S))
+            return dict(ray.get(reference, timeout=ANSWER_S))
         except ray.exceptions.GetTimeoutError:
             return {}
 
     def close(self) -> None:
-        """Close all worker groups and the connection; a cluster not started here keeps running."""
+        """Close all worker groups and the connection; a cluster that the session has only connected
+        to keeps running."""
         if self._started and not self.is_local:
-            # A cluster needs its resources back; a Ray started here ends with all its processes.
+            # On a cluster, the groups' resources must be released. A Ray that this session has
+            # started ends together with all its processes.
             try:
                 ray.get(self.pool.shutdown.remote(), timeout=60)
             except (ray.exceptions.RayError, TimeoutError):
@@ -156,8 +172,9 @@ class Session:
 def chosen_address(address: str | None) -> str | None:
     """Return the address of the cluster to connect to; None to start Ray on this machine.
 
-    RAY_ADDRESS is read only in a job of `ray job submit`, for which Ray sets it: a variable left in
-    a shell would send a study to a cluster that the user did not choose.
+    Without `address`, the environment variable RAY_ADDRESS is used, but only in a job of `ray job
+    submit`, where Ray has set it. Elsewhere, a variable left over in a shell would send a study to
+    a cluster that the user did not choose.
     """
     if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")
@@ -165,7 +182,9 @@ def chosen_address(address: str | None) -> str | None:
 
 
 def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
-    """Start the actor that owns the worker groups; `attach` then gives it its own handle.
+    """Start the actor that owns the worker groups.
+
+    The caller must then call the actor's method `attach` with the returned handle.
 
     Args:
         capacity: Resources of the cluster.
@@ -173,7 +192,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         is_local: Whether raybench has started Ray itself, on this machine only.
 
     Returns:
-        The handle of the actor.
+        The handle of the actor, whose class is `WorkerPool`.
     """
     options = PoolOptions(
         scratch=scratch,
@@ -185,7 +204,8 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
     scheduler = ResourceScheduler(
         nodes=capacity.nodes,
-        max_workers=by_memory if is_local else 10**9,  # on a cluster, Ray's reservations limit it
+        # On a cluster, the cores reserved in Ray limit the number of workers.
+        max_workers=by_memory if is_local else 10**9,
         on_cluster=not is_local,
     )
     # The pool runs on the driver's node: if that node is lost, the study ends anyway.
@@ -195,6 +215,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
 
 
 def _start_local() -> None:
+    """Start Ray on this machine, reachable only over the loopback interface."""
     with (
         local_ray.on_loopback(),
         local_ray.same_niceness(),
@@ -209,6 +230,7 @@ def _start_local() -> None:
 
 
 def _connect(address: str) -> None:
+    """Connect to the cluster at `address`; raise UserError if none answers there."""
     # Leave out variables that the job's --runtime-env sets already; Ray refuses to set them again.
     set_by_job = local_ray.job_environment()
     environment = {
@@ -230,6 +252,7 @@ def _connect(address: str) -> None:
 
 
 def _capacity(*, is_local: bool) -> Capacity:
+    """Return the resources of the Ray that this process is connected to."""
     entries = ray.nodes()
     memory_bytes = sum(
         float(entry["Resources"].get("memory", 0.0)) for entry in entries if entry["Alive"]

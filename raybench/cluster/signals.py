@@ -1,5 +1,8 @@
-"""Signals that end a command: after the first, runs stop at their next evaluation and all results
-are written; the second ends the command at once."""
+"""Signals that end a command, such as Ctrl-C.
+
+After the first signal, runs stop at their next evaluation and all results are written; a second
+signal ends the command at once.
+"""
 
 import contextlib
 import os
@@ -13,27 +16,35 @@ from types import FrameType
 from raybench.spec.errors import FAILED, INTERRUPTED
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command: Ctrl-C, `kill`, and a closed terminal."""
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
+"""Seconds between two checks that Ray is alive, and seconds from its end to that of the command."""
 
 
 class Signalled(KeyboardInterrupt):
     """Raised by a signal that ends the command.
 
-    A plain KeyboardInterrupt raised inside `exec` of a string, as when a dataclass is created,
-    would make `python -m` exit by SIGINT even if it is caught.
+    A subclass is needed because of a plain KeyboardInterrupt that is raised inside `exec` of a
+    string, as happens when a dataclass is created: it would make `python -m` exit by SIGINT even
+    if it is caught.
     """
 
 
 class Interrupt:
     """Records whether the user asked to stop, by Ctrl-C, SIGTERM or a closed terminal.
 
-    `is_set` is True after such a signal. The command sets `can_continue` once there are results
-    from which the same command can be resumed. `began` is the start of the time budget.
+    `is_set` is True after such a signal. The command sets `can_continue` to True once there are
+    results from which the same command can be resumed. `began` is the time (`time.perf_counter`) at
+    which the time budget of the command starts.
     """
 
     def __init__(self, *, owns_process: bool = True) -> None:
-        """Start without a signal. A second signal ends the process at once if `owns_process`;
-        otherwise it raises KeyboardInterrupt."""
+        """Create an object that has recorded no signal.
+
+        Args:
+            owns_process: True for a command, whose process a second signal ends at once; False for
+                a call from Python, in which a second signal raises KeyboardInterrupt.
+        """
         self.began = time.perf_counter()
         self.is_set = self.can_continue = False
         self._owns_process = owns_process
@@ -41,12 +52,12 @@ class Interrupt:
 
     @property
     def is_early(self) -> bool:
-        """Whether the user asked to stop before `defer`, i.e. before anything was started."""
+        """Whether the user asked to stop before the call of `defer`, when nothing had started."""
         return self.is_set and self._is_immediate
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Context manager: raise KeyboardInterrupt if a library turned it into another error."""
+        """Context manager: raise KeyboardInterrupt if a library replaces it by another error."""
         try:
             yield
         except Exception:
@@ -56,10 +67,14 @@ class Interrupt:
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
-        """Context manager: end the process once `lost` returns a description of what is gone.
+        """Context manager: end this process as soon as Ray is gone.
 
-        A signal to a whole process group (by `timeout` or a service manager) also ends Ray, and
-        calls to a killed Ray hang for a minute.
+        A signal to a whole process group, as sent by `timeout` or a service manager, also ends Ray,
+        and calls to a killed Ray would hang for a minute.
+
+        Args:
+            lost: Returns a sentence if Ray's processes are gone, otherwise None
+                (`Session.lost`); called twice a second in another thread.
         """
         is_over = threading.Event()
         threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
@@ -70,19 +85,20 @@ class Interrupt:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Context manager: handle the signals; before `defer`, the first raises KeyboardInterrupt.
+        """Context manager: handle SIGNALS.
 
-        Does nothing outside the main thread, since Python handles signals only there.
+        The first signal raises KeyboardInterrupt, unless `defer` was called before. Does nothing
+        outside the main thread, because Python handles signals only in the main thread.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
-        numbers, written = os.pipe()
-        os.set_blocking(written, False)
-        earlier = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        threading.Thread(target=self._read, args=[numbers], daemon=True).start()
-        hook, sys.unraisablehook = sys.unraisablehook, _say_fault
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        earlier = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        threading.Thread(target=self._read, args=[read_end], daemon=True).start()
+        hook, sys.unraisablehook = sys.unraisablehook, _print_unraisable
         self._is_immediate = True
         self.listen()
         try:
@@ -91,7 +107,7 @@ class Interrupt:
             self._is_immediate = False
             sys.unraisablehook = hook
             signal.set_wakeup_fd(earlier)
-            os.close(written)
+            os.close(write_end)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -102,7 +118,7 @@ class Interrupt:
                 signal.signal(number, self._on_signal)
 
     def defer(self) -> None:
-        """From now on, only record signals; `check` raises KeyboardInterrupt."""
+        """From now on, only record the first signal; `check` then raises KeyboardInterrupt."""
         self._is_immediate = False
 
     def check(self) -> None:
@@ -111,6 +127,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler, called by Python in the main thread."""
         del frame
         if number == signal.SIGHUP:
             _leave_terminal()
@@ -121,33 +138,39 @@ class Interrupt:
             self._has_raised = True
             raise Signalled
 
-    def _read(self, numbers: int) -> None:
-        """Count signals in a pipe, and end the process at the second signal.
+    def _read(self, read_end: int) -> None:
+        """Count the signals, whose numbers Python writes to a pipe; end the process at the second.
 
-        Python's handlers cannot count: two signals merge while the main thread is in a library. A
-        closed terminal sends SIGHUP more than once, so it never counts as the second signal.
+        Python's handlers cannot count: two signals merge into one call while the main thread is in
+        a library. A closed terminal sends SIGHUP more than once, so SIGHUP never counts as the
+        second signal.
+
+        Args:
+            read_end: File descriptor from which the signal numbers are read.
         """
         is_first = True
-        while byte := os.read(numbers, 1):
+        while byte := os.read(read_end, 1):
             self.is_set = True
             if self._owns_process and not is_first and byte[0] != signal.SIGHUP:
                 end_at_once(self.can_continue)
             is_first = False
-        os.close(numbers)
+        os.close(read_end)
 
     def _watch(self, lost: Callable[[], str | None], is_over: threading.Event) -> None:
+        """End the process once `lost` returns a sentence; return when `is_over` is set."""
         while not is_over.wait(WATCH_S):
-            # If a signal has ended Ray, the same signal arrives here a little later: wait for it.
-            if (what := lost()) is not None and not is_over.wait(LAST_WORDS_S):
-                end_at_once(self.can_continue, lost=None if self.is_set else what)
+            # If a signal has ended Ray, this process may receive the same signal a little later:
+            # wait for it.
+            if (sentence := lost()) is not None and not is_over.wait(LAST_WORDS_S):
+                end_at_once(self.can_continue, lost=None if self.is_set else sentence)
 
 
 def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
     """Kill all child processes and exit; no record is lost, since each was flushed when written.
 
     Args:
-        can_continue: Whether the same command can resume, which is added to the message.
-        lost: Description of what is gone; None if the user ended the command.
+        can_continue: Whether the same command can resume; the message then says so.
+        lost: Sentence about a Ray that is gone; None if the user has ended the command.
     """
     try:
         import psutil
@@ -166,8 +189,9 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
 def without_hangup() -> Iterator[None]:
     """Context manager: block SIGHUP in processes that are started within it.
 
-    A closed terminal sends SIGHUP to all processes, and Ray would be gone before the results are
-    written. Child processes inherit the block; this process gets the signal when the context ends.
+    A closed terminal sends SIGHUP to all processes, so Ray would be gone before the results are
+    written. Child processes inherit the block. This process receives a blocked signal when the
+    context ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -179,11 +203,11 @@ def without_hangup() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _say_fault(fault: "sys.UnraisableHookArgs") -> None:
-    """Hook for exceptions that cannot be raised: print them as Python does, except `Signalled`,
-    which `check` raises later."""
-    if not issubclass(fault.exc_type, Signalled):
-        sys.__unraisablehook__(fault)
+def _print_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an exception that cannot be raised, as Python does (`sys.unraisablehook`), except
+    `Signalled`, which `check` raises later."""
+    if not issubclass(unraisable.exc_type, Signalled):
+        sys.__unraisablehook__(unraisable)
 
 
 def _leave_terminal() -> None:

@@ -1,4 +1,4 @@
-"""The train function of a worker group, which trains one run after another until told to close."""
+"""The train function of a worker group: executes commands of the pool and trains run after run."""
 
 import gc
 import io
@@ -44,8 +44,10 @@ from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
-"""Number of 8-byte values that a new group exchanges as a test, and the timeout in seconds."""
+"""Number of 8-byte values that the workers of a new group exchange as a test, and the timeout of
+this exchange in seconds."""
 COMPARE_TIMEOUT_S = 5.0
+"""Timeout in seconds of the pool's answer to `_compare`."""
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
     "|can't allocate memory|OOM when allocating"
@@ -58,15 +60,19 @@ OUT_OF_MEMORY = re.compile(
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Execute commands from the pool until told to close; runs on every rank of the group."""
+    """Execute commands from the pool until the command `Close`; runs on every rank of the group.
+
+    `config` is made by `worker_group.build_trainer`.
+    """
     with signal_handlers_ignored():
         _serve(config)
 
 
 def _serve(config: dict[str, Any]) -> None:
     pool, group = config["pool"], config["group"]
-    # TensorFlow writes a file per traced function and removes it when the process exits normally,
-    # but this process is killed at the end of the session, which removes this folder.
+    # TensorFlow writes a temporary file per traced function and removes it when the process exits
+    # normally. This process is killed at the end of the session, so the file must be in the
+    # session's folder, which is removed.
     scratch = states.scratch_on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
@@ -76,7 +82,7 @@ def _serve(config: dict[str, Any]) -> None:
         rank = ray.train.get_context().get_world_rank()
         next_command(pool, group, rank, 1, _report(error))
         return
-    reply: Reply = _introduce(world)
+    reply: Reply = _ready_reply(world)
     output = Capture(output_path(scratch, group, world.rank))
     running: _Run | None = None
     is_settled = False
@@ -84,7 +90,7 @@ def _serve(config: dict[str, Any]) -> None:
         command = next_command(pool, group, world.rank, turn, reply)
         if isinstance(command, protocol.Close):
             return
-        heard = time.perf_counter()
+        received_at = time.perf_counter()
         try:
             if isinstance(command, protocol.Measure):
                 reply = _measure(command, world)
@@ -93,14 +99,15 @@ def _serve(config: dict[str, Any]) -> None:
                 output.begin()
                 running = _Run(command, world, scratch / states.DATA, pool, group)
             assert running is not None
-            answer = running.obey(command)
-            reply = replace(answer, busy_s=time.perf_counter() - heard, printed=output.take())
+            answer = running.execute(command)
+            busy_s = time.perf_counter() - received_at
+            reply = replace(answer, busy_s=busy_s, printed=output.take())
             if isinstance(command, Finish):
                 output.end()
             if isinstance(command, Finish) and not is_settled:
-                # Garbage collection without the imported modules takes milliseconds after each run
-                # instead of a tenth of a second. Only after the first run, because much of a
-                # framework is imported when it is first used.
+                # Exclude the imported modules from garbage collection, which then takes
+                # milliseconds after each run instead of a tenth of a second. This is done after the
+                # first run, because much of a framework is imported only when it is used.
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
@@ -112,7 +119,15 @@ def _serve(config: dict[str, Any]) -> None:
 
 
 def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
-    """Send the reply with number `turn` to the pool and return the next command."""
+    """Send a reply to the pool and return the next command.
+
+    Args:
+        pool: Handle of the `WorkerPool`.
+        group: Number of the worker group.
+        rank: Rank of this worker.
+        turn: Number of the reply, counted from 1.
+        reply: The reply to the previous command.
+    """
     command: Command | None = states.ask_pool(
         lambda: pool.exchange.remote(group, rank, turn, reply)
     )
@@ -122,13 +137,15 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
 
 
 def _compare(pool: Any, group: int, position: Position) -> str | None:
-    """Return a sentence if some ranks can never synchronize again.
+    """Send this rank's position to the pool; return a sentence if some ranks can never synchronize
+    again.
 
-    None otherwise, and if the pool does not answer in time: the caller asks again later.
+    Returns None otherwise, and also if the pool does not answer in time: the caller asks again
+    later.
     """
     try:
-        asked = pool.compare.remote(group, position)
-        sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
+        reference = pool.compare.remote(group, position)
+        sentence: str | None = ray.get(reference, timeout=COMPARE_TIMEOUT_S)
     except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
         return None
     return sentence
@@ -139,7 +156,7 @@ _noted: set[str] = set()
 
 
 class _Run:
-    """One run on this worker, from its first command to its last."""
+    """One run on this worker, from the command `Start` to `Finish`."""
 
     def __init__(
         self, command: Start, world: DistributedContext, data: Path, pool: Any, group: int
@@ -176,7 +193,8 @@ class _Run:
             else run(spec, self._dataset, self._trainer, world, self._ledger, resume=resume)
         )
 
-    def obey(self, command: Command) -> protocol.WorkerAnswer:
+    def execute(self, command: Command) -> protocol.WorkerAnswer:
+        """Train to the next evaluation, or end the run if the command is `Finish`."""
         if not isinstance(command, Start):
             self._ledger.enter("report")
         if isinstance(command, Finish):
@@ -195,9 +213,11 @@ class _Run:
         )
 
     def _send(self, state: bytes) -> int:
+        """Send a run state to the pool and return its size in bytes."""
         return states.send(self._pool, self._group, io.BytesIO(state))
 
     def _finish(self, command: Finish) -> protocol.Finished:
+        """End the run: test and save as the command asks, then release the run's memory."""
         test_value = sent_bytes = None
         if isinstance(self._trainer, OwnTrainer):
             test_value = self._trainer.finish()
@@ -228,14 +248,19 @@ class _Run:
 
 
 def join_group(placement: Placement, search_path: str) -> DistributedContext:
-    """Join the group from inside a Ray Train worker; return this worker's rank, device etc.
+    """Join the worker group from inside a Ray Train worker.
 
-    `search_path`, the folder of the user's modules, is added to `sys.path`.
+    Args:
+        placement: Framework, number and resources of the workers.
+        search_path: Folder of the user's modules; added to `sys.path`.
+
+    Returns:
+        The group as seen by this worker: rank, device, and collectives with the other workers.
     """
     import ray.train
 
     framework, gpus = placement.framework, placement.gpus_per_worker
-    if not gpus:  # Ray does not set the variable, so a CPU worker would see every GPU
+    if not gpus:  # Ray does not set this variable, so a CPU worker would see all GPUs of its node
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     if search_path not in sys.path:
@@ -262,8 +287,8 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
 def try_exchange(world: DistributedContext) -> None:
     """Exchange 4 KB with the other workers; raise UserError after EXCHANGE_TIMEOUT_S.
 
-    The first exchange sets up the connections (NCCL, Gloo). If it hangs, every run would hang, and
-    the framework's own timeout is half an hour or more.
+    The first exchange sets up the connections (NCCL, Gloo). If it hangs, every run would hang too,
+    and the framework's own timeout is half an hour or more.
     """
     if world.num_workers == 1:
         return
@@ -310,18 +335,21 @@ def pin(cores: tuple[int, ...]) -> None:
 
 
 def _measure(command: protocol.Measure, world: DistributedContext) -> protocol.MeasuredSums:
+    """Measure all-reduces for `raybench doctor`."""
     seconds = {size: world.time_all_reduce(size, command.rounds) for size in command.sizes}
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     return protocol.MeasuredSums(seconds=seconds, through=world.through, interface=interface)
 
 
 def _own_cores(world: DistributedContext) -> set[int]:
-    """Return the cores that this worker may use: those near its GPUs if known, otherwise all."""
+    """Return the CPU cores that this worker may use: those near its GPUs if known, otherwise all
+    cores of the process."""
     near = {core for index in world.gpus for core in cores_near(index)}
     return ALL_CORES & near or ALL_CORES
 
 
-def _introduce(world: DistributedContext) -> protocol.Ready:
+def _ready_reply(world: DistributedContext) -> protocol.Ready:
+    """Return the first message of this worker to the pool."""
     context = ray.get_runtime_context()
     return protocol.Ready(
         host=socket.gethostname(),
@@ -334,6 +362,7 @@ def _introduce(world: DistributedContext) -> protocol.Ready:
 
 
 def _report(error: Exception) -> Crashed:
+    """Return the message to the pool about an error in a run or in the start of the group."""
     name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     is_memory = OUT_OF_MEMORY.search(f"{name}{error}") is not None
     code = error.code if isinstance(error, UserError) and not is_memory else None

@@ -1,4 +1,4 @@
-"""A worker group: a Ray Train trainer that stays alive and whose workers wait for commands."""
+"""A worker group: a Ray Train trainer whose workers stay alive and execute commands of the pool."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,10 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
-"""Label that Ray gives every node; selecting it starts a worker on that node."""
+"""Label of every Ray node, whose value is the node's id; a worker is placed by selecting it."""
 NOMINAL_CPU = 0.001
-"""CPUs reserved in Ray per worker on a single node, whose cores the pool itself distributes."""
+"""CPUs reserved in Ray per worker if Ray runs on this machine only: there, the pool itself assigns
+the cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class PoolOptions:
     scales: bool = False
     """Whether the cluster has an autoscaler."""
     interface: str | None = None
-    """Network interface that the user has set for all hosts; None detects it on each host."""
+    """Network interface that the user has set for all hosts; None to detect it on each host."""
     pool: Any = None
     """Handle of the pool's actor; None until the actor runs."""
 
@@ -50,13 +51,13 @@ class PoolOptions:
 def build_trainer(
     number: int, placement: Placement, options: PoolOptions, nodes: Sequence[str] = ()
 ) -> Any:
-    """Return a Ray Train trainer whose workers wait for commands from the pool.
+    """Return a Ray Train trainer whose workers execute commands of the pool.
 
     Args:
         number: Number of the group.
         placement: Framework, number and resources of the workers.
         options: Options of the pool.
-        nodes: Ray's id of every worker's node; ignored if `options.is_local`.
+        nodes: Ray's id of the node of every worker, by rank; ignored if `options.is_local`.
     """
     import ray.train
 
@@ -86,7 +87,7 @@ def build_trainer(
         "run_config": ray.train.RunConfig(
             name=f"group-{number}",
             storage_path=options.scratch,
-            # The pool decides whether to start a group again; Ray would retry forever.
+            # The pool decides whether a group is started again; Ray by itself would retry forever.
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
@@ -96,8 +97,8 @@ def build_trainer(
     elif placement.framework == "torch":
         from ray.train.torch import TorchTrainer as Trainer
 
-        meets = {"file": str(file)} if options.is_local else {"interface": options.interface}
-        arguments |= rendezvous_config("torch", **meets)
+        through = {"file": str(file)} if options.is_local else {"interface": options.interface}
+        arguments |= rendezvous_config("torch", **through)
     else:
         from ray.train.tensorflow import TensorflowTrainer as Trainer
 
@@ -108,20 +109,24 @@ def build_trainer(
 
 
 POLL_S = 20.0
-"""Seconds after which `exchange` returns without a command, and the worker asks again."""
+"""Seconds after which `exchange` returns without a command; the worker then calls it again."""
 START_TIMEOUT_S, CLUSTER_START_TIMEOUT_S = 180.0, 780.0
-"""Timeouts in seconds of the start of a group; the nodes of a cluster may first install the job's
-runtime environment, for which Ray allows 600 s."""
+"""Timeouts in seconds of the start of a group, on this machine and on a cluster, whose nodes may
+first install the job's runtime environment, for which Ray allows 600 s."""
 SETTLE_TIMEOUT_S = 60.0
+"""Timeout in seconds of the end of a run in `WorkerGroup.settle`."""
 CLOSE_TIMEOUT_S = 20.0
+"""Seconds to wait for the end of workers that were told to close or were killed."""
 LIFE_SIGN_TIMEOUT_S = 30.0
+"""Seconds after which an actor that does not answer counts as lost."""
 
 
 class WorkerGroup:
-    """The pool's side of one group; runs in the pool's event loop.
+    """The pool's side of one worker group; runs in the pool's event loop.
 
-    `trainer.fit()` blocks while the group is alive, so it runs in its own thread. Once `fit`
-    returns or raises, the group is gone, and calls that wait for a reply raise RunFailed.
+    `trainer.fit()` blocks while the group is alive, so it runs in a separate thread. Once `fit`
+    returns or raises an error, the group has ended, and calls that wait for a reply raise
+    RunFailed.
     """
 
     def __init__(
@@ -134,27 +139,33 @@ class WorkerGroup:
         """Create a group without workers; `start` starts them. Arguments: see `build_trainer`."""
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        """(node, core) of every core that the current run is pinned to."""
-        self._number, self._options, self._planned = number, options, nodes
+        """(node, core) of every core to which the current run is pinned."""
+        self._number, self._options, self._nodes = number, options, nodes
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
         ]
+        """Commands that each rank has not received yet, by rank."""
         self._turns = [0] * placement.num_workers
-        """Number of replies received from each rank."""
-        self._following: dict[int, asyncio.Task[Command]] = {}
+        """Number of replies received from each rank, by rank."""
+        self._next_commands: dict[int, asyncio.Task[Command]] = {}
         """Task that waits for the next command, by rank."""
         self._members: dict[int, Ready] = {}
+        """First message of each worker, by rank."""
         self._printed: list[bytes] = []
+        """Output that the workers have sent and `take_printed` has not returned yet."""
         self._replies: dict[int, Reply] = {}
+        """Replies to the current command, by rank."""
         self._positions: dict[int, Position] = {}
-        """Position of each rank in a user's own training loop."""
+        """Position of each rank in a user's own training loop, by rank."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
+        """Replies of all ranks to the current command, or the error of a rank that has crashed."""
         self.ended = asyncio.Event()
         """Set when the workers are gone, for any reason."""
         self._end_message = ""
+        """Why the group has ended, in one line."""
         self._has_run = False
-        """Whether a run was started and not finished."""
+        """Whether a run was started that has not finished."""
         self._trainer: Any = None
         """Trainer that runs in the group's thread; None before `start`."""
 
@@ -162,7 +173,8 @@ class WorkerGroup:
         """Start the workers and wait until all have sent `Ready`.
 
         Raises:
-            RunFailed: Some workers did not start in time; call `close` to end the others.
+            RunFailed: Some workers did not start in time; the caller must call `close` to end the
+                others.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         timeout_s = START_TIMEOUT_S if self._options.is_local else CLUSTER_START_TIMEOUT_S
@@ -170,7 +182,12 @@ class WorkerGroup:
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        """Send `commands[r]` to rank r; return the replies by rank, or raise RunFailed."""
+        """Send `commands[r]` to each rank r and return the replies by rank.
+
+        Raises:
+            RunFailed: A worker has crashed, the group has ended, or not all workers have answered
+                within `timeout_s` seconds.
+        """
         if self.ended.is_set():
             raise self._end()
         self._replies = {}
@@ -187,28 +204,32 @@ class WorkerGroup:
 
         Args:
             rank: Rank of the worker.
-            turn: Number of the reply, from 1. A call repeated with the same `turn`, after a lost
-                answer, returns the same command.
-            reply: The reply; None if it was sent in an earlier call.
+            turn: Number of the reply, counted from 1. If the answer to a call was lost, the worker
+                repeats the call with the same `turn` and gets the same command.
+            reply: The reply; None if the worker has sent it in an earlier call.
 
         Returns:
-            The command; None if there is none within POLL_S, after which the worker asks again.
+            The command; None if there is none within POLL_S seconds, after which the worker calls
+            again.
         """
         if turn > self._turns[rank]:
             assert reply is not None
             self._turns[rank] = turn
-            self._following[rank] = asyncio.ensure_future(self._inbox[rank].get())
-            self._take(rank, reply)
-        following = self._following[rank]
-        await asyncio.wait({following}, timeout=POLL_S)
-        return following.result() if following.done() else None
+            self._next_commands[rank] = asyncio.ensure_future(self._inbox[rank].get())
+            self._receive(rank, reply)
+        next_command = self._next_commands[rank]
+        await asyncio.wait({next_command}, timeout=POLL_S)
+        return next_command.result() if next_command.done() else None
 
     def compare(self, position: Position) -> str | None:
-        """Record a rank's position; return a sentence if some ranks can never synchronize again."""
+        """Record a rank's position in the user's training loop; return a sentence if some ranks can
+        never synchronize again, otherwise None."""
         self._positions[position.rank] = position
         return parting(self._positions.values())
 
-    def _take(self, rank: int, reply: Reply) -> None:
+    def _receive(self, rank: int, reply: Reply) -> None:
+        """Record a worker's reply; set the result of `_answered` if the reply is the last one, or
+        its error if the worker has crashed."""
         if isinstance(reply, protocol.WorkerAnswer | protocol.Crashed) and reply.printed:
             self._printed.append(prefix_rank(reply.printed, rank, self.placement.num_workers))
             reply = replace(reply, printed=b"")
@@ -224,7 +245,8 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End the run if it is still open, and free its cores; return whether another can start."""
+        """End the run if it has not finished, and free its cores; return whether the group can
+        start another run."""
         if self._has_run:
             try:
                 replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
@@ -236,14 +258,15 @@ class WorkerGroup:
         return not self.ended.is_set()
 
     async def wait_for_end(self) -> None:
-        """Wait until the workers are gone, at most CLOSE_TIMEOUT_S."""
+        """Wait until the workers are gone, at most CLOSE_TIMEOUT_S seconds."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
-        """End the workers by a `Close` command; kill them with `force`, or if they hang.
+        """End the workers with the command `Close`; kill them with `force`, or if they hang.
 
-        If this takes longer than CLOSE_TIMEOUT_S (a lost host), `ended` is set only later.
+        If the workers are still not gone after CLOSE_TIMEOUT_S seconds, because their host was
+        lost, the method returns, and `ended` is set later.
         """
         if not force:
             for inbox in self._inbox:
@@ -259,7 +282,8 @@ class WorkerGroup:
     def take_printed(self, *, is_lost: bool = False) -> bytes:
         """Return what the workers have printed since the last call.
 
-        With `is_lost`, also what dead workers on this host had printed but not sent.
+        If the workers are gone (`is_lost`), the result includes what workers on this host had
+        printed and not sent.
         """
         if is_lost:
             number = self.placement.num_workers
@@ -269,9 +293,16 @@ class WorkerGroup:
         return printed
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
-        """Return the cores to pin each rank to, without those in `taken`; none if too few are free.
+        """Choose the CPU cores to which each rank is pinned.
 
-        Workers with GPUs share all cores near their GPUs: one core cannot keep a GPU busy.
+        Workers with GPUs share all cores near their GPUs, because one core cannot keep a GPU busy.
+
+        Args:
+            taken: (node, core) of every core to which other groups are pinned.
+
+        Returns:
+            The cores of each rank, by rank; an empty tuple for every rank if too few cores are
+            free, so that no rank is pinned.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:
@@ -290,12 +321,22 @@ class WorkerGroup:
         return chosen
 
     def members(self) -> list[Ready]:
-        """Return the `Ready` message of every rank."""
+        """Return the `Ready` message of every rank, in rank order."""
         return [self._members[rank] for rank in sorted(self._members)]
 
     async def _wait(
         self, timeout_s: float, problem: str, *, failure: Failure = "timeout"
     ) -> list[Reply]:
+        """Wait until all ranks have replied, and return the replies by rank.
+
+        Args:
+            timeout_s: Seconds to wait; may be infinite.
+            problem: What the workers did not do in time, for the message.
+            failure: `RunFailed.failure` after the timeout.
+
+        Raises:
+            RunFailed: A worker has crashed or was lost, or not all have replied in time.
+        """
         ended: asyncio.Future[Any] = asyncio.ensure_future(self.ended.wait())
         both = {self._answered, ended}
         limit_s = timeout_s if math.isfinite(timeout_s) else None
@@ -315,24 +356,24 @@ class WorkerGroup:
         raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
 
     def _end(self) -> RunFailed:
-        """Return why the group has ended: lost workers, or an interface that the user has named."""
+        """Return the error for a group that has ended: its workers were lost, or the user has set a
+        wrong network interface."""
         if self._end_message.startswith(MISNAMED):
             return RunFailed("error", self._end_message, mistake=ErrorCode.UNREACHABLE)
         return RunFailed("worker_lost", self._end_message)
 
     def _has_lost_a_worker(self) -> bool:
-        """Return whether the actor of any worker does not answer."""
+        """Return whether any worker's actor does not answer."""
         if self.placement.num_workers == 1:
             return False  # the only worker has just answered
         actors = [member.actor for member in self._members.values()]
         return internals.has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
 
     def _fit(self) -> None:
+        """Run the trainer until the group ends; runs in a separate thread."""
         self._end_message = "the worker group has ended"
         try:
-            self._trainer = build_trainer(
-                self._number, self.placement, self._options, self._planned
-            )
+            self._trainer = build_trainer(self._number, self.placement, self._options, self._nodes)
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             self._end_message = end_message(error)
@@ -340,11 +381,11 @@ class WorkerGroup:
 
 
 def end_message(error: Exception) -> str:
-    """Return one line on why a group has ended, derived from the error of its trainer."""
+    """Return one line that explains why a group has ended; `error` was raised by its trainer."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     for line in lines:
         if UNREACHED in line:
             return line[line.index(UNREACHED) :]
     last = lines[-1] if lines else ""
-    meant = [sentence for words, sentence in internals.MEANINGS.items() if words in last]
-    return meant[0] if meant else f"{type(error).__name__}: {last}"
+    known = [sentence for words, sentence in internals.MEANINGS.items() if words in last]
+    return known[0] if known else f"{type(error).__name__}: {last}"

@@ -3,9 +3,9 @@
 The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which delivers the
 worker's last reply and waits for its next command, so that a command costs one round trip.
 
-The pool holds the newest checkpoint of every run in a file (`states.py`), from which a run that
-loses its workers is continued. Replies carry only the checkpoint's index, because Ray Tune keeps
-all replies; the driver copies the file to the results folder.
+The pool keeps the newest checkpoint of every run in a file (`states.py`). A run that loses its
+workers continues from this checkpoint. Replies contain only the checkpoint's index, because Ray
+Tune keeps all replies in memory; the driver copies the file to the results folder.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
-"""Additional seconds, after the end of a study, for a run that evaluates the test split."""
+"""Seconds that a run that evaluates the test split may continue after the end of the study."""
 
 
 @dataclass
@@ -48,38 +48,40 @@ class _Unanswered:
     """A command that the workers of a run have not answered yet."""
 
     grace_s: float = 0.0
-    """Additional seconds before `stop_running` ends the workers because of this command."""
+    """Seconds that are added to the limit of `stop_running` for this command."""
     began: float = field(default_factory=time.perf_counter)
+    """Time at which the command was sent (`time.perf_counter`)."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the pool stops waiting for the answer."""
 
 
 @dataclass
 class _PooledRun:
-    """What the pool knows about a run."""
+    """State of a run in the pool."""
 
     checkpoint: Checkpoint | None = None
-    """Newest checkpoint."""
+    """Newest checkpoint of the run; None without one."""
     printed: bytes = b""
-    """End of the output so far."""
+    """Output of the run so far; only the end of a long output is kept."""
     group: int | None = None
-    """Number of the worker group that the run has; None without workers."""
+    """Number of the worker group of the run; None while the run has no workers."""
     max_concurrent: int = 0
-    """Largest number of other runs that had workers at the same time."""
+    """Largest number of other runs that had workers at the same time as this run."""
     is_starting: bool = False
-    """Whether the run's group is starting."""
+    """Whether the run's worker group is being started."""
     is_abandoned: bool = False
-    """Whether the run was released while its group was starting."""
+    """Whether the run was released while its worker group was being started."""
     is_over: bool = False
-    """Whether the run has ended for good: further requests are refused."""
+    """Whether the run has ended for good, so that further requests are refused."""
     unanswered: _Unanswered | None = None
-    """Command that the workers have not answered yet."""
+    """Command that the workers have not answered yet; None without one."""
 
 
 class WorkerPool:
-    """Starts worker groups, assigns them to trials, relays commands and holds checkpoints.
+    """Starts worker groups, assigns them to trials, relays commands and keeps checkpoints.
 
-    Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop.
+    A trial is a run of any kind, identified by its name. `session.start_pool` makes an actor of
+    this class; all methods run in one event loop.
     """
 
     def __init__(self, scheduler: ResourceScheduler, options: PoolOptions) -> None:
@@ -88,12 +90,15 @@ class WorkerPool:
         self._groups: dict[int, WorkerGroup] = {}
         """Groups whose workers are alive or starting, by number."""
         self._closing: set[asyncio.Task[None]] = set()
+        """Background tasks that close groups; kept here because asyncio does not keep them."""
         self._states = StateFiles(options.scratch)
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
+        """State of every run, by name."""
         self._stop = asyncio.Event()
+        """Set by `stop_waiting`, which replaces it by a new one for later requests."""
 
     def attach(self, handle: Any) -> int:
-        """Set this actor's own handle, which is passed to the workers; return its process id."""
+        """Set the handle of this actor, which is passed to the workers; return the process id."""
         self._options = replace(self._options, pool=handle)
         return os.getpid()
 
@@ -102,27 +107,30 @@ class WorkerPool:
         self._states.hold_in(folder)
 
     def incoming_file(self, group: int) -> Path:
-        """Return the file to which a worker group sends a run state."""
+        """Return the file for the run state that a worker group is sending."""
         return self._states.incoming(group)
 
     async def take_part(self, group: int, offset: int, part: bytes) -> None:
-        """Write a part of a run state for a worker group whose host cannot access the file."""
+        """Write a part of a run state; called by workers that cannot access the file. Arguments:
+        see `StateFiles.write`."""
         await asyncio.to_thread(self._states.write, group, offset, part)
 
     async def give_part(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a run state: empty at the end of the file, None if it was deleted."""
+        """Return a part of a run state; called by workers that cannot access the file. Arguments
+        and result: see `StateFiles.read`."""
         return await asyncio.to_thread(self._states.read, file, offset)
 
     def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run; raise OSError if writing any state has failed."""
+        """Return the newest checkpoint of a run, None without one; raise OSError if writing any run
+        state has failed."""
         if self._states.fault is not None:
             raise self._states.fault
         return self._runs[trial].checkpoint
 
     def restore(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Set the checkpoint of an interrupted command, from which the run will continue."""
+        """Set a checkpoint of an earlier, interrupted session, from which the run continues."""
         file = self._states.adopt(checkpoint.weights, f"{trial}-{checkpoint.state.index}")
-        self._hold(trial, replace(checkpoint, weights=file))
+        self._set_checkpoint(trial, replace(checkpoint, weights=file))
 
     def forget(self, trial: str) -> None:
         """Delete the checkpoint of a run."""
@@ -131,14 +139,15 @@ class WorkerPool:
             run.checkpoint.weights.unlink(missing_ok=True)
         run.checkpoint = None
 
-    def _hold(self, trial: str, checkpoint: Checkpoint) -> None:
+    def _set_checkpoint(self, trial: str, checkpoint: Checkpoint) -> None:
+        """Set the newest checkpoint of a run, and delete the file of the one before."""
         before = self._runs[trial].checkpoint
         if before is not None and before.weights != checkpoint.weights:
             before.weights.unlink(missing_ok=True)
         self._runs[trial].checkpoint = checkpoint
 
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
-        """Return the output of a run so far; delete it afterwards if the run `is_over`."""
+        """Return the output of a run so far; if the run is over, the pool also deletes it."""
         run = self._runs[trial]
         output = run.printed
         if is_over:
@@ -146,16 +155,23 @@ class WorkerPool:
         return output
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
-        """Add what a run's workers have printed since the last call to the run's output."""
+        """Append what a run's workers have printed since the last call to the run's output.
+
+        Args:
+            trial: Name of the run.
+            group: The worker group of the run; None if it does not exist any more.
+            is_lost: Whether the workers are gone; see `WorkerGroup.take_printed`.
+        """
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             run = self._runs[trial]
             run.printed = keep_end(run.printed + printed)
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
-        """Wait for a worker group and give it to the trial.
+        """Wait for a worker group and assign it to the trial.
 
         Raises:
-            RunFailed: The workers did not start, or `stop_waiting` was called.
+            RunFailed: The workers did not start, `stop_waiting` was called, or the trial was
+                released.
         """
         self._refuse_abandoned(trial)
         acquiring = asyncio.ensure_future(self._acquire(trial, placement))
@@ -170,24 +186,27 @@ class WorkerPool:
         self._stop = asyncio.Event()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs that have left a command unanswered for `least_s` seconds.
+        """End the workers of all runs that have not answered a command for `least_s` seconds.
 
         Returns:
-            Seconds since that command, for each trial whose workers were ended.
+            For each trial whose workers are ended, the seconds since that command.
         """
         now = time.perf_counter()
         ended = {}
         for trial, run in self._runs.items():
-            sent = run.unanswered
-            if sent is None or sent.cut.is_set() or now - sent.began < least_s + sent.grace_s:
+            command = run.unanswered
+            if command is None or command.cut.is_set():
                 continue
-            sent.cut.set()
-            ended[trial] = now - sent.began
+            if now - command.began < least_s + command.grace_s:
+                continue
+            command.cut.set()
+            ended[trial] = now - command.began
         return ended
 
     async def _acquire(self, trial: str, placement: Placement) -> Allocation:
-        """Give the trial a group, without a retry if its workers do not start."""
-        asked = time.perf_counter()
+        """Wait for a worker group and assign it to the trial; a group whose workers do not start is
+        not started again."""
+        requested = time.perf_counter()
         reserved, waited_for = await self._queue.wait(trial, placement)
         while not reserved.is_new and self._has_ended(reserved.group):
             await self._drop(trial, reserved.group)
@@ -214,7 +233,7 @@ class WorkerPool:
             other.max_concurrent = max(len(running) - 1, other.max_concurrent)
         members = group.members()
         return Allocation(
-            queue_s=started - asked,
+            queue_s=started - requested,
             start_s=time.perf_counter() - started if reserved.is_new else 0.0,
             hosts=tuple(member.host for member in members),
             devices=tuple(member.device for member in members),
@@ -225,6 +244,7 @@ class WorkerPool:
         )
 
     def _refuse_abandoned(self, trial: str) -> None:
+        """Raise RunFailed if the run is over or was released while its group was being started."""
         run = self._runs[trial]
         if run.is_abandoned or run.is_over:
             run.is_abandoned = False
@@ -233,14 +253,14 @@ class WorkerPool:
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
         """Send a command to every worker of the trial's group and wait for the replies.
 
-        `Start` continues from the run's newest checkpoint, if the pool has one.
+        With the command `Start`, the run continues from its newest checkpoint, if there is one.
 
         Returns:
             The replies by rank.
 
         Raises:
-            RunFailed: A worker raised an exception, died or did not answer within `timeout_s`; the
-                group is then closed.
+            RunFailed: A worker raised an exception, died or did not answer within `timeout_s`
+                seconds, and the group is closed; or the run was stopped.
         """
         run = self._runs[trial]
         number = run.group
@@ -249,11 +269,11 @@ class WorkerPool:
         if isinstance(command, Start):
             command = replace(command, resume=run.checkpoint)
         is_test = isinstance(command, Finish) and command.test
-        sent = _Unanswered(grace_s=TEST_S if is_test else 0.0)
-        run.unanswered = sent
+        unanswered = _Unanswered(grace_s=TEST_S if is_test else 0.0)
+        run.unanswered = unanswered
         try:
             asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
-            if not await _ended_before(asking, sent.cut):
+            if not await _ended_before(asking, unanswered.cut):
                 if run.group is not None:  # otherwise the run was released in the meantime
                     run.group = None
                     self._collect(trial, self._groups.get(number), is_lost=True)
@@ -266,15 +286,24 @@ class WorkerPool:
                 await self._drop(trial, number)
             raise
         finally:
-            if run.unanswered is sent:
+            if run.unanswered is unanswered:
                 run.unanswered = None
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
-        """Store the state (checkpoint or final weights) that rank 0 has sent; in its reply, replace
-        the state by the index of the checkpoint or the file of the weights.
+        """Keep the run state (checkpoint or final weights) that rank 0 has sent before its reply.
 
-        If a checkpoint cannot be written, the run continues, and `checkpoint` raises the error.
+        If a checkpoint cannot be written, the run continues, and the method `checkpoint` raises the
+        error.
+
+        Args:
+            trial: Name of the run.
+            number: Number of the worker group.
+            first: Reply of rank 0.
+
+        Returns:
+            The reply without the state: it contains the index of the checkpoint, or the file of the
+            weights.
 
         Raises:
             RunFailed: The final weights could not be written.
@@ -294,7 +323,7 @@ class WorkerPool:
         index = first.state.index
         with contextlib.suppress(OSError):
             file = sent(f"{trial}-{index}")
-            self._hold(trial, Checkpoint(state=first.state, weights=file))
+            self._set_checkpoint(trial, Checkpoint(state=first.state, weights=file))
         return replace(first, state=None, sent_bytes=None, saved=index)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
@@ -302,11 +331,12 @@ class WorkerPool:
 
         Args:
             trial: Name of the run, which may have neither workers nor a request.
-            keep: Keep the group alive for other runs; False closes it.
-            for_good: Refuse later requests of the run, whose process may not know that it is over.
+            keep: Whether the worker group stays alive for other runs; otherwise it is closed.
+            for_good: Whether later requests for workers of this run are refused; needed if the
+                process that trains the run may not know that the run is over.
 
         Returns:
-            The largest number of other runs that had workers at the same time.
+            The largest number of other runs that had workers at the same time as this run.
         """
         run = self._runs[trial]
         if for_good:
@@ -317,7 +347,8 @@ class WorkerPool:
         number, run.group = run.group, None
         if number is not None:
             group = self._groups[number]
-            # With an unanswered command, the training loop is busy, and another run would wait.
+            # While a command is unanswered, the workers are still training, and another run would
+            # have to wait for them.
             if keep and run.unanswered is None and await group.settle():
                 self._scheduler.release(trial)
             else:
@@ -335,7 +366,8 @@ class WorkerPool:
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     def compare(self, number: int, position: Position) -> str | None:
-        """Record a rank's position; return a sentence if some ranks can never synchronize again."""
+        """Record the position of a rank of group `number` in the user's training loop; return a
+        sentence if some ranks can never synchronize again, otherwise None."""
         group = self._groups.get(number)
         return None if group is None else group.compare(position)
 
@@ -346,7 +378,8 @@ class WorkerPool:
         await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
-        """Return (trial or None if idle, placement, process ids) of every group, for tests."""
+        """Return the trial (None if idle), the placement and the workers' process ids of every
+        group; used by tests."""
         trials = {run.group: trial for trial, run in self._runs.items()}
         return [
             (trials.get(number), group.placement, [member.pid for member in group.members()])
@@ -363,7 +396,11 @@ class WorkerPool:
         return tuple(node for node in self._scheduler.nodes if not node.is_gone)
 
     async def _open(self, reserved: Reservation) -> WorkerGroup:
-        """Return the group of a reservation; start it if it is new, or raise RunFailed."""
+        """Return the worker group of a reservation, and start it if it is new.
+
+        Raises:
+            RunFailed: The workers did not start.
+        """
         for number in reserved.evict:
             evicted = self._groups.get(number)
             await self._close(number)
@@ -377,12 +414,15 @@ class WorkerPool:
         return self._groups[reserved.group]
 
     def _has_ended(self, number: int) -> bool:
-        """Whether a group was closed or its workers are gone, for example with their host."""
+        """Whether a group was closed or has lost its workers, for example together with a host."""
         group = self._groups.get(number)
         return group is None or group.ended.is_set()
 
     async def _ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
-        """Send a command to every worker of a group; `Start` also pins each to its own cores."""
+        """Send a command to every worker of a group and return the replies by rank.
+
+        The command `Start` also contains the cores to which each worker is pinned.
+        """
         group = self._groups[number]
         commands: list[Command] = [command] * group.placement.num_workers
         if isinstance(command, Start):
@@ -393,10 +433,10 @@ class WorkerPool:
         return await group.ask(commands, timeout_s)
 
     async def _close(self, number: int, *, force: bool = False) -> None:
-        """End a group, if it still exists, and free its reservation once its workers are gone.
+        """End a group, if it still exists, and delete its reservation once its workers are gone.
 
-        Until then, Ray counts their CPUs and GPUs as in use. If the workers take long to end, the
-        reservation is freed later, in the background.
+        Until then, Ray counts the workers' CPUs and GPUs as in use. If the workers take long to
+        end, the reservation is deleted later, in the background.
         """
         group = self._groups.get(number)
         if group is not None:
@@ -414,7 +454,7 @@ class WorkerPool:
         self._in_background(free_when_gone())
 
     def _close_soon(self, numbers: list[int]) -> None:
-        """End groups and free their reservations in the background."""
+        """End groups and delete their reservations in the background."""
 
         async def close_and_admit(number: int) -> None:
             await self._close(number, force=True)
@@ -429,17 +469,18 @@ class WorkerPool:
         task.add_done_callback(self._closing.discard)
 
     async def _drop(self, trial: str, number: int) -> None:
-        """Close a trial's broken group and serve the next requests."""
+        """Close the broken worker group of a trial, and serve the next requests."""
         self._runs[trial].group = None
         self._states.drop(number)
         group = self._groups.get(number)
         await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)
-        await self._queue.look()  # the group's host may be gone, too
+        await self._queue.look()  # the group's host may be gone as well
         self._queue.admit()
 
 
 def _stopped() -> RunFailed:
+    """Return the error for a run that was stopped."""
     return RunFailed(STOPPED, "the run was stopped")
 
 
@@ -449,5 +490,6 @@ async def _ended_before(work: "asyncio.Future[Any]", stop: asyncio.Event) -> boo
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not work.done():
-        work.add_done_callback(lambda ended: ended.exception())  # otherwise asyncio logs the error
+        # Read the error of `work` when it ends; otherwise asyncio logs the error.
+        work.add_done_callback(lambda ended: ended.exception())
     return work.done()

@@ -9,10 +9,10 @@ still has all parts, and remove each part to check that its fallback works.
 | local_ray | `utils.set_sigterm_handler` | keep our SIGTERM handler | Ray's handler |
 | local_ray | `RAY_worker_niceness` | workers as nice as the driver | nicer by 15 |
 | local_ray | `AuthenticationTokenLoader`, `Config` | one token per session | Ray's token |
-| local_ray | names of Ray's programs | notice that Ray has ended | noticed when it is silent |
-| trainer | `__ray_ready__` | tell lost workers from failed ones | not distinguished |
+| local_ray | names of Ray's programs | notice that Ray has ended | noticed after a timeout |
+| trainer | `__ray_ready__` | distinguish lost workers from failed ones | not distinguished |
 | trainer | messages about a lost process | a short message | Ray's own message |
-| trainer | `RAY_TRAIN_*` variables | no loggers and watchers | they run |
+| trainer | `RAY_TRAIN_*` variables | start no loggers and watchers | they start |
 | trainer | `_create_default_callbacks` | two actors fewer | they start |
 | trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
 | controller | `TrainController`, `FixedScalingPolicy` | no autoscaler actor | it starts |
@@ -21,7 +21,7 @@ still has all parts, and remove each part to check that its fallback works.
 | rendezvous | also `_TensorflowBackend` | set and test the interface | frameworks guess |
 | nodes | `state.get_draining_nodes` | avoid nodes about to shut down | not avoided |
 | nodes | `available_resources_per_node` | use by others | seen when a group does not start |
-| nodes | autoscaler's report, `get_cluster_status` | can nodes be added? | taken as no |
-| local_ray | configuration of the job | its environment | Ray refuses names set twice |
-| nodes | `node:ADDRESS`, a resource of every node | Tune's actors on our host | none |
+| nodes | autoscaler's report, `get_cluster_status` | know if nodes can be added | assumed not |
+| local_ray | configuration of the job | its variables, not to be set twice | Ray refuses them |
+| nodes | `node:ADDRESS`, a resource of every node | Tune's actors on the driver's host | none |
 """

@@ -1,4 +1,7 @@
-"""Run Ray Train's controller in the calling thread; not importable if Ray lacks its classes."""
+"""Run Ray Train's controller in the calling thread.
+
+Importing this module raises ImportError if the installed Ray lacks one of the classes.
+"""
 
 import asyncio
 import inspect
@@ -28,14 +31,15 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
 class ReleasingWorkerGroup(WorkerGroup):  # type: ignore[misc, unused-ignore]
     """Ray's worker group; also releases its resources if the workers start but fail to connect.
 
-    In Ray, the workers and the placement group of such a group end with the controller's actor.
-    Here the controller's process stays alive, and the next group would wait for the resources
-    forever.
+    In Ray, the workers of such a group and its placement group (their reserved resources) end with
+    the controller's actor. Here the controller's process stays alive, and the next group would wait
+    for the resources forever.
     """
 
     started: list[Any] = []
-    """Groups of the trainer whose start has begun."""
+    """Worker groups of the trainer that have begun to start."""
     _reserved: Any = None
+    """Ray's placement group; None before it is created."""
 
     def _create_placement_group(self, *arguments: Any, **named: Any) -> Any:
         """Create the placement group as Ray does, and keep a reference to it."""
@@ -43,7 +47,7 @@ class ReleasingWorkerGroup(WorkerGroup):  # type: ignore[misc, unused-ignore]
         return self._reserved
 
     def end(self) -> None:
-        """Remove the placement group; this ends its processes, even if they are still starting."""
+        """Remove the placement group; this ends the workers, even if they are still starting."""
         if self._reserved is not None:
             self._reserved.shutdown()
 
@@ -59,6 +63,7 @@ class ReleasingWorkerGroup(WorkerGroup):  # type: ignore[misc, unused-ignore]
 
 
 GROUP_PARTS = ("_start", "has_started", "abort", "_create_placement_group")
+"""Methods of Ray's worker group that are called or overridden here."""
 
 
 def is_as_expected() -> bool:
@@ -74,11 +79,11 @@ def is_as_expected() -> bool:
 
 
 def run_controller(arguments: dict[str, Any], started: list[Any]) -> Any:
-    """Run a controller to its end and return the result of its training.
+    """Run Ray Train's controller until the training ends, and return the training's result.
 
     Args:
         arguments: The arguments with which Ray's trainer creates its controller.
-        started: List to which every worker group is added when its start begins.
+        started: List to which every worker group is added when it begins to start.
     """
     policy: Any = arguments.get("scaling_policy")
     if type(policy) is FixedScalingPolicy:

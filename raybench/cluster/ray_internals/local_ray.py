@@ -1,7 +1,8 @@
 """A local Ray started by raybench, reachable only at the loopback address and with a token.
 
-If the installed Ray lacks a part that is changed here, Ray starts in its default way, and `warning`
-says what that means. Also the environment of a job started by `ray job submit`.
+If the installed Ray lacks a part that is changed here, Ray starts as it does by default; if other
+hosts can then reach it, `warning` returns a sentence. This module also reads the configuration of a
+job started by `ray job submit`.
 """
 
 import contextlib
@@ -18,10 +19,11 @@ import ray
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable with the configuration (JSON) of a job started by `ray job submit`."""
 SUBMISSION = "job_submission_id"
+"""Key of the job's id in the metadata of that configuration."""
 
 
 def job_environment() -> dict[str, str]:
-    """Return the `env_vars` of the job's `--runtime-env`; empty outside a job."""
+    """Return the variables (`env_vars`) of the job's `--runtime-env`; empty outside a job."""
     variables = (_config().get("runtime_env") or {}).get("env_vars") or {}
     return {str(name): str(value) for name, value in variables.items()}
 
@@ -32,6 +34,7 @@ def is_submitted_job() -> bool:
 
 
 def _config() -> Mapping[str, Any]:
+    """Return the configuration of the job; empty outside a job."""
     try:
         config = json.loads(os.environ.get(CONFIG) or "{}")
     except ValueError:
@@ -43,15 +46,16 @@ LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
 """Environment variable with the value that Ray adds to the niceness of a node for its workers."""
 PROGRAMS = ("/gcs_server", "/raylet")
-"""Suffixes of the program paths of a node's store and scheduler."""
+"""Ends of the paths of Ray's programs on a node: the store of the cluster's state, and the
+scheduler."""
 
 
 @contextlib.contextmanager
 def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
     """Context manager: set environment variables for the processes that are started within it.
 
-    Afterwards, the variables are unset, so that workers of a cluster that is started later from
-    this process do not communicate over the loopback interface.
+    On exit, the earlier values are restored. Otherwise workers of a cluster to which this process
+    connects later would communicate over the loopback interface.
     """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
@@ -66,10 +70,11 @@ def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def session_token() -> Iterator[None]:
-    """Context manager: use a new token, regardless of the token settings in the environment.
+    """Context manager: let Ray use a new token, regardless of the token settings in the
+    environment.
 
-    Ray would otherwise write a token to the home folder, which may be read-only in a container, or
-    use no token if RAY_AUTH_MODE is `disabled`.
+    By default, Ray would write a token to the home folder, which may be read-only in a container,
+    or use no token if RAY_AUTH_MODE is `disabled`.
     """
     try:
         with environment_set({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
@@ -80,8 +85,8 @@ def session_token() -> Iterator[None]:
 
 
 def _reload_token() -> None:
-    """Make Ray read token mode and token from the environment again, by resetting Ray's cache if
-    Ray has one."""
+    """Make Ray read the token and the token mode from the environment again, by resetting Ray's
+    cache of them, if there is one."""
     from ray import _raylet
 
     config: Any = getattr(_raylet, "Config", None)
@@ -108,7 +113,8 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 def on_loopback() -> AbstractContextManager[None]:
     """Context manager: make a Ray that is started within it use 127.0.0.1 as its address.
 
-    Ray does so where it cannot be part of a cluster: outside Linux, it sets the constant to False.
+    Ray itself uses this address where it cannot be part of a cluster: on systems other than Linux,
+    it sets the replaced constant to False.
     """
     from ray._private import ray_constants
 
@@ -116,17 +122,18 @@ def on_loopback() -> AbstractContextManager[None]:
 
 
 def keep_signal_handler() -> AbstractContextManager[None]:
-    """Context manager: keep the SIGTERM handler, which Ray would replace when it starts."""
+    """Context manager: keep the handler of SIGTERM, which Ray would replace when it starts."""
     from ray._private import utils
 
     return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
 def same_niceness() -> AbstractContextManager[None]:
-    """Context manager: give the workers of a Ray started within it this process's niceness.
+    """Context manager: give the workers of a Ray that is started within it the niceness (priority)
+    of this process.
 
-    By default Ray adds 15, so that any ordinary process slows the workers down. If the user has set
-    RAY_worker_niceness, that value is kept.
+    By default, Ray adds 15, so that any ordinary process would slow the workers down. If the user
+    has set RAY_worker_niceness, that value is kept.
     """
     return environment_set({NICENESS: os.environ.get(NICENESS, "0")})
 
@@ -143,9 +150,9 @@ def warning() -> str | None:
 
 
 def ray_processes() -> list[int]:
-    """Return the process ids of the store and the scheduler of the local Ray.
+    """Return the process ids of Ray's store and scheduler, which this process has started.
 
-    Empty if Ray's programs have unexpected names; the end of Ray is then noticed later.
+    Empty if the programs have unexpected names; the end of Ray is then noticed later.
     """
     processes = []
     for child in psutil.Process().children(recursive=True):
@@ -156,7 +163,7 @@ def ray_processes() -> list[int]:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is running; False for a zombie."""
+    """Whether the process with this id is running; False for a zombie."""
     try:
         return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

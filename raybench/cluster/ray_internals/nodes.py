@@ -1,7 +1,7 @@
 """The nodes of a cluster: free resources, announced shutdowns, and requests to an autoscaler.
 
-Ray itself requests nodes only for processes that were submitted to it. Worker groups that wait in
-raybench's queue are unknown to Ray, so nodes for them are requested here.
+Ray itself requests more nodes only for tasks and actors that were submitted to it. Worker groups
+that wait in raybench's queue are unknown to Ray, so nodes for them are requested here.
 """
 
 import json
@@ -16,15 +16,18 @@ from raybench.cluster.layout import Node
 from raybench.spec.run import Placement
 
 ADDRESS = "node:"
-"""Prefix of a resource of which every node has one unit; the node's address follows."""
+"""Prefix of the name of a resource that only one node has; the node's address follows."""
 NOMINAL = 0.0001
+"""Amount of that resource that an actor reserves; every node has 1."""
 
 
 def driver_host_resources() -> dict[str, float]:
-    """Return resources that start an actor on the driver's host and reserve almost nothing.
+    """Return the resources with which an actor starts on the driver's host and reserves almost
+    nothing.
 
-    Used for Tune's trial actors. They wait for the worker pool without a timeout, and Ray does not
-    repeat an answer that was lost between hosts, so they must be on the pool's host.
+    They are used for Tune's trial actors, which wait for the worker pool without a timeout. Since
+    Ray does not repeat an answer that was lost between hosts, these actors must be on the pool's
+    host, which is the driver's.
     """
     here = ray.get_runtime_context().get_node_id()
     addresses = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
@@ -32,28 +35,29 @@ def driver_host_resources() -> dict[str, float]:
 
 
 def draining_nodes() -> frozenset[str]:
-    """Return Ray's ids of the nodes about to be shut down; empty if Ray does not report them.
+    """Return Ray's ids of the nodes that are about to be shut down; empty if Ray does not report
+    them.
 
-    Ray Train learns of a preemption from the same source.
+    Ray Train uses the same function to notice that a node will be preempted.
     """
-    ask = getattr(state.state, "get_draining_nodes", None)
-    return frozenset() if ask is None else frozenset(ask())
+    get_draining_nodes = getattr(state.state, "get_draining_nodes", None)
+    return frozenset() if get_draining_nodes is None else frozenset(get_draining_nodes())
 
 
 NEGLIGIBLE = 0.05
-"""Reservations of at most this many CPUs or GPUs are ignored, such as those of Tune's trials and
-raybench's nominal ones."""
+"""Number of CPUs or GPUs up to which use by other jobs is ignored: Tune's trials and raybench's
+actors reserve such small fractions."""
 
 
 def available() -> Mapping[str, Mapping[str, float]]:
     """Return the free resources of every node, by node id.
 
-    Empty if Ray does not report them; use by other jobs is then noticed only when a group fails to
-    start.
+    Empty if Ray does not report them; use by other jobs is then noticed only when a worker group
+    fails to start.
     """
-    ask: Any = getattr(state, "available_resources_per_node", None)
-    found: Mapping[str, Mapping[str, float]] = ask() if ask is not None else {}
-    return found
+    query: Any = getattr(state, "available_resources_per_node", None)
+    resources: Mapping[str, Mapping[str, float]] = query() if query is not None else {}
+    return resources
 
 
 def taken_by_others(
@@ -61,10 +65,20 @@ def taken_by_others(
     held: Sequence[tuple[float, float]],
     free: Mapping[str, Mapping[str, float]],
 ) -> list[tuple[float, float]]:
-    """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
+    """Return the CPU cores and GPUs that other jobs use on every node.
 
-    Never negative numbers, although Ray's and our bookkeeping differ for a moment while one of our
-    groups starts or ends. A node that is missing in `free` has no free resources.
+    These are neither free nor reserved by raybench's worker groups. The numbers are never negative,
+    although Ray's bookkeeping and ours differ for a moment while a group starts or ends.
+
+    Args:
+        nodes: Total resources of every node.
+        held: CPU cores and GPUs that our groups have reserved on each node, in the order of
+            `nodes`.
+        free: Free resources by node id, as returned by `available`. A node that is missing has no
+            free resources; if `free` is empty, no use by other jobs is assumed.
+
+    Returns:
+        (CPU cores, GPUs) of every node, in the order of `nodes`.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
@@ -83,8 +97,9 @@ def taken_by_others(
 STATUS = "__autoscaling_status"
 """Key of the autoscaler's report in Ray's key-value store."""
 UNMANAGED = "node_"
-"""Prefix of a node's type if there is no autoscaler; each node then has a type of its own."""
+"""Prefix of a node's type if there is no autoscaler; each node then has a different type."""
 ANY_OF_A_MODEL = 0.001
+"""Amount of the resource `accelerator_type:MODEL` that selects nodes with this model of GPU."""
 FIRST_REPORT_S = 10.0
 """Seconds to wait for the first report of a head node that has just started."""
 
@@ -92,22 +107,23 @@ FIRST_REPORT_S = 10.0
 def has_autoscaler() -> bool:
     """Whether the cluster can start nodes by itself.
 
-    False if the nodes were started by hand (every node then has a type of its own in the
-    autoscaler's report), or if the report is not as expected.
+    False if the nodes were started by hand, which is visible from their types in the autoscaler's
+    report (UNMANAGED), or if the report does not have the expected form.
     """
     until = time.monotonic() + FIRST_REPORT_S
     try:
-        kinds = _kinds()
-        while not kinds and time.monotonic() < until:  # without types, the head has just started
+        types = _node_types()
+        while not types and time.monotonic() < until:  # no types yet: the head has just started
             time.sleep(0.5)
-            kinds = _kinds()
+            types = _node_types()
     except (ImportError, AttributeError):
         return False
-    return any(kind and not kind.startswith(UNMANAGED) for kind in kinds)
+    return any(name and not name.startswith(UNMANAGED) for name in types)
 
 
 def request(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Request a cluster that holds all resource bundles at once; replaces the previous request."""
+    """Request from the autoscaler a cluster with room for all resource bundles at the same time;
+    replaces the previous request."""
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=[dict(bundle) for bundle in bundles])
@@ -116,9 +132,14 @@ def request(bundles: Sequence[Mapping[str, float]]) -> None:
 def resource_bundles(
     placements: Iterable[Placement], taken: Iterable[tuple[float, float]]
 ) -> list[dict[str, float]]:
-    """Return a resource bundle for every worker, and one for what other jobs use on each node.
+    """Return the resource bundles for a request to the autoscaler.
 
-    The use by other jobs is included because a request states the size of the whole cluster.
+    There is one bundle for every worker, and one for each node on which other jobs use resources.
+    The latter are needed because a request states the size of the whole cluster.
+
+    Args:
+        placements: The worker groups for which nodes are needed.
+        taken: CPU cores and GPUs that other jobs use on each node.
     """
     wanted: list[dict[str, float]] = []
     for placement in placements:
@@ -128,14 +149,14 @@ def resource_bundles(
             if placement.accelerator_type:
                 bundle[f"accelerator_type:{placement.accelerator_type}"] = ANY_OF_A_MODEL
         wanted += [dict(bundle) for _ in range(placement.num_workers)]
-    held = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in taken if cpus or gpus)
+    used = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in taken if cpus or gpus)
     return wanted + [
-        {name: amount for name, amount in amounts.items() if amount} for amounts in held
+        {name: amount for name, amount in amounts.items() if amount} for amounts in used
     ]
 
 
-def _kinds() -> list[str]:
-    """Return the types of the cluster's nodes, from version 1 or 2 of Ray's autoscaler."""
+def _node_types() -> list[str]:
+    """Return the type of every node of the cluster, as reported by Ray's autoscaler (v1 or v2)."""
     from ray.autoscaler.v2 import sdk, utils
     from ray.experimental import internal_kv
 

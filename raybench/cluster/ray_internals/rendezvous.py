@@ -1,8 +1,9 @@
-"""Rendezvous of workers: torch's process groups and TensorFlow's TF_CONFIG.
+"""Rendezvous of workers, by which they connect: torch's process groups and TensorFlow's TF_CONFIG.
 
 Workers on several hosts use a network interface that is set and tested first. Torch workers on one
-host use a file, because torch's default, a store on rank 0, listens on all addresses of the machine
-without authentication. Implemented by extending `on_start` of Ray Train's backends.
+host meet through a file, because torch's default, a store on rank 0, listens on all addresses of
+the machine without authentication. Both are implemented by extending the method `on_start` of Ray
+Train's backends.
 """
 
 import importlib
@@ -22,11 +23,12 @@ from raybench.training.base import find_part
 USED = ("execute_single_async", "get_resources_per_worker")
 """Methods of Ray Train's worker group that are called here."""
 _listeners: list[socket.socket] = []
-"""Socket of this worker to which the other workers connect during the test."""
+"""Socket on which this worker listens during the test of the network; empty outside the test."""
 
 
-class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
-    """Workers cannot connect to each other; the message names the hosts and says what to set."""
+class Unreached(Exception):  # noqa: N818 (a result that becomes a sentence, not a bug)
+    """Raised if workers cannot connect to each other; the message names the hosts and says what to
+    do."""
 
 
 def rendezvous_config(
@@ -36,13 +38,14 @@ def rendezvous_config(
 
     Args:
         framework: `torch` or `tensorflow`.
-        file: File for the rendezvous of torch workers on one host; None sets and tests their
-            network interface instead.
-        interface: Interface chosen by the user; None detects it on each host.
+        file: File for the rendezvous of torch workers on one host; None to set and test the
+            workers' network interface instead.
+        interface: Network interface set by the user; None to detect it on each host.
 
     Returns:
-        `{"torch_config": ...}` or `{"tensorflow_config": ...}`. Empty if Ray lacks the extended
-        classes; torch's store then listens on a port, and the frameworks guess the interface.
+        `{"torch_config": ...}` or `{"tensorflow_config": ...}`. Empty if Ray lacks the classes that
+        are extended here; torch's store then listens on a port, and the frameworks guess the
+        interface.
     """
     name = framework.capitalize()
     try:
@@ -93,34 +96,38 @@ def rendezvous_config(
 def _hide_gpus(worker_group: Any) -> None:
     """Hide all GPUs from workers that have none reserved.
 
-    Ray leaves CUDA_VISIBLE_DEVICES unset for them, and asks torch for GPUs before `serve` begins.
+    Ray leaves CUDA_VISIBLE_DEVICES unset for such workers, and asks torch for GPUs before the train
+    function `serve` begins.
     """
     if not worker_group.get_resources_per_worker().get("GPU", 0):
         call_ranks(worker_group, _see_no_gpu, [()] * len(worker_group))
 
 
 def _see_no_gpu() -> None:
+    """Hide all GPUs from this process; runs in a worker."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
-    """Create torch's process group through a new file; does nothing for a single worker."""
+    """Create torch's process group on all workers, with a new file for the rendezvous; does nothing
+    for a single worker."""
     size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
-    named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
-    joining = [
-        worker_group.execute_single_async(rank, _join, member=rank, timeout_s=timeout_s, **named)
+    shared = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
+    calls = [
+        worker_group.execute_single_async(rank, _join, member=rank, timeout_s=timeout_s, **shared)
         for rank in range(size)
         if size > 1
     ]
-    ray.get(joining)
+    ray.get(calls)
 
 
 def _join(**arguments: Any) -> None:
+    """Join torch's process group (`torch.world.meet_in_file`); runs in a worker."""
     find_part("torch", "world").meet_in_file(**arguments)
 
 
 def _use_addresses(places: list[Place]) -> None:
-    """Set the workers' addresses in TF_CONFIG to the tested ones; runs in a worker."""
+    """Set the addresses of the workers in TF_CONFIG to the tested ones; runs in a worker."""
     config = json.loads(os.environ["TF_CONFIG"])
     config["cluster"]["worker"] = connectivity.replace_hosts(config["cluster"]["worker"], places)
     os.environ["TF_CONFIG"] = json.dumps(config)
@@ -129,8 +136,12 @@ def _use_addresses(places: list[Place]) -> None:
 def connect(worker_group: Any, interface: str | None) -> list[Place]:
     """Set and test the network interface of every worker; return the address of every rank.
 
+    Args:
+        worker_group: Ray Train's worker group.
+        interface: Interface set by the user on the driver; None to detect it on each host.
+
     Raises:
-        Unreached: A worker has no such interface, or cannot connect to another worker.
+        Unreached: A worker's host lacks the interface, or a worker cannot connect to another one.
     """
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
@@ -148,8 +159,8 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
 def call_ranks(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
     """Call `function(*arguments[r])` on every rank r and return the results by rank."""
     calls = [
-        worker_group.execute_single_async(rank, function, *given)
-        for rank, given in enumerate(arguments)
+        worker_group.execute_single_async(rank, function, *rank_arguments)
+        for rank, rank_arguments in enumerate(arguments)
     ]
     answers: list[Any] = ray.get(calls, timeout=2 * connectivity.REACH_TIMEOUT_S)
     return answers
@@ -161,9 +172,15 @@ def _raise_problem(sentence: str | None) -> None:
 
 
 def _set_interface(rank_0: str, named: str | None, size: int) -> Place | str:
-    """Find the interface, set it for Gloo and NCCL, and listen on it; runs in a worker.
+    """Choose the network interface, set it for Gloo and NCCL, and listen on it; runs in a worker.
 
-    Returns a sentence if there is no such interface.
+    Args:
+        rank_0: Address of rank 0.
+        named: Interface set by the user on the driver; None if not set.
+        size: Number of workers.
+
+    Returns:
+        The address at which this worker listens, or an error message if there is no such interface.
     """
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
@@ -182,5 +199,5 @@ def _set_interface(rank_0: str, named: str | None, size: int) -> Place | str:
 
 
 def _close_listener() -> None:
-    """Close the socket of the test; runs in a worker."""
+    """Close the socket on which this worker listens; runs in a worker."""
     _listeners.pop().close()

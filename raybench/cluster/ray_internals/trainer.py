@@ -1,6 +1,6 @@
 """Ray Train's trainer without parts that raybench does not use, which saves seconds per start.
 
-Also checks whether actors respond, and shortens Ray's messages about lost processes.
+This module also checks whether actors respond, and shortens Ray's messages about lost processes.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,14 @@ import ray
 def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
     """Whether any of the actors has died or does not answer within `timeout_s` seconds.
 
-    Ray takes many seconds to notice that a node has gone. A busy Train worker answers at once,
-    because it trains in a thread. Every actor has the method `__ray_ready__`, which Ray's
-    documentation uses but does not promise; an actor without it does not count as lost.
+    Ray itself takes many seconds to notice that a node is gone. A busy worker of Ray Train answers
+    at once, because it trains in a separate thread. Every actor has the method `__ray_ready__`,
+    which Ray's documentation uses but does not guarantee; an actor without it does not count as
+    lost.
     """
-    answers = [getattr(actor, "__ray_ready__", None) for actor in actors]
+    methods = [getattr(actor, "__ray_ready__", None) for actor in actors]
     try:
-        ray.get([answer.remote() for answer in answers if answer is not None], timeout=timeout_s)
+        ray.get([method.remote() for method in methods if method is not None], timeout=timeout_s)
     except ray.exceptions.RayError:
         return True
     return False
@@ -35,18 +36,20 @@ MEANINGS = {
     "NodeDiedError": OUT_OF_REACH,
     "node was terminated unexpectedly": OUT_OF_REACH,
 }
-"""Messages by a substring of Ray's error message, which is all that Ray Train passes on and often
-contains a paragraph of guesses. Messages without such a substring are shown unchanged."""
+"""Messages that replace Ray's, by a substring of Ray's message. Ray Train passes on nothing but a
+message, which often contains a paragraph of guesses. Messages without such a substring are shown
+unchanged."""
 
 
 TRAIN_SWITCHES = {
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon a lost worker is noticed
-    # Groups start only if resources are free. If another job took them just before, give up soon
-    # and wait in raybench's queue.
+    # A group is started only if resources are free for it. If another job has taken them in the
+    # meantime, give up soon, and wait in raybench's queue.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the working directory, for the user's relative paths
-    # The following parts of Train watch runs that report to Train; our runs report to the pool.
+    # The following parts of Ray Train observe runs that report to Ray Train. Runs of raybench
+    # report to the pool.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
@@ -54,10 +57,11 @@ TRAIN_SWITCHES = {
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
 }
-"""Environment variables of pool and workers; Ray ignores variables that it does not know."""
+"""Environment variables of the pool and the workers; Ray ignores variables that it does not know.
+"""
 UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-"""Callbacks of Train for Ray Data shards (raybench does not use Ray Data), and for placement groups
-that outlive their controller (raybench's end with the pool)."""
+"""Callbacks of Ray Train that are not needed: for shards of Ray Data, which raybench does not use,
+and for placement groups that outlive their controller, whereas raybench's end with the pool."""
 
 
 def without_unused_callbacks(trainer: Any) -> Any:
@@ -75,12 +79,12 @@ def without_unused_callbacks(trainer: Any) -> Any:
 
 
 def with_controller_in_process(trainer: Any) -> Any:
-    """Make a trainer run Train's controller in the thread that calls `fit`; return the trainer.
+    """Make a trainer run Ray Train's controller in the thread that calls `fit`; return the trainer.
 
     By default, the controller is a separate actor, which takes 3 s to start and to repeat the
-    pool's imports. Its autoscaling request starts another actor, which imports Ray Data (1.2 s) and
-    overwrites the pool's own request. If Ray's internals are not as expected, the trainer is
-    returned unchanged.
+    pool's imports. Its request to the autoscaler starts another actor, which imports Ray Data
+    (1.2 s) and overwrites the pool's request. If Ray's internals are not as expected, the trainer
+    is returned unchanged.
     """
     try:
         from raybench.cluster.ray_internals.controller import is_as_expected, run_controller
@@ -97,9 +101,9 @@ def with_controller_in_process(trainer: Any) -> Any:
 def end_workers(trainer: Any) -> None:
     """End all workers that a trainer has started, whether they respond or not.
 
-    Removing their placement group ends the worker processes and releases their GPUs in Ray. Does
-    nothing if the controller runs in a separate actor; the caller must then kill the workers by
-    their handles.
+    Removing the placement group of the workers ends their processes and releases their GPUs in Ray.
+    Does nothing if the controller runs in a separate actor; the caller must then kill the workers'
+    actors.
     """
     for group in getattr(trainer, "raybench_groups", ()):
         group.end()
