@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 TRIALS = "120 trials (a reference run sets how long each may train)"
 PLAN = (TRIALS, "learning_rate", "optimizer=lars", "results/digits")
-RACE = "then a race of 24 runs over the best 12, 3 runs of each winner alone"
+RACE = "then 24 confirmation runs of the best 12, and 3 runs of each winner alone"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ RACE = "then a race of 24 runs over the best 12, 3 runs of each winner alone"
     [
         ([], (*PLAN, RACE, "about 170 s")),
         (["--target", "0.5", "--workers", "1"], (*PLAN[1:], "120 trials", RACE)),
-        (["--confirm", "race=40, fresh=1"], ["40 runs", "best 20", "1 run of each"]),
+        (["--confirm", "race=40, fresh=1"], ["40 confirmation runs", "best 20", "1 run of each"]),
         (["--no-confirm"], [f"{TRIALS}, not con"]),
     ],
 )

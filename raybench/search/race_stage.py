@@ -21,6 +21,7 @@ from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec
+from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
@@ -252,8 +253,8 @@ class Confirmation:
             min(budget.race_runs(n), n) for n in (plan.race, self.study.confirm.race)
         )
         if num_runs < num_wanted:
-            of_them = f"{num_runs} of the {num_wanted} runs" if num_runs else "none of the runs"
-            self._note_time(f"left time for {of_them} of the race")
+            some = f"{num_runs} of" if num_runs else "none of"
+            self._note_time(f"left time for {some} the {num_wanted} confirmation runs")
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(plan.fresh))
         race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
@@ -283,12 +284,12 @@ class Confirmation:
         """Run the solo runs of the winners after the race."""
         deadline = self.single_run.deadline
         if race.is_cut and deadline.reason() == "time_budget":
-            self._note_time("ended the race")
+            self._note_time("ended the confirmation runs early")
         deadline.reserve_s = 0.0
         for trial in race.out:
             self.note(
-                f"Trial {trial} left the race: its workers were lost, or had another layout than "
-                "in the search."
+                f"Trial {trial} dropped out of the confirmation: its workers were lost, or were "
+                "distributed over the nodes in another way than in the search."
             )
         turns = 0
         while (
@@ -310,9 +311,10 @@ class Confirmation:
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
         if is_first and (count < len(winners) or times < self.study.confirm.fresh):
-            how_often = "once" if times == 1 else f"{times} times"
-            some = f"left time to run {count} of {len(winners)} winners alone, {how_often}"
-            self._note_time(some if count else "left no time to run the winner alone")
+            runs = f"{times} of the {self.study.confirm.fresh} runs of each winner alone"
+            if count < len(winners):
+                runs = f"{counted(times, 'run')} alone of {count} of the {len(winners)} winners"
+            self._note_time(f"left time for {runs}" if count else "left no time for runs alone")
         done = {run.trial for run in answered}
         # Winners A, B, C run in the order ABCABC.
         due = [(trial, number) for number in range(times) for trial in winners[:count]]

@@ -200,9 +200,11 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
 def _confirming(confirm: ConfirmSpec, trials: int) -> str:
     if not confirm.race:
         return "not confirmed"
-    candidates, fresh = min(stages(confirm.race)[0][0], trials), confirm.fresh
-    alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
-    return f"then a race of {confirm.race} runs over the best {candidates}, {alone}"
+    candidates = min(stages(confirm.race)[0][0], trials)
+    return (
+        f"then {counted(confirm.race, 'confirmation run')} of the best {candidates}, and "
+        f"{counted(confirm.fresh, 'run')} of each winner alone"
+    )
 
 
 def _reference(study: StudySpec) -> list[str]:

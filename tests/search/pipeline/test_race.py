@@ -299,7 +299,7 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert 1 <= len(named(found, "confirm")) <= 2
     assert len(named(found, "race")) < runs
     assert f" {seconds:g} s " in world.notes[0]
-    assert f" {runs} runs " in world.notes[0]
+    assert f" {runs} confirmation runs" in world.notes[0]
 
 
 def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
