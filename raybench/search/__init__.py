@@ -1,1 +1,4 @@
-"""The search: propose, run and stop trials; the only package that imports ray.tune and optuna."""
+"""Hyperparameter search: propose, run and stop trials.
+
+Only this package imports `ray.tune` and `optuna`.
+"""

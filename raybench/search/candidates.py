@@ -1,4 +1,8 @@
-"""Configurations for the curve model: input vectors, random draws, neighbors of good ones."""
+"""Candidate configurations for the curve model: random draws, neighbors, and input vectors.
+
+The curve model (`stats/curve_model.py`) predicts learning curves. `Axes` converts configurations to
+its input vectors; `ConfigurationSpace` generates the configurations that it ranks.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -29,22 +33,32 @@ from raybench.stats.curve_model import Array
 
 Values = Mapping[str, Any]
 AXIS_LENGTH = 4.0
-"""Length of a numeric axis, except those of learning rate, batch size and worker count."""
+"""Length to which a numeric axis is scaled. The axes of learning rate, batch size and worker count
+are not scaled: they have natural logarithms as units."""
 RATE_FACTORS = (0.5, 0.71, 1.41, 2.0)
-"""Factors on the learning rate for neighbors of good configurations."""
+"""A neighbor of a configuration has a value (such as the learning rate) multiplied by one of these
+factors, if the range of the key is logarithmic."""
 RANGE_STEPS = (-0.2, -0.07, 0.07, 0.2)
-"""Steps to neighbors in a linear range, as fractions of the range."""
+"""A neighbor of a configuration has a value shifted by one of these fractions of the range, if the
+range of the key is linear."""
 SAME_RATE = 1.2
-"""Learning rates within this factor count as one configuration when runs are counted."""
+"""Two runs whose learning rates differ by at most this factor count as runs of the same
+configuration."""
 WIDENING = 4.0
-"""Factor by which a learning rate may lie beyond its range (`search.widen`)."""
+"""With `search.widen`, learning rates may exceed the upper bound of their range, or fall below the
+lower bound, by up to this factor."""
 
 
 class Axes:
-    """Maps configurations to input vectors (points) of the curve model: categories, then numbers.
+    """Maps each configuration to a point, which is an input vector of the curve model.
 
-    The learning rate is divided by the optimizer's default rate at that batch size
-    (`default_rates.default_rate`), so that the best values at different batch sizes coincide.
+    A point has first one integer per categorical key, then one coordinate per numeric key. The
+    learning rate is divided by the optimizer's default rate at that batch size
+    (`default_rates.default_rate`), so that the best coordinates at different batch sizes coincide.
+
+    Args:
+        space: The sampled space.
+        fixed: Values of the keys that are not searched.
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
@@ -57,17 +71,17 @@ class Axes:
 
     @property
     def num_categories(self) -> int:
-        """Number of categories."""
+        """Number of categorical keys."""
         return len(self._categories)
 
     @property
     def numbers(self) -> list[str]:
-        """Keys of the numeric axes, in order."""
+        """Numeric keys, in the order of their coordinates."""
         return list(self._numbers)
 
     @property
     def tolerances(self) -> Array:
-        """Distance on each axis within which configurations count as the same, shape [axes]."""
+        """Largest distance between equal configurations along each axis, shape [axes]."""
         rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
         return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
@@ -77,7 +91,7 @@ class Axes:
         return np.array([*categories, *(self._number(key, values) for key in self._numbers)])
 
     def points(self, configurations: Iterable[Values]) -> Array:
-        """Return the points of configurations, shape [n, axes]."""
+        """Return one point per configuration, shape [n, axes]."""
         return np.array([self.point(values) for values in configurations])
 
     def _add(self, key: str, dimension: Dimension) -> None:
@@ -118,7 +132,9 @@ class Axes:
 
 
 def default_rate_of(values: Values, fixed_values: Values) -> float:
-    """Return the default learning rate for an optimizer and batch size; 1 if unknown.
+    """Return the default learning rate of a configuration's optimizer at its global batch size.
+
+    The result is 1 for an optimizer without a known default.
 
     Args:
         values: The sampled values.
@@ -137,13 +153,14 @@ def default_rate_of(values: Values, fixed_values: Values) -> float:
 
 
 class ConfigurationSpace:
-    """Draws random configurations of a space, and lists the neighbors of good ones.
+    """Draws random configurations from a space, and lists the neighbors of good configurations.
 
     Args:
         space: The sampled space.
         fixed_values: Values of the keys that are not searched.
         rng: Random number generator.
-        widen: Whether learning rates may lie up to a factor of WIDENING outside of their range.
+        widen: Whether neighbors may have learning rates outside their range, by up to a factor of
+            WIDENING.
     """
 
     def __init__(
@@ -157,10 +174,11 @@ class ConfigurationSpace:
         self._space, self._fixed_values, self._rng, self._widen = space, fixed_values, rng, widen
 
     def draw(self, given: Values | None = None) -> dict[str, Any]:
-        """Return a random configuration, uniform on the scale of each range.
+        """Return a random configuration, uniform on the linear or log scale of each range.
 
         Args:
-            given: Values to keep, also for the ranges that depend on them.
+            given: Values to keep; only the other keys are drawn, from the ranges that apply to
+                these values.
         """
         values: dict[str, Any] = {}
         for key, dimension in self._space.items():
@@ -172,7 +190,7 @@ class ConfigurationSpace:
         return values
 
     def lies_inside(self, values: Values) -> bool:
-        """Return whether each value lies in its dimension, given the other values."""
+        """Return whether a configuration lies in the space (widened if `widen` is set)."""
         all_values = {**self._fixed_values, **values}
         return all(
             lies_in(key, self._simple(key, all_values), values[key], all_values)
@@ -180,7 +198,10 @@ class ConfigurationSpace:
         )
 
     def _simple(self, key: str, other_values: dict[str, Any]) -> Simple:
-        """Return the dimension of a key given other values; `widen` widens the learning rate's."""
+        """Return the dimension of a key that applies to the other values.
+
+        The range of the learning rate is widened if `widen` is set.
+        """
         simple = resolve(self._space[key], other_values)
         if key == "learning_rate" and self._widen and isinstance(simple, Range):
             low = simple.low / WIDENING if simple.log else simple.low
@@ -188,8 +209,11 @@ class ConfigurationSpace:
         return simple
 
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return configurations that differ from `values` in one key. With another batch size, also
-        return one with the learning rate changed by the scaling rule."""
+        """Return the neighbors of a configuration: each differs in the value of one key.
+
+        For each neighbor with another batch size, a second one also scales the learning rate to
+        that batch size.
+        """
         neighbors = []
         for key in self._space:
             simple = self._simple(key, {**self._fixed_values, **values})
@@ -207,12 +231,16 @@ class ConfigurationSpace:
                     neighbor = values | {key: options[other]}
                     neighbors.append(neighbor)
                     if key in (GLOBAL_BATCH, "batch_size_per_worker"):
-                        neighbors += self._with_its_rate(values, neighbor)
+                        neighbors += self._with_scaled_rate(values, neighbor)
         return [neighbor for neighbor in neighbors if self.lies_inside(neighbor)]
 
-    def _with_its_rate(
+    def _with_scaled_rate(
         self, values: dict[str, Any], neighbor: dict[str, Any]
     ) -> list[dict[str, Any]]:
+        """Return `neighbor` with the learning rate of `values` scaled to its batch size.
+
+        Empty if the learning rate is not searched.
+        """
         if "learning_rate" not in values:
             return []
         ratio = default_rate_of(neighbor, self._fixed_values) / default_rate_of(
@@ -224,14 +252,14 @@ class ConfigurationSpace:
 
 
 def widens(study: StudySpec, space: Space) -> bool:
-    """Return whether learning rates outside their range may be tried (`search.widen`)."""
+    """Return whether a study may try learning rates outside their range (`search.widen`)."""
     parts = parts_of(space["learning_rate"]) if "learning_rate" in space else []
     is_range = any(isinstance(part, Range) for part in parts)
     return is_range and study.search.widen and study.search.sampler == "model"
 
 
 def parts_of(dimension: Dimension) -> list[Simple]:
-    """Return the dimension of each case; without cases, the dimension itself."""
+    """Return the dimensions of all cases of a conditional dimension, else the dimension itself."""
     if isinstance(dimension, Cases):
         return [case.dimension for case in dimension.cases]
     return [dimension]
@@ -259,7 +287,7 @@ def _nearest_in_range(simple: Range, value: float) -> int | float:
 
 
 def _neighbors_of(simple: Range, value: Any) -> list[Any]:
-    """Return neighbors of a value in a range."""
+    """Return values of a range near a given value; [] if the value is not a number."""
     if not _is_number(value):
         return []
     if simple.log:

@@ -1,4 +1,8 @@
-"""Candidates of the confirmation (repeated runs), and how many runs fit into the time budget."""
+"""Which trials the confirmation repeats, and how many repeated runs fit into the time budget.
+
+The confirmation first repeats the best trials with new seeds, several at a time (the race), then
+runs the winners alone on the machine (solo runs).
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,35 +16,40 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
 SOLO_SLACK = 1.5
-"""Assumed ratio of the time of a solo run to that of the winner's run in the search, which is
-selection-biased."""
+"""Assumed ratio of the training time of a solo run to that of the winner's run in the search. It is
+above 1 because the winner of a search was partly lucky (selection bias)."""
 RACE_SLACK = 1.2
-"""The same ratio for a run of the race; it is smaller because slow runs are cut off."""
+"""The same ratio for a run of the race. It is smaller because slow runs are stopped early."""
 MOST_RESERVED = 0.4
-"""Largest fraction of the remaining time to reserve for it, unless one solo run needs more."""
+"""Largest fraction of the remaining time to reserve for the confirmation, unless a single solo run
+needs more."""
 MOST_FRESH = 0.5
-"""Largest fraction of the remaining time for the solo runs, if time is short."""
+"""Largest fraction of the remaining time that the solo runs get if time is short."""
 PHASES_ONCE, PHASES_PER_EVALUATION = ("setup", "compile"), ("eval", "report")
-"""Phases other than training of a run whose workers are already running: those that occur once per
-run, and those of every evaluation."""
+"""Phases of a run besides training, on workers that are already running: phases that occur once per
+run, and phases that occur at every evaluation."""
 SIMILAR_RATE = 1.3
-"""Learning rates within this factor count as one configuration in the race."""
+"""Of configurations that differ only in the learning rate, and by less than this factor, only the
+best is a candidate."""
 NUM_PLACEMENT_CHECKS = 3
-"""Expected number of placement checks (`verify.py`) before the race."""
+"""Expected number of placement checks before the race: runs that measure predicted placements
+(`verify.py`)."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A run of the search that may be repeated, and its cost."""
+    """Cost of a trial of the search that the confirmation may repeat."""
 
     trial: str
     spec: RunSpec
     rank: float
-    """Seconds to the target, or the metric (negated if it is maximized); lower is better."""
+    """Value by which trials are ranked, lower is better: seconds to the target, or without a target
+    the metric value (negated if it is maximized)."""
     worker_seconds: float
-    """Worker-seconds to the target; if the study has a price, with setup and evaluations."""
+    """Worker-seconds to the target. If the study has a price, worker-seconds of setup and
+    evaluations are included."""
     train_s: float
-    """Total training seconds of the run."""
+    """Expected training seconds of a repeat of the run, before any slack."""
     layout: TrialsLayout
 
 
@@ -49,17 +58,19 @@ class Candidates:
     """Candidates for the race (repeated runs): the best trials on one GPU model, best first."""
 
     fastest: list[Cost] = field(default_factory=list)
+    """Sorted by seconds to the target, or by metric value."""
     cheapest: list[Cost] = field(default_factory=list)
-    """Sorted by worker-seconds; empty if all runs train for the same seconds."""
+    """Sorted by worker-seconds. Empty if the study has no target, since all runs then train for the
+    same time."""
 
     def first(self, count: int) -> list[Cost]:
-        """Return the first `count` of each list, without duplicates."""
+        """Return the first `count` trials of each list, without duplicates."""
         costs = [*self.fastest[:count], *self.cheapest[:count]]
         return list({cost.trial: cost for cost in costs}.values())
 
 
 def _dissimilar(costs: list[Cost], number: int) -> list[Cost]:
-    """Return the first `number` runs, without those similar (`are_similar`) to an earlier run."""
+    """Return the first `number` costs, skipping each run that is similar to one chosen before."""
     chosen: list[Cost] = []
     for cost in costs:
         if len(chosen) < number and not any(are_similar(cost.spec, other.spec) for other in chosen):
@@ -68,8 +79,8 @@ def _dissimilar(costs: list[Cost], number: int) -> list[Cost]:
 
 
 def are_similar(spec: RunSpec, other: RunSpec) -> bool:
-    """Return whether two runs differ at most in the seed and in learning rates within a factor of
-    SIMILAR_RATE."""
+    """Return whether two runs are nearly equal: only the seeds and the learning rates may differ,
+    the learning rates by less than a factor of SIMILAR_RATE."""
     if abs(math.log(spec.learning_rate / other.learning_rate)) >= math.log(SIMILAR_RATE):
         return False
     changes = {"learning_rate": other.learning_rate, "seed": other.seed}
@@ -77,31 +88,36 @@ def are_similar(spec: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """Number of runs in the race, and of runs of each winner alone."""
+    """Size of the confirmation that fits into the time budget."""
 
     race: int
+    """Number of runs of one race (`confirm.race`)."""
     fresh: int
+    """Number of solo runs of each winner (`confirm.fresh`)."""
 
 
 @dataclass
 class ConfirmBudget:
-    """Estimates the seconds of the confirmation from the runs of the search."""
+    """Estimates from the runs of the search how many seconds the confirmation will take."""
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
-    """Returns the number of concurrent runs of a spec that fit."""
+    """Returns how many runs with a given spec can run at the same time."""
     least_race: int = 0
-    """Race size that determines the number of candidates, if larger than that of the study."""
+    """Number of race runs from which the number of candidates is derived, if it is larger than
+    `confirm.race` of the study."""
     left_s: float | None = None
-    """Seconds of the time budget left when the search began; None: all."""
+    """Seconds that were left of the time budget when the search began; None for the whole
+    budget."""
     baseline_value: float | None = None
     """Value of the metric before training, if the objective does not state it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
     _cached: tuple[Candidates, list[Cost]] | None = None
-    """Candidates and winners, until another run is added."""
+    """Cached candidates and winners; None after a run was added."""
     _overhead_s: dict[str, float] = field(default_factory=dict)
-    """Fewest seconds of a run in the phases PHASES_ONCE and PHASES_PER_EVALUATION, by framework."""
+    """Seconds of a run outside training (PHASES_ONCE and PHASES_PER_EVALUATION), by framework: the
+    minimum over all runs."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -111,34 +127,38 @@ class ConfirmBudget:
     def learn(
         self, runs: Iterable[RunRecord], curves: Mapping[str, list[Evaluation]] | None = None
     ) -> None:
-        """Add recorded runs.
+        """Add the recorded runs of the search; records of other phases are ignored.
 
         Args:
             runs: Records of earlier sessions or phases.
-            curves: Evaluations by run, for interpolated times to the target.
+            curves: Evaluations by run name, from which the time to the target is interpolated.
         """
         for record in runs:
             if record.phase == "search":
                 self.add(record, (curves or {}).get(record.trial, ()))
 
     def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
-        """Add a run of the search; ignore it if it failed, missed the target, or ran on an unusual
-        node layout (`results.trials`)."""
+        """Add a run of the search; a run that failed or missed the target is ignored.
+
+        Args:
+            record: Record of the run.
+            curve: Evaluations of the run, from which the time to the target is interpolated.
+        """
         ledger, spec = record.ledger, record.spec
         if record.failure is not None or record.best_value is None:
             return
         repeat = replicate_of(record, tuple(curve), baseline_value=self.baseline_value)
         if not repeat.is_hit:
             return
-        # Training goes on, past the interpolated time, to the evaluation that sees the target.
+        # A run trains past its interpolated time to the target, up to the next evaluation.
         train_s, share = ledger["train"], 1.0
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
-            train_s = record.time_to_target_s  # a reference run goes on after the target
+            train_s = record.time_to_target_s  # a reference run continues after the target
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
         if not self._is_timed and not record.counts_for("comparison"):
             # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
-        # The first runs of a worker also import the framework: take the minimum.
+        # The minimum, since the first run of a worker also imports the framework.
         overhead_s = sum(ledger[phase] for phase in PHASES_ONCE) + share * sum(
             ledger[phase] for phase in PHASES_PER_EVALUATION
         )
@@ -158,12 +178,16 @@ class ConfirmBudget:
         return self.study.objective.kind == TIME
 
     def candidates(self) -> Candidates:
-        """Return the current candidates for the race: trials on the GPU model of the best run."""
+        """Return the current candidates for the race.
+
+        All of them ran on the GPU model of the best trial and on a usual node layout
+        (`results.trials`).
+        """
         return self._candidates_and_winners()[0]
 
     def winners(self) -> list[Cost]:
-        """Return the expected winners: the fastest, the cheapest, and with several GPU models also
-        the fastest on each of the others."""
+        """Return the trials expected to win: the fastest and the cheapest candidate, and the
+        fastest trial on each other GPU model."""
         return self._candidates_and_winners()[1]
 
     def _candidates_and_winners(self) -> tuple[Candidates, list[Cost]]:
@@ -185,8 +209,10 @@ class ConfirmBudget:
         return self._cached
 
     def is_comparable(self, record: RunRecord) -> bool:
-        """Return whether a repeated run ran on its trial's GPU model and a usual node layout; True
-        if it failed."""
+        """Return whether a repeated run is comparable with its trial.
+
+        It is if it ran on the same GPU model and on a usual node layout, or if it failed.
+        """
         if record.failure is not None:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
@@ -195,12 +221,14 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a run alone on the machine, times SOLO_SLACK if timed."""
+        """Return the expected seconds of a solo run, multiplied by SOLO_SLACK if the study has a
+        target."""
         slack = SOLO_SLACK if self._is_timed else 1.0
         return slack * (cost.train_s + self._overhead_s[cost.spec.framework])
 
     def _race_run_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a race run, divided by the number of concurrent runs."""
+        """Return the expected seconds that one race run adds to the race: its own seconds divided
+        by the number of concurrent runs."""
         slack = RACE_SLACK if self._is_timed else 1.0
         run_s = slack * (cost.train_s + self._overhead_s[cost.spec.framework])
         return run_s / self.at_once(cost.spec)
@@ -210,7 +238,7 @@ class ConfirmBudget:
         return sum(self._race_run_s(cost) for racing in self._rounds(number) for cost in racing)
 
     def _rounds(self, number: int) -> list[list[Cost]]:
-        """Return the candidates of each round of a race in which none drops out."""
+        """Return the candidates that run in each round of a race, if none drops out."""
         rounds = list[list[Cost]]()
         for count, runs in stages(number):
             racing = self.candidates().first(count)
@@ -220,26 +248,30 @@ class ConfirmBudget:
         return rounds
 
     def race_runs(self, number: int) -> int:
-        """Return the largest number of runs of a race for the fastest and one for the cheapest with
-        `number` runs each; runs that both share count once."""
+        """Return the largest number of distinct runs in two races of `number` runs each.
+
+        One race finds the fastest candidate and the other the cheapest; a run that both need counts
+        once.
+        """
         return sum(len(racing) for racing in self._rounds(number))
 
     def fresh_s(self, times: int) -> float:
-        """Return the expected total seconds of running each winner `times` times, alone on the
-        machine."""
+        """Return the expected total seconds of `times` solo runs of each winner."""
         return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:
-        """Return the expected seconds of the confirmation that the study asks for."""
+        """Return the expected seconds of a confirmation of the size set in the study
+        (`confirm`)."""
         return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
     def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
-        """Plan the largest confirmation within `left_s` seconds, at most what the study asks for.
+        """Return the largest confirmation that fits into the remaining time.
 
-        If time is short, solo runs take up to half of it and the race the rest.
+        It is at most the size set in the study (`confirm`). If time is short, the solo runs get up
+        to half of it (MOST_FRESH), and the race gets the rest.
 
         Args:
-            answered: Confirmation runs of an earlier session, which are not repeated.
+            answered: Confirmation runs that earlier sessions finished; they are not run again.
             left_s: Remaining seconds.
         """
         confirm = self.study.confirm
@@ -263,15 +295,20 @@ class ConfirmBudget:
         race = confirm.race
         while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
             race -= 1
-        # One run is worth trying even without the slack.
+        # A single solo run is started even if it fits only without SOLO_SLACK.
         is_worth_it = self.alone_s(self.winners()[0]) < SOLO_SLACK * left_s
         return Plan(race, fresh if is_worth_it else 0)
 
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many winners can run alone within `left_s` seconds, and how often each.
-        `answered`: such runs of an earlier session, which are not repeated."""
+        """Return how many winners can have solo runs, and how many solo runs each of them can have.
+
+        Args:
+            winners: Names of the winning trials, best first.
+            answered: Solo runs that earlier sessions finished; they are not run again.
+            left_s: Remaining seconds.
+        """
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         fitting = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
@@ -279,7 +316,7 @@ class ConfirmBudget:
         return (1, 1) if fitting == (0, 0) and is_worth_it else fitting
 
     def reserve_s(self) -> float:
-        """Return the seconds of the time budget to reserve for the confirmation."""
+        """Return how many seconds of the time budget to reserve for the confirmation."""
         winners, budget = self.winners(), self.study.search.time_budget_s
         if not winners or budget is None:
             return 0.0
@@ -290,15 +327,18 @@ class ConfirmBudget:
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
-    """Return (number of configurations, repeats) that fit into `left_s` seconds.
+    """Return how many configurations, and how many repeats of each, fit into the remaining time.
 
-    The total number of runs is maximized; among equal totals, more repeats of fewer configurations
-    are preferred. (0, 0) if no run fits.
+    The total number of runs is maximized. Among equal totals, more repeats of fewer configurations
+    are preferred.
 
     Args:
-        run_s: Seconds of one run, by configuration.
-        repeats: Largest number of repeats.
+        run_s: Seconds of one run of each configuration, in order of preference.
+        repeats: Largest number of repeats per configuration.
         left_s: Remaining seconds.
+
+    Returns:
+        (number of configurations, repeats of each); (0, 0) if not even one run fits.
     """
     options = [
         (count, times)

@@ -1,8 +1,9 @@
 """Propose trials and stop them early, using the curve model (`stats/curve_model.py`).
 
-The predicted time to target of a configuration is the number of samples to the target, predicted by
-the curve model, times the seconds per sample, predicted by the placer (`placement.py`). If the
-space is not factorized (`factorisation.py`), the curve model predicts seconds directly.
+The predicted time to target of a configuration is a product. The curve model predicts the number of
+samples to the target, and the placer (`placement.py`) predicts the seconds per sample. If the space
+is not factorized (`factorisation.py`), the curve model predicts seconds directly. "Amount of
+training" means samples in the first case and seconds in the second.
 """
 
 import math
@@ -26,13 +27,14 @@ from raybench.stats.record import Evaluation, RunRecord, StopReason
 from raybench.stats.standing import Axis
 
 LEAST_LEFT = 0.05
-"""A running trial is assumed to have at least this fraction of its samples still to go."""
+"""A running trial is assumed to need at least this fraction of its predicted total samples more."""
 SPEED_SETTINGS = ("optimizer", "framework", "precision", GLOBAL_BATCH)
-"""Keys that determine which placements a configuration has, and their seconds per sample."""
+"""Keys that determine on which placements (framework, workers, ...) a configuration can run, and
+the seconds per sample on each."""
 
 
 class Decision(Enum):
-    """Decision about a running trial after an evaluation."""
+    """Decision, after an evaluation, whether a running trial continues or why it stops."""
 
     CONTINUE = None
     """The trial may still become the best."""
@@ -50,55 +52,63 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class CurvePolicy:
-    """Constants of proposals and early stopping."""
+    """Constants that control proposals and early stopping."""
 
     num_first: int = 8
-    """Number of trials before the model proposes. Default learning rates and random configurations
-    take turns."""
+    """Number of first trials, which are not proposed by the model. They alternate between good
+    starting points (such as default learning rates) and random configurations."""
     num_narrow: int = 8
-    """Draws for each random first trial. The one that needs the fewest workers runs, so that the
-    first trials need not wait for workers."""
+    """Number of random draws for each random first trial. The draw that needs the fewest workers is
+    used, so that the first trials need not wait for workers."""
     num_candidates: int = 250
-    """Random candidates per proposal."""
+    """Number of random candidates per proposal."""
     num_best: int = 8
     """Number of good configurations whose neighbors become candidates."""
     explore: float = 1.5
-    """Factor by which the model's standard deviations are multiplied to choose a proposal."""
+    """Factor on the model's standard deviations when proposals are ranked; a larger factor explores
+    more."""
     earlier_sd: float = 0.3
-    """Additional standard deviation of log samples to target for runs of an earlier study
-    (`--seed-from`), which may have used other machines and versions."""
+    """Standard deviation added to log samples to target for runs of an earlier study
+    (`--seed-from`), because they may have used other machines or software versions."""
     most_runs: int = 4
-    """Largest number of runs of a configuration in the search. More would make the model
-    overconfident about its neighbors."""
+    """Largest number of runs of the same configuration in the search. More runs would make the
+    model overconfident about neighboring configurations."""
     stop: float = 1.5
-    """Number of standard deviations by which a trial must be slower than the best to be stopped."""
+    """A trial is stopped if its predicted log time exceeds that of the best by this number of
+    standard deviations."""
     stop_early: float = 1.0
-    """Value used instead of `stop` while no trial has reached the target."""
+    """Number of standard deviations used instead of `stop` while no trial has reached the
+    target."""
     best_rate: float = 1.7
-    """Prior mean of log(best learning rate / default learning rate). A target is reached fastest
-    near the largest stable rate; the default rate gives the best final accuracy."""
+    """Expected log(best learning rate / default learning rate), before any trial. It is above 0
+    because a target is reached fastest near the largest stable learning rate, while the default
+    learning rate gives the best final accuracy."""
     rate_width: float = 2.2
-    """Distance from the best log learning rate that, a priori, adds 0.5 to the log time."""
+    """Distance of the log learning rate from the expected best at which the prior mean of the log
+    time is 0.5 above its minimum."""
     most_off: float = 2.0
-    """Most that a bad learning rate adds to the log time, a priori."""
+    """Largest amount by which a bad learning rate raises the prior mean of the log time."""
     batch_slope: float = 0.3
-    """Prior standard deviation of the slope of log samples to target over log batch size."""
+    """Prior standard deviation of d(log samples to target) / d(log batch size)."""
     model: ModelSettings = field(default_factory=ModelSettings)
 
 
 class CurveSearch:
-    """Proposals and early stopping by the curve model.
+    """Proposes trials and stops them early, based on the curve model.
 
-    Stops trials of every sampler. With `grid`, whose result is exact, a trial is stopped only once
-    it can become neither the fastest nor the cheapest. With `nsga2`, which searches the Pareto
-    front of seconds and worker-seconds, it is stopped only if it is neither fast nor cheap.
+    It stops the trials of every `search.sampler`, but proposes trials only with sampler `model`.
+    With `grid`, whose result is exact, a trial is stopped only once it can become neither the
+    fastest nor the cheapest. With `nsga2`, which searches the Pareto front of seconds and
+    worker-seconds, a trial is stopped only if both its seconds and its worker-seconds are predicted
+    to be high.
 
     Args:
         study: The study; its target must be set.
         space: The sampled space.
         placer: Predicts the speed of configurations; None if the space is not factorized.
-        policy: Constants of proposals and early stopping.
-        num_earlier: Number of runs of earlier sessions; varies the seed of a resumed search.
+        policy: Constants that control proposals and early stopping.
+        num_earlier: Number of runs in earlier sessions. It changes the random numbers of a resumed
+            search.
     """
 
     def __init__(
@@ -180,7 +190,7 @@ class CurveSearch:
         return [candidates[index] for index in np.argsort(-expected, kind="stable")]
 
     def _num_runs(self, points: Array) -> Array:
-        """Return how many trials of this study each configuration has had so far, shape [n]."""
+        """Return the number of trials of this study at each point so far, shape [n]."""
         if not (names := self._study_trials):
             return np.zeros(len(points))
         run_points = np.array([self.model.curves[name].point for name in names])
@@ -190,16 +200,24 @@ class CurveSearch:
         return np.asarray((distances <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, configurations: Sequence[dict[str, Any]]) -> None:
-        """Begin with configurations known to be good, given best first; every second one of the
-        first trials remains random."""
+        """Use configurations known to be good for the first trials.
+
+        Every second first trial remains random.
+
+        Args:
+            configurations: Values by sampled key, best first; keys without a value are drawn.
+        """
         distinct: dict[str, dict[str, Any]] = {}
         for values in configurations:
             distinct.setdefault(identity(values), values)
         self._starts = [*list(distinct.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
-        """Return the configuration of one of the first trials: in turn a good one (from earlier
-        runs, or with a default learning rate) and a random one."""
+        """Return the configuration of first trial `number` (from 0).
+
+        An even-numbered trial has a good starting point (from earlier runs, or with a default
+        learning rate) while there are any; the others are random.
+        """
         start = self._draw_narrow()
         if number % 2 == 0 and number // 2 < len(self._starts):
             start = self._configurations.draw(self._starts[number // 2])
@@ -211,7 +229,7 @@ class CurveSearch:
         return [name for name in self.model.modeled if name not in self._earlier]
 
     def _draw_narrow(self) -> dict[str, Any]:
-        """Return the one of several random configurations that can run on the fewest workers."""
+        """Draw several random configurations; return the one that can run on the fewest workers."""
         if self._placer is None:
             return self._configurations.draw()
         placements = self._placer.factors.of_values
@@ -225,7 +243,8 @@ class CurveSearch:
         return candidates
 
     def _best(self, number: int) -> list[dict[str, Any]]:
-        """Return the tried configurations predicted to be the fastest, if inside the space."""
+        """Return those of the `number` best tried configurations that lie inside the space, in
+        order of predicted time."""
         names = self.model.modeled
         best: dict[str, dict[str, Any]] = {}
         for index in np.argsort(self.means_of(names)):
@@ -238,7 +257,7 @@ class CurveSearch:
     # Observations.
 
     def begin(self, trial: str, spec: RunSpec) -> None:
-        """Add a trial that is about to start."""
+        """Add a trial to the model before it starts."""
         values = {key: value_of(spec, key) for key in self._space if key != GLOBAL_BATCH}
         if GLOBAL_BATCH in self._space:
             values[GLOBAL_BATCH] = spec.global_batch_size
@@ -247,14 +266,14 @@ class CurveSearch:
         self.model.begin(trial, self._axes.point(values))
 
     def learn_earlier(self, values: Values, record: RunRecord, curve: Sequence[Evaluation]) -> None:
-        """Add a run of an earlier study of the same task, as an observation with more noise.
+        """Add a run of an earlier study of the same task as an observation with more noise.
 
-        Such a run stops no trial, is not among the best of this study, and does not count as a
-        repeat of its configuration.
+        No trial is stopped by comparison with such a run, and it does not count as a repeat of its
+        configuration.
 
         Args:
             values: Configuration of the run, by sampled key.
-            record: Record of the run, judged by the objective of this study.
+            record: Record that the run would have under the objective of this study.
             curve: Evaluations of the run.
         """
         name = f"earlier {len(self._earlier)}"
@@ -265,7 +284,7 @@ class CurveSearch:
         self._learn(replace(record, trial=name), curve)
 
     def observe(self, trial: str, evaluation: Evaluation) -> None:
-        """Add an evaluation of a trial."""
+        """Add an evaluation of a running trial to the model."""
         self._observe(
             trial,
             evaluation.samples,
@@ -277,7 +296,7 @@ class CurveSearch:
             self.refresh()
 
     def end(self, record: RunRecord) -> None:
-        """Add the final result of a trial."""
+        """Add the final result of a trial to the model, and refit."""
         self._end(record)
         self.refresh()
 
@@ -300,7 +319,7 @@ class CurveSearch:
         self._learn(record, curve)
 
     def resume(self, trial: str, curve: Sequence[Evaluation]) -> None:
-        """Add the evaluations that an earlier session recorded of a trial that now continues."""
+        """Add the evaluations of an interrupted trial that now continues."""
         best: float | None = None
         for point in curve:
             best = self._metric.best([point.value, *([] if best is None else [best])])
@@ -324,6 +343,7 @@ class CurveSearch:
         self.model.observe(trial, amount, self._metric.sign * best, reached)
 
     def _amount(self, samples: int, train_s: float) -> float:
+        """Return the amount of training: seconds without a placer, else samples."""
         return train_s if self._placer is None else float(samples)
 
     # Predictions.
@@ -333,12 +353,13 @@ class CurveSearch:
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
-            return Decision.CONTINUE  # at the target, which the trial may still have to hold
+            return Decision.CONTINUE  # more evaluations at the target may be needed (`hold`)
         decisions = [self._judge(trial, evaluation, axis) for axis in self._judged_axes]
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
     def _judge(self, trial: str, evaluation: Evaluation, axis: Axis) -> Decision:
-        """Return whether a trial may become the best in seconds or worker-seconds."""
+        """Return whether a trial may still become the best on one axis (seconds or
+        worker-seconds)."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._best_measured(axis) if self._reached else None
@@ -362,11 +383,11 @@ class CurveSearch:
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
-        """Return the amount (samples or seconds) at a trial's next evaluation, the first at which
-        the trial can reach the target.
+        """Return the amount of training (samples or seconds) at a trial's next evaluation.
 
-        Evaluations are equally spaced in samples. If amounts are seconds, the first interval may
-        include warm-up and is not extrapolated.
+        A trial that has not reached the target needs at least this amount. Evaluations are equally
+        spaced in samples. If the amount is in seconds, the interval before the first evaluation may
+        include warm-up, so it is not extrapolated.
         """
         amount = self._amount(evaluation.samples, evaluation.train_s)
         if self._placer is None and evaluation.index == 0:
@@ -374,28 +395,31 @@ class CurveSearch:
         return amount * (evaluation.index + 2) / (evaluation.index + 1)
 
     def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
-        """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
-        that reached it, or among all trials if none has; None without trials."""
+        """Return the smallest predicted log seconds (or log worker-seconds) to target of any trial.
+
+        Only trials that reached the target count, unless there are none. None without trials.
+        """
         if not (names := self._study_trials):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, axis).min())
 
     def _best_measured(self, axis: Axis) -> float:
-        """Return the smallest log seconds (or worker-seconds) to target, from measured amounts."""
+        """Return the smallest log seconds (or log worker-seconds) to target of the trials that
+        reached it, computed from their measured samples or seconds."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], axis)
         return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
-        """Return the trials that reached the target, shortest predicted time first."""
+        """Return the names of the trials that reached the target, shortest predicted time first."""
         if not self._reached:
             return []
         times = self.means_of(self._reached)
         return [self._reached[index] for index in np.argsort(times, kind="stable")]
 
     def expected_log_s(self, trial: str) -> float | None:
-        """Return the predicted log seconds to target of a trial; None if unknown."""
+        """Return a trial's predicted log seconds to target; None if unknown."""
         if trial not in self._values or not self.model.is_known:
             return None
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
@@ -407,11 +431,12 @@ class CurveSearch:
         return self.model.means(points) + offsets
 
     def _offsets(self, configurations: Sequence[Values], axis: Axis = "seconds") -> Array:
-        """Return the log seconds (or worker-seconds) per sample of configurations on their best
-        placement, shape [n]; added to a log amount they give a log time.
+        """Return what to add to log amounts of training to get log times to target, shape [n].
 
-        Configurations without a predictable placement count as fast as the fastest. Without a
-        placer, amounts are seconds, so the result is 0, or the log worker count.
+        With a placer, this is the log of the seconds (or worker-seconds) per sample on each
+        configuration's best placement; a configuration whose speed cannot be predicted gets the
+        smallest value of all. Without a placer, amounts are seconds already, so the result is 0 for
+        seconds and the log worker count for worker-seconds.
         """
         is_cost = axis == "worker_seconds"
         if self._placer is None:
@@ -430,8 +455,8 @@ class CurveSearch:
     def _seconds_per_sample(
         self, configurations: Sequence[Values]
     ) -> list[list[tuple[int, float]]]:
-        """Return for each configuration the pairs (workers, seconds per sample) of its placements
-        whose speed can be predicted."""
+        """Return one list per configuration: (workers, seconds per sample) of each placement whose
+        speed can be predicted."""
         assert self._placer is not None
         speeds: dict[tuple[str, ...], list[tuple[int, float]]] = {}
         keys = [tuple(str(values.get(key)) for key in SPEED_SETTINGS) for values in configurations]
@@ -442,10 +467,11 @@ class CurveSearch:
         return [speeds[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return the ratio of each configuration's shortest training time to its shortest time with
-        the wait for workers included, shape [n].
+        """Return a factor in (0, 1] per configuration that penalizes waiting for workers, shape
+        [n].
 
-        The ratio penalizes waiting, because workers that are free sit idle meanwhile.
+        The factor is the shortest training time, divided by the shortest sum of training time and
+        wait. Waiting is penalized because free workers would sit idle meanwhile.
         """
         shares = np.ones(len(candidates))
         if self._placer is None:
@@ -462,8 +488,11 @@ class CurveSearch:
         return shares
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the predicted remaining training seconds of a running trial. 0 if its speed is
-        unknown; the rest of its training limit if the model has no observations."""
+        """Return the predicted remaining training seconds of a running trial.
+
+        The result is 0 if the speed of the trial is unknown. It is the rest of its training limit
+        if the curve model has no observations yet.
+        """
         if self._placer is None or (seconds := self._placer.own_seconds_per_sample(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
@@ -474,15 +503,17 @@ class CurveSearch:
         return min(max(amount - samples, LEAST_LEFT * amount) * seconds, limit_s)
 
     def _mean_of(self, trial: str) -> float:
-        """Return the predicted log amount to target of a running trial."""
+        """Return the predicted log amount of training to target of a trial in the model."""
         curve = self.model.curves[trial]
         if curve.amounts:
             return self.model.posterior(trial)[0]
         return float(self.model.means(curve.point[None, :])[0])
 
     def _expected(self, points: Array) -> Array:
-        """Return the prior mean of the log amount at points, which depends only on the learning
-        rate, shape [n]."""
+        """Return the prior mean of the log amount of training to target at each point, shape [n].
+
+        It depends only on the learning rate.
+        """
         if "learning_rate" not in self._axes.numbers:
             return np.zeros(len(points))
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")

@@ -1,12 +1,12 @@
-"""Factorized search space: keys that change the learning curve are sampled, keys that change only
-speed are not.
+"""Factorized search spaces: keys that change the learning curve are sampled, while keys that change
+only the speed are chosen by the placer (`placement.py`).
 
 The learning curve over samples depends on the optimizer, the learning rate and the *global* batch
 size. It does not depend on the worker count, gradient accumulation steps, GPU model or compilation
-mode, nor on the framework if the workload is the same network in both. So the sampler proposes a
-global batch size, and the trial runs on one of the placements (framework, workers, batch per
-worker, ...) with this global batch size. Precision changes both curve and speed: it is sampled, and
-each precision has its own step times.
+mode. It does not depend on the framework either, if the workload is the same network in both. So
+the sampler proposes a global batch size, and the trial runs on one of the placements (framework,
+workers, batch per worker, ...) with this global batch size. Precision changes both the curve and
+the speed, so it is sampled, and step times are modeled separately for each precision.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,8 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
-"""Key sampled instead of workers, batch per worker and accumulation steps; their product."""
+"""Key that is sampled instead of worker count, batch size per worker and accumulation steps. Its
+value is the product of these three."""
 SPEED_KEYS = (
     "framework",
     "num_workers",
@@ -45,48 +46,54 @@ NOT_WITH = (
     *(key for key in RESOURCES if key not in SPEED_KEYS),
     "strategy",
 )
-"""Keys whose effect on the step time is not modeled: searching one prevents factorization."""
+"""Keys whose effect on the step time is not modeled. A space that contains one of them cannot be
+factorized."""
 
 
 class Factors:
-    """A factorized space: sampled keys, and placements (framework, workers, ...) of a sample."""
+    """A factorized space: the sampled keys, and the placements (framework, workers, ...) on which a
+    sampled configuration can run."""
 
     def __init__(self, sampled: Space, placements: list[Placement]) -> None:
         self.sampled = sampled
-        """The space without speed keys, with GLOBAL_BATCH."""
+        """The sampled space: the search space with GLOBAL_BATCH instead of the speed keys."""
         self.all_placements = placements
-        """Placements of all global batches."""
+        """Placements of all global batch sizes."""
         self._sampled_keys = [key for key in ("framework", "precision") if key in sampled]
-        """Keys of a placement that are sampled."""
+        """Keys that are part of a placement and are sampled nevertheless."""
         self._placements_by_key: dict[tuple[object, ...], list[Placement]] = {}
         for placement in sorted(placements, key=lambda placement: -placement.num_workers):
             key = placement.samples, *(getattr(placement, name) for name in self._sampled_keys)
             self._placements_by_key.setdefault(key, []).append(placement)
 
     def of_values(self, values: dict[str, Any]) -> list[Placement]:
-        """Return all placements of a sampled configuration (with GLOBAL_BATCH), most workers
-        first."""
+        """Return all placements on which a sampled configuration can run, most workers first.
+
+        Args:
+            values: The configuration by sampled key, including GLOBAL_BATCH.
+        """
         key = values[GLOBAL_BATCH], *(values[name] for name in self._sampled_keys)
         return list(self._placements_by_key.get(key, []))
 
     def of_spec(self, spec: RunSpec) -> list[Placement]:
-        """Return all placements with a run spec's global batch size; see `of_values`."""
+        """Return all placements on which the configuration of a run spec can run, most workers
+        first."""
         key = spec.global_batch_size, *(getattr(spec, name) for name in self._sampled_keys)
         return list(self._placements_by_key.get(key, []))
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
-    """Return a placement as keys and values of a run spec."""
+    """Return the run-spec keys of a placement with their values."""
     return {key: getattr(placement, key) for key in SPEED_KEYS}
 
 
 def placed(spec: RunSpec, placement: Placement) -> RunSpec:
-    """Return a run spec with another placement (framework, workers, ...)."""
+    """Return a copy of a run spec with another placement (framework, workers, ...)."""
     return spec.model_copy(update=speed_values(placement))
 
 
 def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Factors | str:
-    """Split a search space into sampled keys and placements.
+    """Factorize a search space: split it into sampled keys and placements.
 
     Args:
         study: The study.
@@ -95,7 +102,7 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             framework changes only speed. Otherwise the framework is sampled.
 
     Returns:
-        The split, or the reason why the space cannot be split.
+        The factorized space, or the reason why it cannot be factorized.
     """
     keys = SPEED_KEYS if equal_frameworks else SPEED_KEYS[1:]
     reason = next(_obstacles(study, space, keys), None)
@@ -115,10 +122,10 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[key] = dimension
         elif GLOBAL_BATCH not in sampled and len(products) > 1:
             powers = Powers(products[0], products[-1])
-            # A sampler knows the order of powers of two, but not that of choices.
+            # Samplers use the order of powers of two, but treat choices as unordered.
             is_power_range = list(powers.values()) == products
             sampled[GLOBAL_BATCH] = powers if is_power_range else Choices(tuple(products))
-    if len(products) == 1:  # the same for every configuration
+    if len(products) == 1:  # all configurations have the same global batch size
         sampled[GLOBAL_BATCH] = Choices((products[0],))
     return Factors(sampled, placements)
 
@@ -133,13 +140,14 @@ SAMPLED_WHOLE = (
 def study_factors(
     study: StudySpec, space: Space, *, batch_statistics: bool = False
 ) -> Factors | str:
-    """Return the factorized space of a study, or the reason why it is sampled as a whole.
+    """Return the factorized space of a study, or the reason why all keys are sampled.
 
     Args:
         study: The study.
         space: Search space of the study.
-        batch_statistics: Whether the model is known to normalize over each worker's batch. Worker
-            counts are then sampled, unless the user set `search.factorise`.
+        batch_statistics: Whether the model is known to have batch normalization over each worker's
+            own batch, so that the learning curve depends on the worker count. All keys are then
+            sampled, unless the user set `search.factorise`.
     """
     if not study.search.factorise:
         return "search.factorise is false"
@@ -156,8 +164,9 @@ def study_factors(
 
 
 def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield each reason why a space cannot be factorized, if `keys` are the speed keys."""
     if study.objective.kind != TIME:
-        yield "what a budget of seconds reaches depends on speed"
+        yield "the value reached within a budget of seconds depends on the speed"
     searched = [key for key in keys if key in space and len(possible_values(space[key])) > 1]
     if not {*searched} - {"batch_size_per_worker"}:
         yield "neither workers nor frameworks of the same network are searched"

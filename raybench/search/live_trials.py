@@ -1,7 +1,7 @@
 """Running trials of a search: record and show them, and pass their results to the search.
 
-Several hooks of Ray Tune report the same event, in any order, but each evaluation and each end of a
-trial is processed once.
+Ray Tune reports the same event through several hooks, in any order. Each evaluation and each end of
+a trial is nevertheless processed only once.
 """
 
 import re
@@ -18,7 +18,8 @@ from raybench.stats.record import RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
 HOPELESS = 3
-"""The search ends if its first HOPELESS trials fail with the same message before training."""
+"""The search ends with an error if its first HOPELESS trials fail with the same message before
+training."""
 BATCH_STATISTICS = (
     "The model has batch normalization over each worker's own samples, so what it learns depends "
     "on the batch per worker too, and predictions (~) for other worker counts are rough. "
@@ -32,17 +33,17 @@ class _Running:
 
     run: RunLifecycle
     reason: StopReason | None = None
-    """First reason to stop the trial."""
+    """Why the search stops the trial early; None while it continues."""
     num_judged: int = 0
 
 
 class LiveTrials:
-    """Running trials of a search.
+    """Receives the events of the running trials from Ray Tune's hooks, and processes each once.
 
     Args:
         search: Proposes and stops the trials.
         recorder: Records and shows the trials.
-        confirm_budget: Learns the cost of the confirmation from the records.
+        confirm_budget: Estimates the time of the confirmation from the records of the trials.
         release: Releases the workers of a trial that the driver ends; returns the largest number of
             other runs that had workers at the same time.
         on_begun: Called before each trial starts.
@@ -65,21 +66,25 @@ class LiveTrials:
         self._running: dict[str, _Running] = {}
         self._may_warn = search.placer is not None
         self._has_trained = has_trained
-        """Whether a trial of this study has trained."""
+        """Whether any trial of this study has trained."""
         self._causes: list[str] = []
-        """Messages, without digits, of the trials that failed before any had trained."""
-        self._beside_first: set[str] = set()
-        """Trials that were running when the first of these failed."""
+        """Error messages, without digits, of the trials that failed before any trial had
+        trained."""
+        self._running_at_failure: set[str] = set()
+        """Names of the trials that were running when the first trial failed before training."""
         self.ended_by: StopReason | None = None
-        """Why no more trials start; None while they do, or if there are none left."""
+        """Why the search ended before it had run all its trials; None if it has not."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return nothing for Ray Tune to save, because the records hold the study."""
+        """Return an empty state for Ray Tune to save, because the study is saved in its records."""
         return {}
 
     def next(self) -> tuple[str, RunSpec] | None:
-        """Return name and run spec of the next trial; None once the search is over. An interrupted
-        trial resumes from its checkpoint, and its evaluations up to there are recorded again."""
+        """Return the name and run spec of the next trial; None if no trial can start now.
+
+        An interrupted trial resumes from its checkpoint; its evaluations up to the checkpoint are
+        recorded again.
+        """
         self.ended_by = self.ended_by or self._deadline.reason()
         suggested = None if self.ended_by else self._search.suggest()
         if suggested is not None:
@@ -91,7 +96,7 @@ class LiveTrials:
         return suggested
 
     def started(self, name: str) -> None:
-        """Show a trial that is waiting for its workers."""
+        """Show that a trial is waiting for its workers."""
         self._progress.started(name, self._running[name].run.spec)
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
@@ -104,8 +109,10 @@ class LiveTrials:
         running.run.take(outcome)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
-        """Return whether a trial must stop after its newest evaluation, because it is unlikely to
-        win or the study is over."""
+        """Record a trial's newest evaluation, and return whether the trial must stop now.
+
+        It must stop if it is unlikely to win, or if the time of the study is over.
+        """
         self.seen(name, outcome)
         run = self._running.get(name)
         if run is None or self._deadline.over:
@@ -119,7 +126,7 @@ class LiveTrials:
         return run.reason is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
-        """Record the end of a trial and tell the search.
+        """Record the end of a trial, and pass its result to the search.
 
         Args:
             name: Name of the trial.
@@ -139,7 +146,7 @@ class LiveTrials:
         if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
         run.outcome = outcome
-        if (fault := self._hopeless(outcome)) is not None:
+        if (fault := self._fatal_error(outcome)) is not None:
             self._deadline.ends_with(fault)
         record = run.end(stopped_by=running.reason or self._deadline.reason() or "scheduler")
         self._search.on_end(record)
@@ -148,11 +155,11 @@ class LiveTrials:
         self._progress.state.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
 
-    def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the search; None if the search may continue.
+    def _fatal_error(self, outcome: RunOutcome) -> StudyError | UserError | None:
+        """Return the error that ends the search after a trial; None if the search may continue.
 
-        Before any trial has trained, this is an error that every configuration would have, or one
-        that the first HOPELESS trials have in common.
+        Only failures before any trial has trained can end the search: an error that every
+        configuration would have, or the same error in all of the first HOPELESS trials.
         """
         if outcome.evaluation is not None:
             self._has_trained = True
@@ -161,9 +168,9 @@ class LiveTrials:
         if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
             return UserError(outcome.message or "", ErrorCode.COMMAND)
         if not self._causes:
-            self._beside_first = set(self._running)
+            self._running_at_failure = set(self._running)
         self._causes.append(re.sub(r" on rank \d+|\d+", "", outcome.message or ""))
-        may_yet_train = self._beside_first & self._running.keys()
+        may_yet_train = self._running_at_failure & self._running.keys()
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1 or may_yet_train:
             return None
         why = (outcome.message or "").removesuffix(".")

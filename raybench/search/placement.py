@@ -1,10 +1,11 @@
-"""Step-time model, fitted to the trials of a search, and the placement of the next trial.
+"""Predict step times from the trials of a search, and choose the placement of the next trial.
 
-A placement says how steps are executed: framework, number of workers, batch per worker, GPU model,
-compilation, accumulation. The step time depends on it and on the optimizer, not on the learning
-rate, so a few measured steps predict the training time on other placements. The model is that of
-Pollux without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass has a constant
-cost and a cost per sample, and more workers add communication.
+A placement determines how steps are executed: framework, worker count, batch size per worker, GPU
+model, compilation mode, accumulation steps. The step time depends on the placement and on the
+optimizer, not on the learning rate, so a few measured steps predict the training time on other
+placements. The model is that of Pollux (Qiao 2021, arXiv 2008.12260, eq. 8-11) with gamma = 1, so
+communication does not overlap computation: a forward and backward pass has a constant cost and a
+cost per sample, and more workers add communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,22 +21,27 @@ from raybench.search.factorisation import Factors, placed
 from raybench.spec.run import Placement, RunSpec
 
 OPTIMIZER_PENALTY = 0.05
-"""Weight of the ridge penalty on optimizer costs; a long measurement has weight 1."""
+"""Weight of the ridge penalty on the costs of optimizers in the fit; a long measurement has weight
+1."""
 EFFICIENT = 0.5
-"""Least throughput per worker of a trial's placement, relative to that of the best placement."""
+"""Smallest throughput per worker of the placement chosen for a trial, relative to the placement
+with the highest throughput per worker."""
 OWN_STEPS = 50
-"""Number of steps after which a setup's measured step time counts as much as the model's."""
+"""Number of measured steps of a setup at which its measured and its modeled step time have equal
+weight in the prediction."""
 
 Setup = tuple[Placement, str]
-"""Placement and optimizer: what determines the step time."""
+"""Placement and optimizer, which together determine the step time."""
 Lane = tuple[str, str | None, str, str, int, int]
-"""Lane: framework, GPU model, precision, compilation, accumulation steps and prefetched batches.
-Each lane has a step-time model of its own."""
+"""All properties of a placement but worker count and batch size: framework, GPU model, precision,
+compilation mode, accumulation steps and prefetched batches. Each lane has its own step-time
+model."""
 MOST_SYNERGY = 1.25
-"""Largest assumed speedup by two keys together, relative to the product of their speedups."""
+"""Largest assumed ratio of the speedup by two changed keys together to the product of the speedups
+by each of them alone."""
 COMPILE_SHARE = 0.1
-"""Share of the training seconds so far that may be spent on compiling to measure its benefit. The
-search is expected to last that long again, and compilation to save about a tenth of that time."""
+"""Fraction of the training seconds so far that may be spent on test compilations. The search is
+expected to last about as long again, and compilation to save about a tenth of that time."""
 TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 60.0, "xla": 4.0}
 """Seconds to compile a small network on two cores; used until a trial has compiled."""
 
@@ -46,33 +52,35 @@ _lane: Callable[[Placement], Lane] = attrgetter(
 
 
 def _workers(placement: Placement) -> tuple[Lane, int]:
+    """Return the lane and worker count of a placement."""
     return _lane(placement), placement.num_workers
 
 
 class StepTime:
-    """Seconds per optimizer step, by a linear model with non-negative coefficients.
+    """Predicts seconds per optimizer step by a linear model with non-negative coefficients.
 
-    For `n` samples per worker, `k` workers, lane f and optimizer o:
+    The step time T of lane f with optimizer o, `k` workers and `n` samples per worker is
 
         T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  unless k is the fewest measured] + c(f, o)
 
-    fitted to relative errors. b' is zero until a worker count was measured at two batch sizes,
-    since the cost of more workers is mostly communication, which does not depend on the batch. An
-    optimizer not measured in a lane has the mean cost of those that were. The step time of a
-    measured setup is the geometric mean of its own and the model's, weighted by its steps and
-    OWN_STEPS: kernels are chosen by shapes, so a setup may be 15 % off any smooth model.
+    The fit minimizes relative errors. b' is zero until a worker count was measured at two batch
+    sizes, since the cost of more workers is mostly communication, which does not depend on the
+    batch size. An optimizer that was not measured in a lane gets the mean cost of the optimizers
+    that were. The prediction for a measured setup is a weighted geometric mean of the measured step
+    time (weight: number of measured steps) and the modeled step time (weight: OWN_STEPS), because
+    libraries choose kernels by tensor shape, so a setup may deviate from a smooth model by 15 %.
     """
 
     def __init__(self) -> None:
         self._totals: dict[Lane, dict[Setup, list[float]]] = {}
-        """Measured steps and seconds, by lane and setup."""
+        """Totals of [measured steps, seconds], by lane and setup."""
         self._batches: dict[tuple[Lane, int], set[int]] = {}
         self._fits: dict[Lane, Callable[[Setup], float]] = {}
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
     ) -> None:
-        """Add measured seconds of training and the optimizer steps done in them."""
+        """Add a measurement: training seconds, and the number of optimizer steps done in them."""
         if steps <= 0 or not seconds > 0:
             return
         lane = _lane(placement)
@@ -84,12 +92,15 @@ class StepTime:
         self._fits.pop(lane, None)
 
     def batches(self, placement: Placement) -> set[int]:
-        """Return the batch sizes per worker measured in this `Lane` with this worker count."""
+        """Return the batch sizes per worker that were measured in the lane and with the worker
+        count of a placement."""
         return self._batches.get(_workers(placement), set())
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
-        """Return the predicted seconds per step; None if this `Lane` was never measured with this
-        worker count."""
+        """Return the predicted seconds per step.
+
+        None if the lane of the placement was never measured with its worker count.
+        """
         if not self.batches(placement):
             return None
         lane = _lane(placement)
@@ -98,6 +109,8 @@ class StepTime:
         return self._fits[lane]((placement, optimizer))
 
     def _fit(self, lane: Lane) -> Callable[[Setup], float]:
+        """Fit the model to the measurements of a lane; return a function that predicts seconds per
+        step."""
         totals = self._totals[lane]
         measured = list(totals)
         counts = sorted({placement.num_workers for placement, _ in measured})
@@ -110,7 +123,7 @@ class StepTime:
         def row(setup: Setup) -> np.ndarray:
             placement, optimizer = setup
             n, k = float(placement.batch_size_per_worker), placement.num_workers
-            # An optimizer that was not measured has the mean of the others.
+            # An optimizer that was not measured gets the mean cost of the others.
             spread = 1.0 / len(optimizers) if optimizer not in optimizers else 0.0
             return np.array(
                 [1.0, n]
@@ -153,15 +166,15 @@ class Placer:
     """Chooses the placement (framework, workers, ...) of each trial of a factorized space.
 
     The first trials are also probes: each runs on a placement whose step time is not known yet.
-    Probes with few workers come first. More workers are probed only if, judging by the times with
-    fewer, they can be faster. Later trials run on the fastest placement whose throughput per worker
-    is at least the fraction EFFICIENT of the best. Compilation is probed once the study has trained
-    long enough to repay it (`COMPILE_SHARE`).
+    Placements with few workers are probed first, and placements with more workers only if the times
+    with fewer do not rule out that they are faster. Later trials run on the fastest of the
+    placements whose throughput per worker is at least the fraction EFFICIENT of the highest.
+    Compilation is probed once the study has trained long enough to repay it (`COMPILE_SHARE`).
 
     Args:
         factors: The factorized space.
-        is_feasible: Returns False for a run expected to fail.
-        wait_s: Returns the predicted seconds until a number of workers is free.
+        is_feasible: Returns False for a run that is expected to fail.
+        wait_s: Returns the predicted seconds until a given number of workers is free.
     """
 
     def __init__(
@@ -178,7 +191,8 @@ class Placer:
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
-        """Fewest compilation seconds by lane, since the first compilation also loads libraries."""
+        """Compilation seconds by lane: the minimum, since the first compilation also loads
+        libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
         """Seconds of the first compilation, by lane and batch size per worker: each batch size is
         compiled separately."""
@@ -192,7 +206,7 @@ class Placer:
         }
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
-        """Update the samples and seconds of a trial; repeating a call has no effect.
+        """Update the total samples and seconds of a trial; a repeated call has no effect.
 
         Args:
             trial: Name of the trial.
@@ -214,12 +228,12 @@ class Placer:
         )
 
     def choose(self, trial: str, optimizer: str, options: Sequence[Placement]) -> Placement:
-        """Return the placement of a new trial.
+        """Choose the placement of a new trial.
 
         Args:
             trial: Name of the trial.
             optimizer: Optimizer of the trial.
-            options: Feasible placements for its global batch size, most workers first.
+            options: Feasible placements for the global batch size of the trial, most workers first.
         """
         # Compiled placements are probed last, since uncompiled ones may rule them out.
         order = [option for option in reversed(options) if not self.wait_s(option.num_workers)]
@@ -230,7 +244,7 @@ class Placer:
                 return option
         step_s = self._timed(optimizer, options)
         timed = {option: self._trial_s(option, seconds) for option, seconds in step_s.items()}
-        if not timed:  # all are being probed or have to wait: take the fewest workers
+        if not timed:  # every option is being probed or must wait: use the fewest workers
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
         efficient = {
@@ -243,13 +257,23 @@ class Placer:
         )
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
-        """Return the seconds that a trial of median length takes, compilation included."""
+        """Return the seconds, including compilation, of a trial that trains on as many samples as
+        the median trial."""
         samples = np.median(self._num_samples) if self._num_samples else 0.0
         steps = max(float(samples) / option.samples, 1.0)
         return steps * step_s + self._compile_s.get(_lane(option), 0.0)
 
     def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
-        """Record the end of a trial. If it measured nothing, its placement may be tried again."""
+        """Record the end of a trial.
+
+        If the trial measured no step, its placement may be probed again.
+
+        Args:
+            trial: Name of the trial.
+            spec: Run spec of the trial.
+            samples: Training samples of the trial, of all workers.
+            compile_s: Seconds that the trial spent on compilation.
+        """
         self._probing.pop(trial, None)
         self._num_samples.append(samples)
         if spec.compile != "none":
@@ -259,8 +283,12 @@ class Placer:
                 self._first_compile_s[key] = self._typical_s[spec.compile] = compile_s
 
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
-        """Return the training time on each predictable placement, relative to that on the spec's
-        own placement; empty if the latter cannot be predicted."""
+        """Return the predicted training time on each placement, relative to the placement of
+        `spec`.
+
+        Placements without a prediction are left out. Empty if the step time on the placement of
+        `spec` cannot be predicted.
+        """
         timed = self._timed(spec.optimizer, self._options(spec))
         step_s = timed.get(spec.placement)
         return {} if step_s is None else {option: s / step_s for option, s in timed.items()}
@@ -268,8 +296,8 @@ class Placer:
     def seconds_per_sample(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.
 
-        Placements in lanes (`Lane`) that were never measured are left out. With more workers than
-        were measured, communication is assumed to be as fast as with the most workers measured.
+        Placements in lanes that were never measured are left out. If a placement has more workers
+        than were measured, its step is assumed to take as long as with the most workers measured.
         """
         speeds = []
         for placement in self.factors.of_values(values):
@@ -281,37 +309,43 @@ class Placer:
         return speeds
 
     def own_seconds_per_sample(self, spec: RunSpec) -> float | None:
-        """Return the training seconds per sample on the placement of a run spec; None if it cannot
-        be predicted."""
+        """Return the predicted training seconds per sample on the placement of a run spec; None if
+        unknown."""
         step_s = self._model.step_s(spec.placement, spec.optimizer)
         return None if step_s is None else step_s / spec.global_batch_size
 
     def totals(self, trial: str) -> tuple[int, float]:
-        """Return the samples and training seconds of a trial so far."""
+        """Return (samples, training seconds) of a trial so far."""
         return self._totals.get(trial, (0, 0.0))
 
     def _nearest_measured(self, option: Placement) -> Placement | None:
-        """Return the placement on the largest measured worker count below that of `option`, with
-        the same batch size per worker; None if there is none."""
+        """Return `option` with fewer workers: the largest smaller worker count that was measured in
+        its lane. None if there is none."""
         counts = sorted((k for k in self._counts if k < option.num_workers), reverse=True)
         fewer = (replace(option, num_workers=count) for count in counts)
         return next((placement for placement in fewer if self._model.batches(placement)), None)
 
     def to_fastest(self, spec: RunSpec) -> float:
-        """Return the time on the fastest placement, relative to the spec's own placement."""
+        """Return the predicted time on the fastest placement, relative to the placement of `spec`.
+
+        1 if unknown.
+        """
         return min(self.ratios(spec).values(), default=1.0)
 
     def to_cheapest(self, spec: RunSpec) -> float:
-        """Return the worker-seconds on the cheapest placement, relative to the spec's own."""
+        """Return the predicted worker-seconds on the cheapest placement, relative to the placement
+        of `spec`; 1 if unknown."""
         ratios = self.ratios(spec).items()
         costs = (option.num_workers / spec.num_workers * ratio for option, ratio in ratios)
         return min(costs, default=1.0)
 
     def others(self, spec: RunSpec) -> list[Placement]:
-        """Return the other feasible placements for a run spec's global batch size."""
+        """Return the feasible placements for the global batch size of a run spec, without its
+        own."""
         return [option for option in self._options(spec) if option != spec.placement]
 
     def _options(self, spec: RunSpec) -> list[Placement]:
+        """Return the feasible placements for the global batch size of a run spec."""
         return [
             placement
             for placement in self.factors.of_spec(spec)
@@ -321,7 +355,10 @@ class Placer:
     def _is_next_probe(
         self, option: Placement, optimizer: str, options: Sequence[Placement]
     ) -> bool:
-        """Return whether to probe a placement next; False while a running trial probes it."""
+        """Return whether to probe a placement next.
+
+        False while a running trial probes the same lane and worker count.
+        """
         if any(_workers(probed) == _workers(option) for probed in self._probing.values()):
             return False
         lane, count = _workers(option)
@@ -331,7 +368,7 @@ class Placer:
             if _lane(narrower) == lane and narrower.num_workers < count
         ]
         if any(self._is_open(narrower, optimizer, options) for narrower in fewer):
-            return False  # fewer workers come first, and may rule this placement out
+            return False  # fewer workers are probed first, and may rule out this placement
         if self._is_open(option, optimizer, options):
             return True
         # A second batch size separates the cost per sample from the cost per step.
@@ -340,17 +377,18 @@ class Placer:
             return False
         if option.compile == "none":
             return True
-        # Compiling for a second batch size pays only if it can be the fastest.
+        # Compiling for a second batch size is worthwhile only if it can become the fastest.
         same = replace(option, batch_size_per_worker=max(batches))
         factor = min(1.0, option.batch_size_per_worker / max(batches))
         bound_s = factor * (self._model.step_s(same, optimizer) or 0.0)
         return bound_s <= min(self._timed(optimizer, options).values(), default=np.inf)
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
-        """Return whether a placement has not been measured and could be the fastest.
+        """Return whether a placement has not been measured yet and could be the fastest.
 
-        It could not if a lower bound of its step time, which assumes the communication time of
-        fewer, measured workers, exceeds the predicted step time of the fastest.
+        A placement is ruled out if a lower bound on its step time is not below the step time of the
+        fastest placement so far. The bound is the step time with fewer workers, which were measured
+        and communicate less.
         """
         if self._model.batches(option) or not self._repays(option):
             return False
@@ -369,8 +407,10 @@ class Placer:
         return bound_s is None or not timed or bound_s < min(timed.values())
 
     def _repays(self, option: Placement) -> bool:
-        """Return whether the study has trained long enough to repay a compilation; always True if
-        the framework has no uncompiled placement."""
+        """Return whether the study has trained long enough to repay compilation for a placement.
+
+        Always True for an uncompiled placement, and if the framework has no uncompiled placement.
+        """
         if option.compile == "none" or option.framework not in self._uncompiled:
             return True
         due = [
@@ -397,15 +437,22 @@ class Placer:
         )
 
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
+        """Return the predicted seconds per step of each placement for which there is a
+        prediction."""
         step_s = {option: self._model.step_s(option, optimizer) for option in options}
         return {option: seconds for option, seconds in step_s.items() if seconds is not None}
 
 
 def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
-    """Return a lower bound of the step time, assuming that the speedups of two keys multiply.
+    """Return a lower bound on the seconds per step of a placement in an unmeasured lane.
 
-    This needs three measured lanes: two that differ from the lane of `option` in one key each, and
-    one that differs in both keys. None without such lanes.
+    The bound assumes that the speedups by two keys multiply (up to MOST_SYNERGY). It needs three
+    measured lanes: two that differ from the lane of `option` in one key each, and one that differs
+    in both keys. None without such lanes.
+
+    Args:
+        option: The placement.
+        timed: Predicted seconds per step by placement.
     """
     target = _lane(option)
     lanes: dict[tuple[object, ...], float] = {

@@ -1,9 +1,9 @@
 """The race: the best trials of a search run again with new seeds, and slow ones drop out.
 
-A `Race` only does the accounting: it lists the runs that are due and records their results. The
-method is successive halving over seeds (Karnin et al., ICML 2013): each stage keeps about half of
-the candidates and runs them again. In round r, every candidate has the same seed, so that the
-effect of a seed cancels in comparisons.
+A `Race` trains nothing: it lists the runs that are due and stores their results. The method is
+successive halving over seeds (Karnin et al., ICML 2013): each stage keeps about half of the
+candidates and runs them again. A stage has one or more rounds. In a round, every candidate runs
+once with the same seed, so that the effect of the seed cancels in comparisons.
 """
 
 import math
@@ -16,36 +16,38 @@ from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked
 from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun, Stages, group_of
 
 DROP_ERRORS = 2.0
-"""Standard errors behind the leader at which a candidate drops out."""
+"""A candidate drops out if it is behind the leader by this number of standard errors."""
 CAP_FACTOR = 2.0
-"""A run is stopped after this multiple of the upper confidence bound of the leader's expected
-running time. A leader with few runs is partly lucky: without the bound, the cutoff loses a good
-winner in 5 of 100 studies at sigma 0.5, with it in less than 1 (`benchmarks/search/race.py`)."""
+"""A run is stopped after this multiple of the upper confidence bound on the leader's expected
+running time. The upper bound is used because a leader with few runs was partly lucky. With the
+expected running time itself, the cutoff loses a good winner in 5 of 100 studies at sigma 0.5; with
+the bound, in less than 1 of 100 (`benchmarks/search/race.py`)."""
 
 
 @dataclass
 class Race:
-    """A race on one axis (seconds or worker-seconds); results may be added in any order.
+    """A race by seconds or by worker-seconds (the axis); results may be added in any order.
 
-    Results of configurations outside this race are ignored, so two races (over seconds and over
-    worker-seconds) can both receive all results.
+    A study has one race on each axis. Both receive all results, and a race ignores the results of
+    configurations that are not among its candidates.
     """
 
     candidates: Sequence[Candidate]
-    """Candidates, best trial first; those beyond the size of the first stage never run."""
+    """Candidates, best trial first. Only as many run as the first stage has places."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
-    """True for seconds to a target, False for metric values (see `stats.replicates`)."""
+    """True if results are seconds to a target, False if they are metric values (see
+    `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
     """Results in seconds, by candidate and round."""
     _alive: list[str] = field(init=False)
-    """Candidates of the current stage, or those left at the end, best first."""
+    """Candidates of the current stage, or the candidates that remain at the end, best first."""
     _stage: int = field(default=0, init=False)
     dropped: dict[str, int] = field(default_factory=dict, init=False)
     """Stage (from 0) after which each dropped candidate left the race."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
-    """Rounds of each candidate in finished stages."""
+    """Number of rounds in finished stages, by candidate."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -54,25 +56,28 @@ class Race:
         self._entered = tuple(self._alive)
 
     def needs(self, run: RaceRun) -> bool:
-        """Return whether the race needs a run. A race without stages (`--more`) needs all runs of
-        its candidates."""
+        """Return whether the race needs the result of a run.
+
+        A race without stages (`--more`) needs all runs of its candidates.
+        """
         return run in self.due() if self.stages else run.name in self._by_name
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
-        """Add the result of a run, in seconds, and end every stage that is now complete."""
+        """Add the result of a run (in seconds on both axes), and end each stage that is now
+        complete."""
         self._learned.setdefault(name, {})[round] = repeat
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
     def due(self) -> list[RaceRun]:
-        """Return the runs of the current stage without a result, round by round; [] when the race
-        is over."""
+        """Return the runs of the current stage that have no result yet, round by round; [] when the
+        race is over."""
         return self._missing() if self._stage < len(self.stages) else []
 
     def cap_s(self, name: str) -> float | None:
-        """Return the training seconds after which a run of `name` has lost and may be stopped.
+        """Return the training seconds after which a run of a candidate has lost and may be stopped.
 
-        None while the leader has only its run of the search, which was probably lucky.
+        None while the leader has only its result from the search, which was probably lucky.
         """
         leader = self.leader() if self.is_timed else None
         if leader is None or len(self.runs_of(leader)) < 2:
@@ -81,30 +86,36 @@ class Race:
         return cap_of(self.runs_of(leader), self.noise()) / unit
 
     def leader(self) -> str | None:
-        """Return the best candidate given all results; None if no run reached the target."""
+        """Return the name of the best candidate given all results; None if no run reached the
+        target."""
         first = next(iter(self.order()), None)
         if first is None or math.isinf(score(self.runs_of(first), is_timed=self.is_timed)):
             return None
         return first
 
     def order(self) -> list[str]:
-        """Return all candidates of the first stage, best first (`stats.replicates.ranked`)."""
+        """Return the names of all candidates of the first stage, best first
+        (`stats.replicates.ranked`)."""
         return ranked({name: self.runs_of(name) for name in self._entered}, self.noise())
 
     def noise(self) -> Noise:
-        """Return the noise pooled over all candidates of the first stage."""
+        """Return the run-to-run noise, pooled over all candidates of the first stage."""
         return pooled(map(self.runs_of, self._entered), is_timed=self.is_timed)
 
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
-        """Return the results of a candidate in the unit of the axis: its run of the search, then
-        the first `rounds` rounds (default: all)."""
+        """Return the results of a candidate, converted to the unit of the axis.
+
+        The result from the search comes first, then those of the first `rounds` rounds (None: all
+        rounds).
+        """
         return self.group(name).runs(rounds)
 
     def group(self, name: str) -> ConfigurationRuns:
-        """Return the results of a candidate by round, in the unit of the axis."""
+        """Return the results of a candidate by round, converted to the unit of the axis."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
     def _missing(self) -> list[RaceRun]:
+        """Return the runs of the current stage that have no result yet, round by round."""
         first = sum(runs for _, runs in self.stages[: self._stage])
         rounds = range(first, first + self.stages[self._stage][1])
         return [
@@ -115,10 +126,10 @@ class Race:
         ]
 
     def _end_stage(self) -> None:
-        """Rank the candidates of the stage, and keep those of the next stage.
+        """Rank the candidates of the current stage, and keep those that enter the next stage.
 
-        Results of later rounds, run for the other race, are ignored until their stage, so that the
-        outcome does not depend on the order of results.
+        Results of later rounds, which the race on the other axis may have needed, are ignored until
+        their stage, so that the outcome does not depend on the order in which results arrive.
         """
         rounds = sum(runs for _, runs in self.stages[: self._stage + 1])
         self._raced |= dict.fromkeys(self._alive, rounds)
@@ -139,8 +150,15 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the training seconds after which a run has lost to a configuration with the runs
-    `repeats`; infinite if none of these reached the target."""
+    """Return the training seconds after which a run has lost to another configuration.
+
+    Args:
+        repeats: Results of the other configuration.
+        noise: Run-to-run noise.
+
+    Returns:
+        Training seconds; infinite if none of `repeats` reached the target.
+    """
     return CAP_FACTOR * math.exp(upper_score(repeats, noise))
 
 
@@ -151,29 +169,34 @@ class Races:
         self._races = list(races)
 
     def due(self) -> list[RaceRun]:
-        """Return the runs of the current stages without a result, each once, by round."""
+        """Return the runs of all current stages that have no result yet, sorted by round; a run
+        that several races need appears once."""
         runs = dict.fromkeys(run for race in self._races for run in race.due())
         return sorted(runs, key=lambda run: run.round)
 
     def learn(self, run: RaceRun, repeat: Replicate) -> None:
-        """Record the result of a run."""
+        """Add the result of a run to every race."""
         for race in self._races:
             race.learn(run.name, run.round, repeat)
 
     def cap_s(self, run: RaceRun) -> float | None:
-        """Return the training seconds after which a run has lost every race that needs it; None if
-        it may still win one."""
+        """Return the training seconds after which a run has lost every race that needs it; None for
+        no limit."""
         caps = [race.cap_s(run.name) for race in self._races if race.needs(run)]
         known_caps = [cap for cap in caps if cap is not None]
         return max(known_caps) if known_caps and len(known_caps) == len(caps) else None
 
 
 def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[RaceRun]:
-    """Return runs in starting order, round by round.
+    """Sort runs into starting order, round by round.
 
-    Runs with equal worker groups follow each other, so that few groups are started. Each round
-    starts with a different candidate, because the last runs of a round share the machine with fewer
-    other runs.
+    Runs that can use the same worker group follow each other, so that few groups are started. Each
+    round starts with a different candidate, because the last runs of a round share the machine with
+    fewer other runs.
+
+    Args:
+        runs: The runs, sorted by round.
+        specs: Run spec of each candidate by name.
     """
     ordered: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

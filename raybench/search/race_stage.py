@@ -1,7 +1,8 @@
-"""Confirmation: the best trials are repeated with new seeds (race), then the winners run alone.
+"""Confirmation: the best trials are repeated with new seeds (the race), then the winners run alone.
 
-The reported times come from these solo runs, one at a time on the machine, with seeds that were not
-used to choose the winner. Runs that choose a winner are biased by selection and share the machine.
+The reported times come from the solo runs, which have the machine to themselves and use seeds that
+did not serve to choose the winner. The times of the race are not reported, because its runs share
+the machine and the choice of the winner biases them.
 """
 
 import math
@@ -37,18 +38,19 @@ from raybench.stats.standing import (
 )
 
 STUDY_KEY_MORE = "more"
-"""Key of `study.yaml` while a `--more` is unfinished."""
+"""Key of `study.yaml` that exists while the runs of `--more` (further confirmation runs) are
+unfinished."""
 
 STUDY_KEY_OVER = "is_over"
-"""Key of `study.yaml`: whether the confirmation has ended, even if the time budget ended it."""
+"""Key of `study.yaml`: whether the confirmation has ended, by itself or by the time budget."""
 
 
 def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
-    """Return the total number of race runs at which `--more` (further runs) is done.
+    """Return the total number of race runs at which `--more` (further runs) is finished.
 
     Args:
-        asked: Number of runs given to `--more`.
-        earlier: Content of `study.yaml`. An unfinished `--more` of the same number is resumed.
+        asked: Number of further runs that the user asked for with `--more`.
+        earlier: Content of `study.yaml`. An unfinished `--more` with the same number is resumed.
         raced: Number of race results so far.
     """
     begun = earlier.get(STUDY_KEY_MORE) or {}
@@ -56,26 +58,27 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
 
 RACE_SEEDS = 3000
-"""Offset of the seeds of the race from the seed of the search."""
+"""Offset between the seed of the search and the seeds of race runs."""
 
 
 @dataclass
 class LiveRace:
-    """Runs the races (repeated runs) for the fastest and the cheapest candidate."""
+    """Trains the runs of two races (repeated runs): one finds the fastest candidate, the other the
+    cheapest."""
 
     budget: ConfirmBudget
     single_run: SingleRun
     records: Records
     """Records of earlier sessions."""
     slots: int
-    """Largest number of concurrent runs; the worker pool starts fewer if they need many workers."""
+    """Largest number of concurrent runs; fewer run at once if they need many workers."""
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
     out: list[str] = field(default_factory=list)
-    """Candidates that left the race, because none of their due runs had a usable result."""
+    """Candidates that left the race because none of their runs in a stage had a usable result."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
-    """Solo runs of earlier sessions, which may overrule the race."""
+    """Results of solo runs of earlier sessions, by candidate; they may overrule the race."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -96,10 +99,15 @@ class LiveRace:
                 self._learned[record.source, number] = repeat
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end or the deadline; show `after_s` seconds for later phases.
+        """Run the races until they end or the deadline is reached.
 
-        A run without a usable result (workers lost, or spread over nodes differently) is due again;
-        if all due runs have none, their candidates leave the race.
+        A run without a usable result (its workers were lost, or had another node layout than in the
+        search) is repeated. If none of the runs that are due gets a usable result, their candidates
+        leave the race.
+
+        Args:
+            stages: (candidates, runs of each) per stage.
+            after_s: Expected seconds of the phases after the race, for the progress display.
         """
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
@@ -115,8 +123,13 @@ class LiveRace:
         self.is_cut = bool(due)
 
     def run_more(self, number: int) -> int:
-        """Run up to `number` more runs of undecided candidates, first to find the fastest, then the
-        cheapest; return how many were run."""
+        """Run up to `number` more runs of candidates that are still tied.
+
+        Runs that find the fastest candidate come first, then runs that find the cheapest.
+
+        Returns:
+            Number of runs that were run.
+        """
         num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._next_more(min(number - num_run, self.slots))
@@ -131,6 +144,7 @@ class LiveRace:
         return num_run
 
     def _next_more(self, number: int) -> list[RaceRun]:
+        """Return up to `number` further runs that may resolve a tie; [] if nothing is tied."""
         options: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self.candidates().items():
             if due := runs_to_decide(candidates, self._learned, number, axis=axis, **options):
@@ -138,6 +152,7 @@ class LiveRace:
         return []
 
     def _races(self, stages: Stages) -> Races:
+        """Return the races of the remaining candidates, with all results so far."""
         races = Races(
             Race(candidates, stages, axis=axis, is_timed=self._is_timed)
             for axis, candidates in self.candidates().items()
@@ -166,14 +181,24 @@ class LiveRace:
         return Candidate(cost.trial, search_run, cost_per_s)
 
     def _begin(self, num_runs: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show the progress of at most `num_runs` runs, including those of earlier sessions."""
+        """Start the progress display of the race.
+
+        Args:
+            num_runs: Largest number of runs, including those of earlier sessions.
+            race_s: Expected seconds of the whole race; None if unknown.
+            after_s: Expected seconds of later phases.
+        """
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (num_runs - done) / max(num_runs, 1)
         progress.begin("race", num_runs, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
 
     def _run(self, due: list[RaceRun], races: Races) -> bool:
-        """Train runs; return False if none has a usable result, and their candidates leave."""
+        """Train the runs that are due.
+
+        If none of them gets a usable result, their candidates leave the race and the result is
+        False.
+        """
         num_before = len(self._learned)
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
@@ -193,7 +218,7 @@ class LiveRace:
             # A run resumed from a checkpoint repeats some evaluations.
             curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
             if target is not None and metric.reaches(evaluation.value, target):
-                return None  # at the target, which the run may still have to hold
+                return None  # more evaluations at the target may be needed (`hold`)
             with self._learning:
                 cap_s = races.cap_s(run)
             return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
@@ -207,7 +232,8 @@ class LiveRace:
                 races.learn(run, repeat)
 
     def _is_usable(self, record: RunRecord) -> bool:
-        """Return whether a result is usable: not cut short, on the same kind of machines."""
+        """Return whether a result is usable: the run was not cut short, and ran on the same kind of
+        machines as the trial."""
         return record.counts_for("comparison") and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
@@ -215,10 +241,10 @@ class LiveRace:
 
 
 SEEDS_FROM = 1000
-"""Offset of the seeds of solo runs from the seed of the search."""
+"""Offset between the seed of the search and the seeds of solo runs."""
 MOST_SOLO_ROUNDS = 3
-"""Largest number of rounds of solo runs. The results of a round may name another winner, which then
-has solo runs in the next."""
+"""Largest number of rounds of solo runs. If the results of a round change the winner, the new
+winner has its solo runs in the next round."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
@@ -229,16 +255,16 @@ class Confirmation:
     study: StudySpec
     single_run: SingleRun
     slots: int
-    """Number of concurrent runs of the race."""
+    """Largest number of concurrent runs in the race."""
     at_once: Callable[[RunSpec], int]
-    """Returns the number of concurrent runs of a spec that fit."""
+    """Returns how many runs with a given spec can run at the same time."""
     baseline_value: float | None
     """Value of the metric before training, if the objective does not state it."""
     note: Callable[[str], None]
-    """Records a note for the user."""
+    """Adds a note for the user to the results."""
 
     def run(self) -> None:
-        """Run what is left of the race and the solo runs, within the time budget."""
+        """Run the unfinished part of the race and of the solo runs, within the time budget."""
         records, deadline = self._records(), self.single_run.deadline
         budget = self._budget(records)
         if not budget.winners():
@@ -261,10 +287,13 @@ class Confirmation:
         self._run_winners(race)
 
     def run_more(self, number: int) -> bool:
-        """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
+        """Run at most `number` more runs of tied candidates, then solo runs of the winners.
 
-        The number of candidates is that of a race with all runs, earlier ones included. Returns
-        whether everything is done.
+        The number of candidates is that of a race with as many runs as all race runs together,
+        earlier ones included.
+
+        Returns:
+            Whether all these runs were run.
         """
         records = self._records()
         budget = self._budget(records, least_race=min(num_raced(records) + number, MOST_RACE_RUNS))
@@ -276,7 +305,8 @@ class Confirmation:
         return not race.is_cut and not self.single_run.deadline.over
 
     def _reserve(self, seconds: float) -> None:
-        """Reserve seconds for the solo runs, at most MOST_FRESH of the remaining time."""
+        """Reserve `seconds` for the solo runs, but at most the fraction MOST_FRESH of the remaining
+        time."""
         deadline = self.single_run.deadline
         deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
 
@@ -298,14 +328,22 @@ class Confirmation:
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:
-        """Run as many solo runs of the current winners as time allows, one at a time, and evaluate
-        them on the test split; return whether any ran. If their results overrule the race, the next
-        call runs the new winner."""
+        """Run as many solo runs of the current winners as time allows, one at a time.
+
+        Each run is also evaluated on the test split. If the results change the winner, the next
+        call runs the new winner.
+
+        Args:
+            is_first: Whether this is the first round of solo runs, in which missing time is noted.
+
+        Returns:
+            Whether any run was started.
+        """
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
-            return False  # no candidate reached the target again
+            return False  # no candidate reached the target in a repeated run
         answered = [run for run in _answers(records, "confirm") if run.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
@@ -338,9 +376,14 @@ class Confirmation:
         return True
 
     def _winners(self) -> tuple[list[str], dict[str, float]]:
-        """Return the trials that the verdict names (with several GPU models, also the fastest on
-        each), and by trial the training seconds after which a run counts as a miss even if the time
-        budget ends it: leaving slow runs out would bias the reported time."""
+        """Return the winners according to the results so far, and a time limit for each.
+
+        Returns:
+            - Names of the fastest and the cheapest trial, and with several GPU models also of the
+              fastest trial on each of the others.
+            - Training seconds by trial after which a run counts as a miss even if the time budget
+              ends it, because leaving out slow runs would bias the reported time.
+        """
         winners: list[str] = []
         results = load(self.single_run.store.folder)
         for verdict in find_verdicts(results, untested=True).values():
@@ -377,6 +420,7 @@ def num_raced(records: Records) -> int:
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:
+    """Return the records of a role that count in comparisons."""
     return [
         run for run in records.runs.values() if run.role == role and run.counts_for("comparison")
     ]

@@ -1,9 +1,10 @@
 """Adapters to Ray Tune: searcher, scheduler, callback and trainable of a search.
 
-Ray Tune controls the trials, while configurations and decisions come from `LiveTrials`. A trainable
-drives one run on workers of the worker pool; one step trains up to the next evaluation. Tune reuses
-its actor for the next trial (`reset_config`). The resources that Tune requests are nominal, because
-the pool assigns the workers.
+Ray Tune starts, steps and stops the trials, while `LiveTrials` chooses their configurations and
+decides when they stop. A trainable is an actor that drives one run on workers of the worker pool;
+one step trains up to the next evaluation. Tune reuses the actor for the next trial
+(`reset_config`). The resources that Tune requests for an actor are nominal, because the pool
+assigns the workers.
 """
 
 import os
@@ -28,13 +29,13 @@ from raybench.search.live_trials import LiveTrials
 from raybench.stats.record import RunOutcome
 
 LOOK_S = 10.0
-"""Seconds between two checks of the cluster's nodes."""
+"""Seconds between two checks of which nodes the cluster has."""
 
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Passes events of trials to `LiveTrials` in the driver process, which writes the results.
+    """Passes the events of trials to `LiveTrials`, which writes the results in the driver process.
 
-    Also adapts the number of concurrent trials to the nodes of the cluster.
+    Also adapts the number of concurrent trials when the cluster gains or loses nodes.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         return {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Stop waiting for workers once the time is over; check the nodes every LOOK_S seconds."""
+        """Cancel all waits for workers once the time is over; check the cluster's nodes every
+        LOOK_S seconds."""
         if self._deadline.over:
             self._session.pool.stop_waiting.remote()
         is_due = time.monotonic() - self._looked >= LOOK_S
@@ -67,7 +69,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Show the trial."""
+        """Show that the trial waits for its workers."""
         self._trials.started(trial.config["trial"])
 
     def on_trial_result(
@@ -104,13 +106,20 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
         keep: bool = True,
         limit_s: float | None = None,
     ) -> None:
-        """Take the configuration of a trial without starting it. The arguments after `config` come
-        from `tune.with_parameters`."""
+        """Store the configuration of a trial without starting it.
+
+        Args:
+            config: Name and run spec of the trial.
+            pool: Handle of the worker pool. This and the following arguments are passed by
+                `tune.with_parameters`.
+            keep: Whether the pool keeps the workers for later trials.
+            limit_s: Time limit of the trial in seconds; None for no limit.
+        """
         self._pool, self._keep, self._limit_s = pool, keep, limit_s
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take the configuration of the next trial; Tune calls this to reuse the actor."""
+        """Store the configuration of the next trial; Tune calls this to reuse the actor."""
         self._spec = new_config["spec"]
         self._client = RunClient(
             self._pool, new_config["trial"], self._spec, keep=self._keep, limit_s=self._limit_s
@@ -135,7 +144,8 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
 
 def outcome_of(result: dict[str, Any]) -> RunOutcome:
-    """Return the outcome in a result of `TuneTrainable.step`; an empty one if it has none."""
+    """Return the run outcome that a result of `TuneTrainable.step` contains; an empty outcome if
+    there is none."""
     outcome = result.get(OUTCOME)
     return outcome if isinstance(outcome, RunOutcome) else RunOutcome()
 
@@ -158,7 +168,7 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Do nothing: `TuneCallback` handles the ends of trials."""
+        """Do nothing, because `TuneCallback` processes the end of a trial."""
 
     def save(self, checkpoint_path: str) -> None:
         """Do nothing: the journal holds the study."""
@@ -226,14 +236,14 @@ def run_trials(
         keep_groups: Whether worker groups are reused by later trials.
         limit_s: Time limit in seconds after which a trial counts as failed; None for no limit.
         concurrency: Largest number of concurrent trials.
-        ahead: Number of further trials that wait for workers.
-        follow: Function that returns the concurrency for the current nodes of the cluster; None
-            keeps it constant.
+        ahead: Number of further trials that may wait for workers.
+        follow: Returns the largest number of concurrent trials for the current nodes of the
+            cluster; None keeps that number constant.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups, limit_s=limit_s),
-        # The process of a trial only waits for its workers, which the pool gives their cores.
+        # The actor of a trial only waits; the pool reserves the cores of its workers.
         tune.PlacementGroupFactory([driver_host_resources()]),
     )
     # Unlike Tune's own limit, that of `ConcurrencyLimiter` can change during the search.
@@ -243,7 +253,7 @@ def run_trials(
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=TuneScheduler(trials),
-            # No limit: the searcher ends the search.
+            # No limit on the number of trials: the searcher ends the search.
             num_samples=-1,
             reuse_actors=True,
         ),

@@ -1,21 +1,21 @@
 """Reference runs: train a typical configuration to set the target, training limit and evaluation
 interval of a study.
 
-The reference is the first configuration of `search.first`, else the first optimizer of the space at
-its default learning rate (for a library's optimizer, the middle of the searched range). Its seeds
-differ from those of all trials.
+The reference configuration is the first configuration of `search.first`. Without one, it is the
+first optimizer of the space at its default learning rate (for an optimizer from a library, at the
+middle of the searched range). The seeds of reference runs differ from those of all trials.
 
 - `target: auto`: three concurrent runs train for as long as a trial may. With a time budget, they
-  train for at most a fifth of it in total; if that is little, there are only as many runs as fit at
-  once.
+  train for at most a fifth of it in total; if that is less than FEW_S seconds per run, there are
+  only as many runs as can run at the same time.
   - The target is the median of the values reached early enough to leave time for a search
     (`reference_settings.early_s`), minus half a percentage point (or 1 % of the gap to the
     baseline, unless the metric is a proportion). It is always better than chance.
-  - The median run (or the best, if the median run missed the target) counts as a trial. So does
-    the only reference run of a study with a time budget and a given target.
-- `max_train_seconds: auto`: four times the reference's time to target.
-- `eval_every_samples` not set: about twenty evaluations until the reference reaches the target,
-  which take at most about a fifth of its training time.
+  - The median run (or the best, if the median run missed the target) counts as a trial. If a study
+    has a time budget and a given target, its only reference run counts as a trial too.
+- `max_train_seconds: auto`: four times the time to target of the reference run.
+- `eval_every_samples` not set: about twenty evaluations until the reference run reaches the target.
+  Evaluations take at most about a fifth of the training time.
 """
 
 import math
@@ -47,14 +47,16 @@ from raybench.stats.record import RunRecord
 
 NUM_REFERENCE_RUNS = 3
 SEEDS_FROM = 2000
-"""Offset of the seeds of reference runs from the seed of the search."""
+"""Offset between the seed of the search and the seeds of reference runs."""
 FEW_S = 10.0
-"""Fewest seconds of a reference run; if time is short, only as many run as fit at once."""
+"""If the time budget leaves less than this number of seconds per reference run, only as many train
+as can run at the same time."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0
-"""A reference run is evaluated PARTS_OF_EPOCH times per epoch; with a time budget below
-TYPICAL_BUDGET_S proportionally more often, but at most once per FEWEST_SAMPLES samples."""
+"""A reference run is evaluated PARTS_OF_EPOCH times per epoch. With a time budget below this number
+of seconds, it is evaluated proportionally more often, but at most once per FEWEST_SAMPLES
+samples."""
 
 
 def set_by_reference(
@@ -73,19 +75,19 @@ def set_by_reference(
     Args:
         study: The study.
         space: Search space of the study.
-        single_run: Runs and records the reference.
-        at_once: Returns how many runs of a spec fit on the cluster at once.
-        baseline_value: Metric of a constant prediction; None if unknown.
-        baselines: Metric of a constant prediction by split, with its sampling error.
-        num_train_samples: Size of the training set.
-        has_room: Returns whether the cluster can hold the workers of a run.
+        single_run: Trains and records the reference runs.
+        at_once: Returns how many runs with a given spec can run on the cluster at the same time.
+        baseline_value: Metric value of a constant prediction; None if unknown.
+        baselines: By split, the metric value of a constant prediction with its sampling error.
+        num_train_samples: Number of training samples.
+        has_room: Returns whether the workers of a run fit on the cluster.
 
     Returns:
-        The study and a sentence about each setting; None if the user or the time budget ended the
-        runs.
+        The study with its settings, and one sentence per setting; None if the user or the time
+        budget ended the runs.
 
     Raises:
-        UserError: A key cannot be set, because the reference fails or learns nothing.
+        UserError: A key cannot be set, because the reference runs failed or learned nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     eval_interval = num_train_samples // PARTS_OF_EPOCH
@@ -98,7 +100,8 @@ def set_by_reference(
         runs = run(number=NUM_REFERENCE_RUNS, factor=1.0)
     else:
         runs = run(number=1, factor=rate_factor(study))
-        if runs and runs[0].record.failure and not deadline.over:  # rate too high: use the default
+        # The raised learning rate may have been too high: try the default rate.
+        if runs and runs[0].record.failure and not deadline.over:
             runs = run(number=1, factor=1.0)
     good = [reference for reference in runs if reference.curve and reference.record.failure is None]
     if deadline.over:
@@ -143,7 +146,18 @@ def _train(
     number: int,
     factor: float,
 ) -> list[ReferenceRun]:
-    """Train up to `number` reference runs concurrently; return those that ended."""
+    """Train up to `number` reference runs concurrently; return all that have a record.
+
+    Args:
+        study: The study.
+        space: Search space of the study.
+        single_run: Trains and records the runs.
+        eval_interval: Samples between two evaluations, if the study does not set them.
+        at_once: Returns how many runs with a given spec can run at the same time.
+        has_room: Returns whether the workers of a run fit on the cluster.
+        number: Largest number of runs; fewer train if the time budget is short.
+        factor: Factor on the default learning rate.
+    """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     spec = reference_spec(study, space, factor=factor, has_room=has_room)
     if EVAL_INTERVAL in study.auto:
@@ -197,10 +211,16 @@ def reference_spec(
     factor: float = 1.0,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> RunSpec:
-    """Return the reference: the first configuration of `search.first`, or a typical one of the
-    space that fits into the cluster.
+    """Return the run spec of the reference runs.
 
-    The reference trains for as long as a trial may, and has no target while none is set.
+    Its configuration is the first of `search.first`, or a typical one of the space that fits on the
+    cluster. It may train for as long as a trial; it has no target if reference runs are to set it.
+
+    Args:
+        study: The study.
+        space: Search space of the study.
+        factor: Factor on the default learning rate.
+        has_room: Returns whether the workers of a run fit on the cluster.
     """
     given = flat(study.search.first[0]) if study.search.first else None
     values = typical_values(study, space, given=given, factor=factor)
@@ -217,8 +237,14 @@ def reference_spec(
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with the settings made by reference runs of an earlier session, as stored in
-    its `study.yaml` (`folder_study`); unchanged if there are none."""
+    """Return the study with the settings that reference runs of an earlier session have made.
+
+    The study stays unchanged if there are none.
+
+    Args:
+        study: The study.
+        folder_study: Content of `study.yaml` of the earlier session.
+    """
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
@@ -235,7 +261,13 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
-    """Keep a failed reference run's evaluation interval; UserError if another key is `auto`."""
+    """Return a study without working reference runs, and a sentence about its evaluation interval.
+
+    The evaluation interval stays that of the failed reference run.
+
+    Raises:
+        UserError: Another key is `auto`, so it has no value.
+    """
     unset_keys = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if unset_keys:

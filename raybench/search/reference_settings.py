@@ -21,35 +21,40 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 TARGET_MARGIN = 0.005
-"""Distance of the target below the reference for a proportion: half a percentage point."""
+"""How far the target is below the value of the reference runs, if the metric is a proportion: half
+a percentage point."""
 EVALUATIONS = 20
-"""Number of evaluations that a reference run should have until it reaches the target."""
+"""Number of evaluations that the reference run should need to reach the target."""
 EVALUATION_SHARE = 0.2
-"""Largest ratio of evaluation time to training time."""
+"""Evaluations are spaced so that they take at most about this fraction of the training time."""
 FEWEST_EVALUATIONS = 4
 """Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
-"""Training limit of a trial, in multiples of the reference's time to target."""
+"""Training limit of a trial as a multiple of the reference run's time to target."""
 SHARE_OF_BUDGET = 5.0
 """Reference runs take at most the time budget divided by this number."""
 NUM_AFFORDABLE_TRIALS = 20
-"""Number of trials for which a time budget should have room."""
+"""Number of trials that should fit into the time budget."""
 SEARCH_SHARE = 0.5
-"""Fraction of the remaining time for the search; confirmation and startup take the rest."""
+"""Fraction of the remaining time that is planned for the search; the rest is for the confirmation
+and for starting workers."""
 EARLIEST_SHARE = 0.25
-"""Smallest fraction of a reference run from whose values the target is set."""
+"""The target is set from the values that a reference run reaches within a first part of its
+training time: at least this fraction of it."""
 LATEST_SHARE = 0.5
-"""Largest such fraction if a time limit ended the run, since it may still have been improving."""
+"""Largest fraction for the same purpose if a time limit ended the reference run, since it may still
+have been improving."""
 DIGITS = 3
-"""Decimals of a target for a proportion: tenths of a percentage point."""
+"""Number of decimals of a target for a proportion: tenths of a percentage point."""
 
 
 NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
-"""Changes that turn an objective into best_at_budget."""
+"""Objective keys, with the values that turn an objective into one without a target
+(`best_at_budget`)."""
 
 
 def with_objective(study: StudySpec, **changes: Any) -> StudySpec:
-    """Return a study with changes to its objective."""
+    """Return a copy of a study with the given keys of its objective changed."""
     return study.model_copy(update={"objective": study.objective.model_copy(update=changes)})
 
 
@@ -62,48 +67,63 @@ class ReferenceRun:
 
     @property
     def values(self) -> list[float]:
-        """Metric at each evaluation."""
+        """Metric value at each evaluation."""
         return [point.value for point in self.curve]
 
     def first_at(self, target: float | None) -> Evaluation | None:
-        """Return the first evaluation that reached `target`; None if none did or it is None."""
+        """Return the first evaluation that reached the target; None if no evaluation did, or if
+        there is no target."""
         metric = self.record.spec.objective.judged_by
         reaching = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
         return next(reaching, None)
 
     def samples_to(self, target: float | None) -> float:
-        """Return the training samples to a target; twice the total if it was missed."""
+        """Return the number of training samples to the target.
+
+        The result is twice the total of the run if it missed the target, and the total if there is
+        no target.
+        """
         if target is None:
             return float(self.record.samples)
         first = self.first_at(target)
         return float(2 * self.record.samples if first is None else first.samples)
 
     def until(self, seconds: float, min_count: int) -> list[float]:
-        """Return the metric at the evaluations up to `seconds`, at least the first `min_count`."""
+        """Return the metric values in the first `seconds` of training, and at least the first
+        `min_count` values."""
         number = sum(point.train_s <= seconds for point in self.curve)
         return self.values[: max(number, min_count)]
 
     @property
     def evaluation_samples(self) -> float:
-        """Number of samples trained in the time that one evaluation takes."""
+        """Number of samples that could be trained in the time that one evaluation takes."""
         ledger = self.record.ledger
         speed = self.record.samples / max(ledger["train"], 1e-9)
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
 def room_for(left_s: float, slots: int) -> float:
-    """Return the training seconds per trial with which NUM_AFFORDABLE_TRIALS fit into the time
-    left."""
+    """Return how many seconds a trial may train so that NUM_AFFORDABLE_TRIALS of them fit into the
+    search.
+
+    Args:
+        left_s: Remaining seconds of the time budget.
+        slots: Number of concurrent trials.
+    """
     return SEARCH_SHARE * max(left_s, 0.0) * slots / NUM_AFFORDABLE_TRIALS
 
 
 def early_s(run: ReferenceRun, room_s: float) -> float:
-    """Return the training seconds within which the best value of a reference run sets the target.
+    """Return the first seconds of a reference run, whose best value sets the target.
 
-    This is so early that the search has time for trials that take several times as long.
+    They are so few that the search has time for many trials that take about as long.
+
+    Args:
+        run: The reference run.
+        room_s: Training seconds that the search can afford per trial.
     """
     length = run.curve[-1].train_s
-    is_cut = run.record.stop != "epochs"  # by a time limit
+    is_cut = run.record.stop != "epochs"  # a time limit ended the run
     return max(EARLIEST_SHARE * length, min(room_s, LATEST_SHARE * length if is_cut else length))
 
 
@@ -114,14 +134,18 @@ def target_from(
     *,
     by_chance: float | None = None,
 ) -> float:
-    """Return the target: the median, relaxed by half a percentage point (proportion) or 1 % of its
-    gap to the baseline, and rounded by at most a tenth of that.
+    """Return a target derived from the values that reference runs reached.
+
+    The target is the median value, made easier by half a percentage point if the metric is a
+    proportion, else by 1 % of the gap between median and baseline. It is rounded by at most a tenth
+    of that margin.
 
     Args:
-        values: Values of the reference runs.
-        baseline_value: Metric of a constant prediction, if known.
+        values: Metric value of each reference run.
+        baseline_value: Metric value of a constant prediction; None if unknown.
         metric: The metric.
-        by_chance: Best value that chance alone may reach, if known. The target is at least as good.
+        by_chance: Best value that can be reached by chance; None if unknown. The target is at least
+            as good.
 
     Raises:
         UserError: `by_chance` is unknown and the values are hardly better than the baseline.
@@ -152,7 +176,8 @@ def target_from(
 
 
 def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
-    """Return the best value that `hold` consecutive evaluations reached; None if fewer exist."""
+    """Return the best value that `hold` consecutive evaluations all reached; None if there are
+    fewer evaluations."""
     signed = [metric.sign * value for value in values]
     windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
     worst = [min(window) for window in windows if not any(map(math.isnan, window))]
@@ -180,10 +205,12 @@ def set_target(
     Args:
         study: The study.
         runs: Reference runs.
-        baseline_value: Metric of a constant prediction, if known.
+        baseline_value: Metric value of a constant prediction; None if unknown.
         room_s: Training seconds that the search can afford per trial.
-        baseline: Metric of a constant prediction on the validation set, with its sampling error.
-        errors: Number of standard errors above the baseline up to which a value may be chance.
+        baseline: Metric value of a constant prediction on the validation set, with its sampling
+            error; None if unknown.
+        errors: A value is not distinguished from chance if it is better than the baseline by at
+            most this number of standard errors.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     by_chance = None if baseline is None else baseline.beyond(metric, errors)
@@ -231,7 +258,15 @@ def _median_words(
     baseline_value: float | None,
     within_s: float | None,
 ) -> str:
-    """Return how a target follows from the median of the values of the reference runs."""
+    """Return the part of a sentence that explains how the target follows from the reference runs.
+
+    Args:
+        run: A reference run.
+        values: Metric value of each reference run.
+        study: The study.
+        baseline_value: Metric value of a constant prediction; None if unknown.
+        within_s: Training seconds within which the values were reached; None for the whole run.
+    """
     metric, hold = study.objective.judged_by, study.objective.hold
     form, off = ".4f", "less half a point"
     if not metric.is_share:
@@ -252,8 +287,15 @@ def _is_enough(
     baseline_value: float | None,
     metric: Metric,
 ) -> bool:
-    """Return whether the median is better than `by_chance`, the best value by chance; if that is
-    unknown, better than the baseline."""
+    """Return whether the median of the reference runs' values is better than chance.
+
+    Args:
+        values: Metric value of each reference run; None for a run without one.
+        by_chance: Best value that can be reached by chance; None if unknown. The baseline, improved
+            by a small margin, is then used instead.
+        baseline_value: Metric value of a constant prediction; None if unknown.
+        metric: The metric.
+    """
     reached = [value for value in values if value is not None]
     if len(reached) < len(values):
         return False

@@ -1,8 +1,8 @@
 """Turn the options of `raybench tune` into the study that will run.
 
-Reading applies the options to the search-space file, without looking at the machine. Resolving
-fills in defaults, drops what does not fit this machine, checks model and data, and takes over the
-settings of an earlier session.
+There are three steps. `study_content` applies the options to the search-space file, without looking
+at the machine. `resolve_study` fills in defaults, drops what does not fit this machine, and checks
+the model and the data. `ResolvedStudy.continued` adopts the settings of an earlier session.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,13 @@ Content = dict[str, Any]
 
 
 def study_content(options: TuneOptions) -> tuple[Content, str, str]:
-    """Return the study as plain data with all options applied, its file (for error messages), and
-    its name."""
+    """Apply the options to the search-space file.
+
+    Returns:
+        - The study as plain data.
+        - The path of the file, for error messages.
+        - The name of the study.
+    """
     if options.more is not None and options.more < 1:
         raise UserError(
             f"--more {options.more}: the number of runs must be at least 1.",
@@ -56,8 +61,9 @@ def study_content(options: TuneOptions) -> tuple[Content, str, str]:
     return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
 
 
-OF_THE_STUDY = (*COMMON, "seed", EVAL_INTERVAL)
-"""Keys of a run spec that are the same for all runs of a study; `--first` ignores them."""
+STUDY_WIDE_KEYS = (*COMMON, "seed", EVAL_INTERVAL)
+"""Run-spec keys that the study sets for all its runs. They are ignored in a run spec or file given
+by `--first`."""
 
 
 def _with_firsts(
@@ -67,8 +73,8 @@ def _with_firsts(
     firsts = []
     for configuration in given:
         spec = content_of(configuration, "first")[0]
-        if not isinstance(configuration, dict):  # a file or run spec has all keys
-            spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
+        if not isinstance(configuration, dict):  # a file or run spec also has study-wide keys
+            spec = {key: value for key, value in spec.items() if key not in STUDY_WIDE_KEYS}
         if not spec:
             raise UserError(
                 "--first: names no key of a configuration; set at least one, such as "
@@ -84,7 +90,7 @@ def _with_firsts(
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study with everything that its run needs to know."""
+    """A valid study with its space, data and results folder, ready to run."""
 
     study: StudySpec
     space: Space
@@ -100,7 +106,7 @@ class ResolvedStudy:
 
     @cached_property
     def plan(self) -> StudyPlan:
-        """Search plan: sampled keys, placements and number of trials."""
+        """Plan of the search: sampled keys, placements and number of trials."""
         return StudyPlan.of(self.study, self.space)
 
     def continued(self, file: Path | None) -> Self:
@@ -110,7 +116,7 @@ class ResolvedStudy:
             file: `study.yaml` of the earlier session; None if there was none.
 
         Raises:
-            UserError: The file holds another study.
+            UserError: The file describes another study.
         """
         study = self.study
         if file is not None:
@@ -130,7 +136,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         capacity: Resources of this machine; None if the study runs on a cluster.
 
     Raises:
-        UserError: The study is invalid, or no worker group has room here.
+        UserError: The study is invalid, or no worker group fits on this machine.
     """
     content, source, name = study_content(options)
     preflight.check_address(options.address)
@@ -140,7 +146,8 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         content, sentences = preflight.drop_uninstalled_frameworks(content)
     study, space = build_study(content, source)
     if capacity is not None:
-        # A file may be shared between machines; the command line is meant for this machine.
+        # Worker counts in a file are reduced to fit, because files are shared between machines.
+        # Worker counts on the command line are meant for this machine.
         is_named = options.workers is not None or any(
             "num_workers" in key for key in options.settings
         )

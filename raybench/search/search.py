@@ -35,22 +35,28 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Suffix of earlier runs' names in the placer; an interrupted trial's rerun has the bare name."""
+"""Suffix for the names of earlier sessions' runs in the placer. It distinguishes an interrupted
+trial from its rerun, which has the same name without the suffix."""
 SEED_STEP = 5000
-"""A trial that repeats a configuration has the seed `search.seed + SEED_STEP + trials so far`."""
+"""The seed of a trial that repeats a configuration is `search.seed + SEED_STEP` + the number of
+trials so far."""
 
 
 class Search:
-    """Proposes and judges the trials of a study, for every `search.sampler`.
+    """Proposes the trials of a study and decides when they stop, for every `search.sampler`.
 
     The driver calls `suggest` whenever a trial could start, `on_result` after each evaluation that
-    does not end the trial, and `on_end` once. Calls for different trials may interleave, in one
-    thread. In a study, Ray Tune calls the search through adapters (`live_trials.py`,
-    `ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
+    does not end the trial, and `on_end` once per trial. All calls come from one thread, but calls
+    for different trials may interleave. In a study, Ray Tune calls the search through adapters
+    (`live_trials.py`, `ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
 
-    The order is: interrupted trials; trials that ran out of memory, on a placement (framework,
-    workers, batch per worker, ...) that needs less; the user's own configurations
-    (`search.first`); proposals of the curve model or of Optuna.
+    Trials start in this order:
+
+    - interrupted trials,
+    - reruns of trials that ran out of memory, on a placement (framework, workers, batch per
+      worker, ...) that needs less,
+    - the user's own configurations (`search.first`),
+    - proposals of the curve model or of Optuna.
 
     Args:
         study: The study; its target must be set.
@@ -61,7 +67,7 @@ class Search:
         curves: Evaluations of earlier sessions by run name.
         unfinished: Run specs of trials without a record, whose driver was killed, by name.
         has_room: Returns whether the workers of a run fit on the cluster.
-        curve_policy: Constants of proposals and early stopping; benchmarks vary them.
+        curve_policy: Constants that control proposals and early stopping; benchmarks vary them.
         slots: Number of workers that can run at the same time; None if unknown.
     """
 
@@ -100,8 +106,8 @@ class Search:
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Number of trials of the study."""
         self._most_trials = study.search.trials or DEFAULT_TRIALS
-        """Limit on the number of trials; it may exceed `num_trials`, because a configuration of
-        `search.first` may repeat a reference run."""
+        """Largest number of trials. It may exceed `num_trials`, because a configuration of
+        `search.first` may repeat a reference run that already counts as a trial."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self.curves = CurveSearch(
@@ -111,7 +117,7 @@ class Search:
             curve_policy or CurvePolicy(),
             num_earlier=len(runs or {}),
         )
-        """Stops trials by the curve model; with sampler `model`, also proposes them."""
+        """Stops trials early by the curve model; with sampler `model`, also proposes them."""
         self._open: dict[str, Proposal] = {}
         self._journal = open_study(study, folder, num_earlier=len(runs or {}))
         self._feedback = Feedback(
@@ -133,14 +139,17 @@ class Search:
         return sum(trial.state.is_finished() for trial in real_trials(self._journal))
 
     def left_out(self) -> str | None:
-        """Return a sentence about the proposals skipped as infeasible; None if there are none."""
+        """Return a sentence about the proposals that were skipped as infeasible; None if none
+        were."""
         number = self._proposer.num_skipped
         skipped = counted(number, "proposal")
         return f"Skipped {skipped} because an equivalent run had failed." if number else None
 
     def suggest(self) -> tuple[str, RunSpec] | None:
-        """Return name and run spec of the next trial; None if there is nothing to try now. A later
-        call may return a trial, once a running trial has ended."""
+        """Return the name and run spec of the next trial; None if there is nothing to try now.
+
+        After None, a later call may return a trial once a running trial has ended.
+        """
         if self._proposer.num_ran >= self._most_trials:
             return None
         proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
@@ -148,7 +157,7 @@ class Search:
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
-        # An interrupted trial keeps its name, so its earlier evaluations are found.
+        # An interrupted trial keeps its name, under which its earlier evaluations are stored.
         self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
         return proposal.name, proposal.spec
 
@@ -170,8 +179,11 @@ class Search:
         return 0.0
 
     def _by_curves(self) -> Proposal | None:
-        """Return the next proposal of the sampler `model`; None with other samplers, while other
-        trials come first (see `Search`), or if nothing is left to propose."""
+        """Return the next proposal of the curve model.
+
+        None with a sampler other than `model`, while other trials come first (see `Search`), or if
+        nothing is left to propose.
+        """
         if self._study.search.sampler != "model" or self._proposer.has_queued:
             return None
         number = self._proposer.num_ran
@@ -182,8 +194,8 @@ class Search:
         return None
 
     def _in_less_memory(self) -> Proposal | None:
-        """Return a rerun, on the placement with the fewest workers, of a configuration that ran out
-        of memory; None if there is nothing to rerun."""
+        """Return a rerun of a configuration that ran out of memory, on the feasible placement with
+        the fewest workers; None if there is nothing to rerun."""
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
             # The last option has the fewest workers.
@@ -195,7 +207,8 @@ class Search:
         return None
 
     def on_result(self, name: str, outcome: RunOutcome) -> Decision:
-        """Return whether a running trial continues after its newest evaluation."""
+        """Process the newest evaluation of a running trial, and decide whether the trial
+        continues."""
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
@@ -207,8 +220,10 @@ class Search:
         return self.curves.judge(name, evaluation)
 
     def on_end(self, record: RunRecord) -> None:
-        """Process the record of a trial that ended. An interrupted trial is suggested again in the
-        next session."""
+        """Process the record of a trial that has ended.
+
+        The next session suggests an interrupted trial again.
+        """
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
@@ -251,7 +266,8 @@ class Search:
         return _sentence(earlier, num_learned)
 
     def _answer_of(self, run: EarlierRun) -> Answer | None:
-        """Return the result of an earlier run for Optuna; None if its score is unknown."""
+        """Return an earlier run's result in the form reported to Optuna; None if its score is
+        unknown."""
         if run.record is not None:
             return self._feedback.answer(run.record, fastest_s=run.time_to_target_s)
         score = run.score(self._study.objective)
@@ -269,9 +285,10 @@ class Search:
     def _learn_recorded(
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
-        """Add the runs of earlier sessions."""
+        """Add the runs of earlier sessions to the placer, the failure predictor and the curve
+        model."""
         for name, record in runs.items():
-            # With the suffix, because an interrupted run is restarted under its old name.
+            # The suffix is needed because an interrupted run restarts under its old name.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _undisturbed_s(record))
             self._end(f"{name}{RECORDED}", record)
             if record.role != "trial":
@@ -299,5 +316,5 @@ def _sentence(earlier: Earlier, number: int) -> str:
 
 
 def _undisturbed_s(record: RunRecord) -> float:
-    """Return the training seconds of a run, less those that other processes took."""
+    """Return the training seconds of a run, without those lost to other processes."""
     return record.ledger["train"] - record.disturbed_s

@@ -64,10 +64,10 @@ class StudyState:
     notes: tuple[str, ...] = ()
     """Notes for the user, one sentence each."""
     more: dict[str, int] | None = None
-    """An unfinished `--more`: `asked` (number of runs) and `until` (total number of race runs at
-    which it is done)."""
+    """The unfinished `--more` (further confirmation runs): `asked` is the number that the user
+    asked for, and `until` is the total number of race runs at which it is finished."""
     is_over: bool | None = None
-    """Whether the confirmation has ended and no trial has started since; None: unknown."""
+    """Whether the confirmation has ended and no trial has started since; None if unknown."""
 
     def document(self) -> dict[str, Any]:
         """Return the state as plain data for `study.yaml`."""
@@ -90,10 +90,10 @@ class StudyState:
 
 @dataclass
 class StudyPipeline:
-    """Runs the remaining phases of a study.
+    """Runs the phases of a study that earlier sessions have not finished.
 
-    The phases share the records, the display and the deadline. Their changes to the study are kept
-    in `state`, which is written to disk on every change (`_update`).
+    The phases share the records, the progress display and the deadline. Whatever they change in the
+    study is kept in `state`, which is written to `study.yaml` on every change (`_update`).
     """
 
     resolved: ResolvedStudy
@@ -103,13 +103,14 @@ class StudyPipeline:
     deadline: Deadline
     concurrency: int
     keep_groups: bool
-    """Whether worker processes are reused by later trials."""
+    """Whether later trials reuse the worker processes."""
     wait_s: float | None = None
-    """Largest total time in seconds that a trial may wait for machines; None: unlimited."""
+    """Largest total time in seconds that a trial may wait for resources; None for no limit."""
     lines: TextIO | None = None
     """Stream for JSON lines, one per event, instead of the progress display."""
     num_more: int = 0
-    """Number of further confirmation runs of a finished study (`--more`); 0: run the study."""
+    """Number of further confirmation runs for a finished study (`--more`); 0 runs the study
+    itself."""
 
     def __post_init__(self) -> None:
         file = self.store.folder / STUDY_FILE
@@ -185,7 +186,10 @@ class StudyPipeline:
                 self._update(is_over=not self.deadline.interrupted)
 
     def _run_more(self) -> None:
-        """Run what is left of `--more`; repeating the command resumes an interrupted session."""
+        """Run the further confirmation runs of `--more` that are still missing.
+
+        Repeating the command resumes an interrupted session.
+        """
         raced = num_raced(read_records(self.store.folder))
         until = more_until(self.num_more, self._earlier, raced)
         left = max(until - raced, 0)
@@ -200,11 +204,11 @@ class StudyPipeline:
             self._update(more=None)
 
     def _keep_best(self) -> None:
-        """Write best.yaml and the tables, in case the driver is killed later."""
+        """Write best.yaml and the tables now, in case the driver is killed later."""
         export(load(self.store.folder), self.store)
 
     def _set_by_reference(self) -> bool:
-        """Train the reference runs that set the `auto` keys; return whether these are set."""
+        """Train the reference runs that set the `auto` keys; return whether the keys are set."""
         progress = self._progress(self.state.num_trials)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             settings = set_by_reference(
@@ -229,7 +233,8 @@ class StudyPipeline:
         return True
 
     def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
-        """Return the search with the records of earlier sessions, and the confirmation budget."""
+        """Create the search and the estimate of the confirmation time, from the records of earlier
+        sessions."""
         folder = self.store.folder
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
         if any(run.batch_statistics for run in references):
@@ -282,7 +287,7 @@ class StudyPipeline:
             has_trained=has_trained,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
-        ahead = 0  # with a placer, most trials share few kinds of worker group
+        ahead = 0  # with a placer, most trials reuse a few worker groups, so none need wait
         if search.placer is None:
             ahead = num_queued_ahead(self.study, self.space, is_local=self.session.is_local)
         if not self.deadline.over:
@@ -310,7 +315,8 @@ class StudyPipeline:
             self._note(f"The search ended after {done}: {NOTHING_LEFT}")
 
     def _trial_begun(self) -> None:
-        """Record that a new trial has made the confirmation of an earlier session out of date."""
+        """Record that a new trial has started, so that the confirmation of an earlier session is
+        out of date."""
         if self.state.is_over is not False:
             self._update(is_over=False)
 
@@ -326,7 +332,7 @@ class StudyPipeline:
         )
 
     def _slots(self) -> int:
-        """Return the number of concurrent runs that the cluster has room for now."""
+        """Return how many runs can run on the current nodes of the cluster at the same time."""
         follow = following(self.study, self.space, self.session.capacity)
         if follow is None or self.session.is_local:
             return self.concurrency
@@ -337,7 +343,7 @@ class StudyPipeline:
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
-        """Metric of a constant prediction, by split."""
+        """Metric value of a constant prediction, by split."""
         return baselines(self.study.objective, self.resolved.dataset)
 
     def _baseline_value(self) -> float | None:

@@ -38,9 +38,9 @@ WIDENS = (
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How a study is searched: which keys are sampled, and in how many trials.
+    """Plan of a search: which keys are sampled, and in how many trials.
 
-    Reference runs change the study, so the plan is made again after them.
+    Reference runs change the study, so a new plan is made after them.
     """
 
     study: StudySpec
@@ -50,18 +50,19 @@ class StudyPlan:
 
     @classmethod
     def of(cls, study: StudySpec, space: Space) -> Self:
-        """Return the plan of a study over a space."""
+        """Return the plan for searching a space in a study."""
         return cls(study, space, study_factors(study, space))
 
     @cached_property
     def num_trials(self) -> int:
-        """Number of trials."""
+        """Number of trials of the search."""
         factors = None if isinstance(self.factors, str) else self.factors
         outside = num_outside(self.study, self.space)
         return num_trials(self.study, self.space, factors, outside=outside)
 
     def most_s(self, capacity: Capacity | None) -> float:
-        """Return an upper bound on the study's seconds, not counting evaluations; inf if unknown.
+        """Return an upper bound on the seconds of the whole study, without evaluations; inf if
+        unknown.
 
         Args:
             capacity: Resources of this machine; None for a cluster.
@@ -76,14 +77,14 @@ class StudyPlan:
         slots = study.search.concurrency or capacity.cpus
         slots = min(capacity.most_groups(group, slots) for group in groups)
         confirm, is_timed = study.confirm, study.objective.kind == TIME
-        # The races for the fastest and for the cheapest may have no run in common.
+        # The race for the fastest and the race for the cheapest may have no run in common.
         kinds = 2 if is_timed and len(groups) > 1 else 1
         references = (
             (NUM_REFERENCE_RUNS if study.needs_target else 1) if study.needs_reference else 0
         )
         rounds = math.ceil(references / slots) + math.ceil(runs / slots)
         rounds += math.ceil(kinds * confirm.race / slots)
-        # If solo runs overrule the race, further configurations have solo runs.
+        # If solo runs change the winner, the new winner has solo runs too.
         alone = num_placement_checks(self.factors)
         alone += MOST_SOLO_ROUNDS * kinds * confirm.fresh if confirm.race else 0
         return min(bound, (rounds + alone) * seconds + len(groups) * GROUP_START_S)
@@ -157,9 +158,9 @@ def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
         )
         where = f"on this machine's {resources}"
     if math.isinf(bound):
-        return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
+        return f"duration {where} unknown; limit it with --time-budget"
     length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
-    exclusion = "" if bound == study.search.time_budget_s else ", evaluation apart"
+    exclusion = "" if bound == study.search.time_budget_s else ", not counting evaluations"
     return (
         f"at most about {length} {where}{exclusion}; runs that reach the target or fall behind end "
         "sooner"
@@ -186,9 +187,9 @@ def _objective(study: StudySpec) -> str:
 
 
 def _data(study: StudySpec, dataset: Dataset) -> str:
-    """Return the name, source and sizes of the dataset."""
+    """Return a line with the name, source and split sizes of the dataset."""
     if dataset is NO_DATA:
-        return "with data of its own"
+        return "dataset: loaded by the training loop itself"
     places = [place for place in (study.dataset.set, study.dataset.path) if place]
     return (
         " ".join([f"dataset {dataset.name}", *places])

@@ -38,7 +38,15 @@ from raybench.training.machine import machine_facts, problems_of
 
 
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
-    """Search, confirm, write and print the results; return how the command ended."""
+    """Run the `tune` command: search, confirm, then write and print the results.
+
+    Args:
+        options: Options of the command.
+        interrupt: Signals Ctrl-C.
+
+    Returns:
+        How the command ended.
+    """
     # This console keeps the original stdout; sys.stdout is redirected while Ray runs.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
@@ -61,7 +69,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # From here on no other process writes to `place`, and its files are in a local folder.
+        # From here on, no other process writes to `place`, and `storage.folder` is a local copy.
         local_file = storage.folder / STUDY_FILE
         resolved = resolved.continued(local_file if local_file.is_file() else None)
         for sentence in resolved.taken_sentences:
@@ -95,7 +103,8 @@ def exit_code(results: Study) -> int:
 
 
 def _show_plan(console: Console, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
-    """Print the choices made for the user, what will not work on this machine, and the plan."""
+    """Print the plan for `--dry-run`, after the choices made for the user and the problems found on
+    this machine."""
     sentences = [*resolved.sentences, *resolved.taken_sentences]
     problems = problems_of(machine_facts(is_quick=True)) if capacity is not None else ()
     for sentence in (*sentences, *problems):
@@ -116,8 +125,16 @@ def refuse_spent(deadline: Deadline) -> None:
 
 
 def check_finished(number: int, place: str, folder: Path | None) -> None:
-    """Raise UserError unless `folder` holds a study whose confirmation has ended. `number` (value
-    of `--more`) and `place` appear in the message."""
+    """Check that a results folder contains a study whose confirmation has ended.
+
+    Args:
+        number: Value of `--more`, for the error message.
+        place: Folder or URL that the user gave, for the error message.
+        folder: Local results folder; None if it does not exist.
+
+    Raises:
+        UserError: The folder contains no such study.
+    """
     has_records = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and has_records else []
     answered = [run.role for run in runs if run.phase == "confirm" and run.counts_for("comparison")]
@@ -143,7 +160,7 @@ def _run(
     interrupt: Interrupt,
     deadline: Deadline,
 ) -> bool:
-    """Run the rest of the study; return whether it was interrupted."""
+    """Run the unfinished part of the study; return whether it was interrupted."""
     study, space = resolved.study, resolved.space
     lines = lines_for(options.progress)  # before stderr is redirected
     # Import Ray Tune and Optuna while Ray's processes start.

@@ -1,8 +1,8 @@
-"""Placement checks after a search ("speed checks" on screen): run placements predicted to win.
+"""Placement checks after a search: run the placements that are predicted to win.
 
 The search measures a trial on one placement (framework, workers, batch per worker, ...) and
-predicts its time on others. A prediction is never a result, so those predicted to win are run once
-before the confirmation.
+predicts its time on others. A prediction is never reported as a result, so the placements predicted
+to win are run once before the confirmation. On screen, these runs are called speed checks.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
 
 KEPT_FOR_CONFIRM = 0.75
-"""Smallest fraction of the remaining time budget that placement checks leave for the
-confirmation."""
+"""Largest fraction of the remaining time budget that is reserved for the confirmation while
+placement checks run."""
 
 
 NUM_FASTEST = 3
-"""Number of configurations whose fastest placement is run."""
+"""Number of configurations (the fastest ones) whose fastest placement is checked."""
 
 
 @dataclass(frozen=True)
 class PlacementOption:
-    """A trial that reached the target, and a placement (framework, workers, ...) for it."""
+    """A placement (framework, workers, ...) on which a trial that reached the target could run."""
 
     prediction: Prediction
     spec: RunSpec
@@ -36,7 +36,11 @@ class PlacementOption:
 
     @property
     def name(self) -> str:
-        """Name of the run: trial, framework, workers, and other placement keys that are set."""
+        """Name of the run that checks the placement.
+
+        It consists of the trial, the framework, the worker count, and other placement keys that are
+        set.
+        """
         short = self.spec.framework.replace("tensorflow", "tf")
         parts = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
         parts += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
@@ -46,11 +50,12 @@ class PlacementOption:
 
 
 def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
-    """Return all placements of all trials that reached the target, fastest first.
+    """Return all placements of all trials that reached the target, sorted by time to target.
 
-    The time on a trial's own placement is measured. On other placements, it is multiplied by the
-    ratio of predicted step times; a prediction of an earlier session is kept, so that a resumed
-    study has the same placement checks. Only trials on the best trial's GPU model count.
+    The time on a trial's own placement was measured. The time on another placement is the measured
+    time, multiplied by the ratio of predicted step times. Predictions of an earlier session are
+    kept, so that a resumed study has the same placement checks. Only trials on the GPU model of the
+    best trial are included.
     """
     recorded = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
@@ -61,7 +66,7 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     searched = [spec for spec in specs if spec.accelerator_type is not None]
     runs = runs[
         gpu_model_of(runs).isin(gpu_models(results.trials)[:1])
-    ]  # step times hold for one GPU model
+    ]  # measured times apply to one GPU model only
     searched += [results.specs[trial] for trial in runs["trial"]]
     options = []
     for trial in runs["trial"]:
@@ -78,17 +83,25 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
 
 
 def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
-    """Return the placements to run, without those that the search has run:
+    """Return the placements to check.
 
-    - the fastest placement of each of the NUM_FASTEST fastest configurations,
+    These are
+
+    - for each of the NUM_FASTEST fastest configurations, its fastest placement,
     - for each GPU model, the placement with the fewest worker-seconds,
-    - for each framework and GPU model, the fastest placement.
+    - for each framework and GPU model, the fastest placement,
+
+    without the placements that the search has measured.
+
+    Args:
+        options: All placements, fastest first.
     """
     fastest: dict[str, PlacementOption] = {}
     for option in options:
         fastest.setdefault(option.prediction.trial, option)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    # Ties in worker-seconds go to fewer workers. GPU models differ in price, so each has a winner.
+    # Equal worker-seconds are decided by fewer workers. GPU models differ in price, so each has a
+    # winner.
     costs = [(option.prediction.worker_seconds, option.spec.num_workers) for option in options]
     for model in sorted({option.spec.accelerator_type for option in options}, key=str):
         indices = [i for i, option in enumerate(options) if option.spec.accelerator_type == model]
@@ -103,7 +116,7 @@ def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
 
 
 def num_placement_checks(factors: Factors | str) -> int:
-    """Return the most placement checks (`verify`) possible; 0 if the space is not factorized."""
+    """Return the largest possible number of placement checks; 0 if the space is not factorized."""
     if isinstance(factors, str):
         return 0
     machines = {
@@ -113,8 +126,10 @@ def num_placement_checks(factors: Factors | str) -> int:
 
 
 def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
-    """Record the predictions of a factorized space, and run the placements predicted to win, one
-    at a time."""
+    """Record the predicted times of all placements, and run those predicted to win, one at a time.
+
+    Without a factorized space (`placer` is None), there is nothing to check.
+    """
     store, deadline = single_run.store, single_run.deadline
     store.check()
     # If time is short, placement checks and confirmation share what remains.

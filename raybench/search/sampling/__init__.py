@@ -1,1 +1,4 @@
-"""Propose configurations and report results by Optuna; the only package that imports optuna."""
+"""Propose configurations with Optuna, and report results to it.
+
+Only this package imports `optuna`.
+"""

@@ -7,7 +7,8 @@
 
 The objective function calls `trial.report(metric, step)`, where the step is the number of samples
 or seconds trained so far, and raises `TrialPruned` if `trial.should_prune()`. raybench's own search
-does not use these classes (`curve_search.py`), since it knows how fast each configuration runs.
+does not use these classes: `curve_search.py` also takes the speed of each configuration into
+account.
 """
 
 import math
@@ -41,10 +42,11 @@ class CurveSampler(BaseSampler):
     The first trials, and parameters that not all trials have, are drawn at random.
 
     Args:
-        target: Value of the metric to reach; None: a value that the best trials have reached.
-        baseline: Metric of a constant prediction; None: the worst first report of a trial.
+        target: Metric value to reach; None uses a value that the best trials have reached.
+        baseline: Metric value of a constant prediction; None uses the worst of the trials' first
+            reports.
         seed: Seed of the random draws.
-        policy: Constants of the curve model and the proposals.
+        policy: Constants that control the curve model and the proposals.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class CurveSampler(BaseSampler):
         self._space = IntersectionSearchSpace(include_pruned=True)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Distributions:
-        """Return the parameters that all trials share, without those of a single possible value."""
+        """Return the distributions of the parameters that all trials have, without parameters that
+        have a single possible value."""
         shared = self._space.calculate(study)
         return {
             name: distribution for name, distribution in shared.items() if not distribution.single()
@@ -70,8 +73,11 @@ class CurveSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Distributions
     ) -> dict[str, Any]:
-        """Return values for the parameters of `search_space`; {} for the first trials, or if
-        nothing has been reported yet."""
+        """Return values for the parameters of `search_space`.
+
+        Returns {}, which makes Optuna draw at random, for the first trials and while nothing has
+        been reported.
+        """
         trials = study.get_trials(deepcopy=False)
         num_before = sum(other.number < trial.number for other in trials)
         if not search_space or num_before < self._policy.num_first:
@@ -121,7 +127,12 @@ class CurveSampler(BaseSampler):
         self._random.reseed_rng()
 
     def model_of(self, study: Study, search_space: Distributions) -> tuple[CurveModel, Axes]:
-        """Return the curve model fitted to the reports of all trials of a study, and its axes."""
+        """Fit the curve model to the reports of all trials of a study.
+
+        Returns:
+            - The fitted model.
+            - The axes that convert parameters to its input vectors.
+        """
         sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
         axes = Axes(space_of(search_space), {})
         model = CurveModel(
@@ -150,12 +161,12 @@ class CurveSampler(BaseSampler):
 
 
 class CurvePruner(BasePruner):
-    """Stops a trial predicted to reach the target later than the best, by more than the prediction
-    error.
+    """Stops a trial that is predicted to reach the target later than the best trial, if the
+    difference exceeds the prediction error.
 
     Args:
-        sampler: Sampler of the same study; its curve model is used.
-        min_trials: No trial is stopped before this number of other trials have reported.
+        sampler: Sampler of the same study, whose curve model is used.
+        min_trials: Number of other trials that must have reported before a trial is stopped.
     """
 
     def __init__(self, sampler: CurveSampler, *, min_trials: int = 4) -> None:
@@ -185,7 +196,7 @@ class CurvePruner(BasePruner):
 
 
 def space_of(distributions: Distributions) -> Space:
-    """Convert Optuna's distributions to a search space, without their steps."""
+    """Convert Optuna's distributions to a search space; the `step` of a distribution is ignored."""
     space: Space = {}
     for name, distribution in distributions.items():
         if isinstance(distribution, CategoricalDistribution):

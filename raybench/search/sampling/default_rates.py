@@ -2,9 +2,9 @@
 each optimizer, and grids.
 
 A grid runs every combination of the listed values once. A trial is stopped only once it can no
-longer win (`curve_search`). In a factorized space, one trial stands for all placements (framework,
-workers, ...) of its global batch size. So if training and times are reproducible, a grid finds the
-best configuration exactly.
+longer win (`curve_search`), so if training and times are reproducible, a grid finds the best
+configuration exactly. In a factorized space, one trial represents all placements (framework,
+workers, ...) with its global batch size.
 """
 
 import math
@@ -46,20 +46,34 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
     }
 )
 LINEAR = ("sgd", "lars")
-"""Optimizers with linear learning rate scaling (Goyal 2017, arXiv 1706.02677); the others scale
-with the square root of the batch size (You 2020, arXiv 1904.00962)."""
+"""Optimizers whose learning rate scales linearly with the batch size (Goyal 2017, arXiv
+1706.02677). The learning rates of the others scale with its square root (You 2020, arXiv
+1904.00962)."""
 HASTE = 3.0
-"""Factor on default rates if the objective is time to target. They give the best final accuracy; a
-target is reached fastest with the largest stable rates, which are up to ten times as large."""
+"""Factor on default learning rates if the objective is time to target. The defaults give the best
+final accuracy, but a target is reached fastest with the largest stable rates, which are up to ten
+times as large."""
 BASE_BATCH = 64
-"""Global batch size for which `BASE_RATES` holds."""
+"""Global batch size to which `BASE_RATES` applies."""
 
 
 def typical_values(
     study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
 ) -> dict[str, Any]:
-    """Return a typical configuration: the values `given`, the default learning rate of the first
-    optimizer, and the first value of every other key."""
+    """Return a typical configuration of a space.
+
+    It has the default learning rate of its optimizer, and for every other key the given value, else
+    a typical or the first possible one.
+
+    Args:
+        study: The study.
+        space: The search space.
+        given: Values to keep, by key.
+        factor: Factor on the default learning rate.
+
+    Returns:
+        Values by key: all searched keys and all given ones.
+    """
     given_values = dict(given or {})
     other_dimensions = {
         key: dimension for key, dimension in space.items() if key not in given_values
@@ -82,10 +96,13 @@ def _middle_of(dimension: Simple) -> float:
 
 
 def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
-    """Return the run specs of `search.first` in order, by the `identity` of the given values.
+    """Return the run specs of the configurations in `search.first`, in order.
 
-    These configurations run before all others and may lie outside the space. A searched key that
-    the user did not give gets its value from a typical configuration (`typical_values`).
+    These configurations run before all others and may lie outside the space. A searched key without
+    a value gets one from a typical configuration (`typical_values`).
+
+    Returns:
+        Run specs by the `identity` of the values that the user set.
 
     Raises:
         UserError: A configuration is invalid.
@@ -95,7 +112,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
         try:
             values = typical_values(study, space, given=flat(given))
             specs[identity(given)] = study.run_spec(values)
-        except ValueError as problem:  # UserError too
+        except ValueError as problem:  # includes UserError
             reason = str(problem).removeprefix("configuration: ").rstrip(".")
             code = problem.code if isinstance(problem, UserError) else ErrorCode.INVALID_VALUE
             raise UserError(f"search.first[{number}]: {reason}.", code) from None
@@ -103,7 +120,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
 
 
 def num_outside(study: StudySpec, space: Space) -> int:
-    """Return how many configurations of `search.first` lie outside the space, or differ from the
+    """Return how many configurations of `search.first` lie outside the space or contradict the
     study's fixed values."""
     number = 0
     for spec in first_specs(study, space).values():
@@ -117,7 +134,7 @@ def num_outside(study: StudySpec, space: Space) -> int:
 
 
 def rate_factor(study: StudySpec) -> float:
-    """Return the factor by which default learning rates are multiplied for a study's objective."""
+    """Return the factor on default learning rates that suits the objective of a study."""
     return HASTE if study.objective.kind == TIME else 1.0
 
 
@@ -128,26 +145,28 @@ def default_rate(optimizer: str, global_batch: int) -> float:
 
 
 def batch_power(optimizer: str) -> float:
-    """Return the exponent with which an optimizer's learning rate grows with the global batch size;
-    1 if unknown."""
+    """Return the exponent p by which an optimizer's learning rate scales: rate ~ batch size ** p.
+
+    1 for an optimizer without a known default.
+    """
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
 def initial_configurations(
     space: Space, fixed: dict[str, Any], *, factor: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Return configurations to begin with: each optimizer at its default learning rate and at two
-    batch sizes, small ones first.
+    """Return good configurations for the first trials: each optimizer at two batch sizes, with its
+    default learning rate. The smaller batch sizes come first.
 
     Args:
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
         fixed: Values of the keys that are not searched.
-        factor: Factor by which the default learning rates are multiplied.
+        factor: Factor on the default learning rates.
 
     Returns:
-        Values of optimizer, batch size, learning rate and the keys on which these depend; the
-        sampler chooses other keys. Empty if the learning rate is not searched. A library's
-        optimizers are left out, since they have no default rate.
+        Values by key: optimizer, batch size, learning rate and the keys on which these depend; the
+        sampler chooses the other keys. Empty if the learning rate is not searched. Optimizers from
+        a library are left out, since they have no default learning rate.
     """
     if "learning_rate" not in space:
         return []
@@ -177,8 +196,14 @@ def initial_configurations(
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Return values of the other keys on which the range of the learning rate depends, varied by
-    `number`."""
+    """Return values of the other keys on which the range of the learning rate depends.
+
+    Args:
+        space: The sampled space.
+        fixed: Values of the keys that are not searched.
+        values: Values chosen so far.
+        number: Number of the configuration; it determines which of the possible values is used.
+    """
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):
         return {}
@@ -193,7 +218,7 @@ def _conditions(
 
 
 def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
-    """Return the values at one third and at two thirds of the dimension of a key."""
+    """Return the two values at one third and two thirds of the sorted values of a key."""
     values = values_of(key, space, fixed)
     if isinstance(space.get(key), Range):
         low, high = values
@@ -204,17 +229,18 @@ def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
 
 
 def nearest_rate(dimension: Simple, rate: float) -> float:
-    """Return the learning rate of a dimension that is nearest to `rate` on a log scale."""
+    """Return the possible learning rate that is nearest to `rate` on a log scale."""
     if isinstance(dimension, Range):
         return min(max(rate, dimension.low), dimension.high)
     return min(possible_values(dimension), key=lambda option: abs(math.log(option / rate)))
 
 
 NEARNESS = 3.0
-"""A grid first runs learning rates within this factor of the default rate, then those within its
-square, and so on."""
+"""A grid first runs the learning rates within this factor of the default rate, then those within
+the square of this factor, and so on."""
 MOST_LISTED = 200_000
-"""Largest number of configurations that are enumerated; a larger space counts as infinite."""
+"""Largest number of configurations in a space that is enumerated. A larger space is treated as
+infinite."""
 
 
 def check_grid(study: StudySpec, space: Space) -> None:
@@ -249,8 +275,8 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
     """Return every combination of the listed values, in the order in which they run.
 
     Combinations are sorted by worker count, then (with `search.priors`) by distance from the
-    default learning rate; ties are in random order. If cheap trials reach the target quickly,
-    expensive ones can be stopped sooner.
+    default learning rate; equal ones are in random order. Cheap trials come first, because
+    expensive trials can be stopped sooner once a cheap one has reached the target.
 
     Args:
         study: The study.
@@ -266,7 +292,7 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
         ]
     random.Random(study.search.seed).shuffle(combinations)
     if study.search.priors and "learning_rate" in space:
-        combinations.sort(key=lambda values: _remoteness(study, values))
+        combinations.sort(key=lambda values: _rate_distance(study, values))
     return sorted(combinations, key=lambda values: _num_workers(study, values, factors))
 
 
@@ -295,14 +321,14 @@ def num_trials(
 
 
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:
-    """Return the smallest number of workers on which a combination can run."""
+    """Return the smallest worker count on which a combination can run."""
     all_values = known_values(study.fixed, values)
     if factors is None:
         return int(all_values["num_workers"])
     return min(placement.num_workers for placement in factors.of_values(all_values))
 
 
-def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
+def _rate_distance(study: StudySpec, values: dict[str, Any]) -> int:
     all_values = known_values(study.fixed, values)
     if all_values["optimizer"] not in BASE_RATES:
         return 1

@@ -1,9 +1,9 @@
-"""`--seed-from`: start a search with earlier results of the same task.
+"""`--seed-from`: start a search with earlier results for the same task.
 
-The source is a results folder of `raybench tune`, `raybench train` or `raybench import`. Its runs
-are added to the new Optuna study; those with a learning curve are also added to the curve
-model, with more noise. They are not trials of the new study: they do not appear in its tables, and
-no trial is stopped because of their times.
+The source is a results folder of `raybench tune`, `raybench train` or `raybench import`, or an
+Optuna storage. The earlier runs are added to the new Optuna study; those with a learning curve are
+also added to the curve model, with more noise. They are not trials of the new study: they do not
+appear in its tables, and no trial is stopped because of their times.
 """
 
 import math
@@ -48,37 +48,42 @@ DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 TABLES = (".csv", ".tsv")
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
-"""Files that the user may name instead of the results folder that holds them."""
+"""Names of files that the user may give instead of the results folder in which they are."""
 TASK_SETTINGS = ("workload", "dataset", "objective")
-"""Settings that must be equal for scores to be comparable."""
+"""Settings that must be the same in both studies for scores to be comparable."""
 USABLE_FAILURES = (None, "oom", "nan")
-"""Values of `failure` of the runs that are used: none, or one caused by the configuration."""
+"""Runs with one of these values of `failure` are used: runs without a failure, and those whose
+configuration caused it."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A configuration that was measured earlier, and its result."""
+    """Configuration and result of an earlier run."""
 
     settings: Mapping[str, Any]
     """Values by run-spec key; nested settings have dotted keys (`model.x`)."""
     explicit_keys: Collection[str]
-    """Keys that were set explicitly."""
+    """Run-spec keys that were set explicitly; the others had their default value."""
     time_to_target_s: float | None = None
-    """Training seconds to the target, on the fastest known placement; None if the target was missed
-    or the time is unknown."""
+    """Training seconds to the target on the fastest known placement; None if the run missed the
+    target or the time is unknown."""
     best_value: float | None = None
-    """Best value of the metric of the new study; None if unknown."""
+    """Best value that the run reached in the metric of the new study; None if unknown."""
     record: RunRecord | None = None
-    """Record of the run, judged by the objective of the new study; None if another tool ran it."""
+    """Record that the run would have under the objective of the new study; None if another tool ran
+    it."""
     curve: Sequence[Evaluation] = ()
     """Evaluations of the run; empty if unknown."""
     is_of_other_clock: bool = False
-    """Whether another tool measured the seconds (`raybench import`). They then only decide the
-    order of the first trials."""
+    """Whether another tool measured the seconds (`raybench import`). The seconds then only
+    determine the order of the first trials."""
 
     def score(self, objective: Objective) -> float | None:
-        """Return the score that a search minimizes; None if neither seconds nor a metric value is
-        known, or if the target was reached after an unknown time."""
+        """Return the score of the run, which a search minimizes; None if unknown.
+
+        It is unknown if there are neither seconds nor a metric value, or if the target was reached
+        after an unknown time.
+        """
         value, target = self.best_value, objective.target
         if objective.kind == BUDGET and value is None:
             return None
@@ -94,10 +99,10 @@ class EarlierRun:
         )
 
     def params(self, study: StudySpec, space: Space) -> dict[str, Any] | None:
-        """Return the Optuna parameters of the configuration; None if it lies outside the space.
+        """Return the configuration as Optuna parameters; None if it lies outside the space.
 
-        A key that was not set has its default value. If the default is unknown (`model.x`) or
-        outside the space, the key has no parameter.
+        A key that was not set explicitly has its default value. There is no parameter for a key
+        whose default is unknown (`model.x`) or lies outside the space.
 
         Args:
             study: The new study.
@@ -141,19 +146,19 @@ class Earlier:
     """Earlier results from the source of `--seed-from`."""
 
     place: str
-    """Path or URL given by the user."""
+    """Path or URL of the source, as the user gave it."""
     runs: Sequence[EarlierRun]
     note: str = ""
-    """How the source was interpreted, for a message; may be empty."""
+    """Remark on how the runs of the source are used, for a message; may be empty."""
     study: Study | None = None
     """The earlier study; None if the source is not a raybench search."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
-    """Read the source of `--seed-from`.
+    """Read the earlier results from the source of `--seed-from`.
 
     Args:
-        folder: Results folder or URL.
+        folder: Path or URL of the source.
         study: The new study.
 
     Raises:
@@ -186,14 +191,14 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
         return _from_training(earlier, study)
     if not earlier.searched:
         raise UserError(
-            f"--seed-from {place}: holds neither a search nor a training; give a folder that does.",
+            f"--seed-from {place}: contains no results of raybench tune, train or import.",
             ErrorCode.NO_RESULT,
         )
     return _from_search(earlier, study)
 
 
 def _from_search(earlier: Study, study: StudySpec) -> Earlier:
-    """Return the trials of an earlier search; UserError if it belongs to another task."""
+    """Return the runs of an earlier search; UserError if it has another task than the new study."""
     study = settings_of(Earlier(earlier.place, (), study=earlier), study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
     for key in TASK_SETTINGS:
@@ -221,7 +226,7 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
 
 
 def _fastest_s(earlier: Study) -> dict[str, float]:
-    """Return the seconds to target by trial, on its fastest placement (measured or predicted)."""
+    """Return each trial's seconds to target on its fastest placement, measured or predicted."""
     times: dict[str, float] = {}
     for table in (earlier.trials, earlier.predictions):
         for trial, seconds in zip(table["trial"], table["time_to_target_s"], strict=True):
@@ -231,7 +236,8 @@ def _fastest_s(earlier: Study) -> dict[str, float]:
 
 
 def _from_training(earlier: Study, study: StudySpec) -> Earlier:
-    """Return the runs of a `raybench train` folder; UserError if they belong to another task."""
+    """Return the runs of `raybench train`; UserError if they have another task than the new
+    study."""
     runs, objective = [], study.objective
     for name, run in earlier.runs.items():
         for key, old, new in (
@@ -246,7 +252,8 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
         curve = earlier.evaluations.get(name, ())
         record = rejudged(run, curve, objective)
         if objective.kind == TIME and record.time_to_target_s is None:
-            # The run may have been shorter than a trial here: it counts as unfinished, not missed.
+            # The run may have been shorter than a trial of the new study, so it counts as
+            # unfinished instead of as one that missed the target.
             record = replace(record, state="stopped")
         runs.append(
             EarlierRun(
@@ -301,18 +308,19 @@ def rejudged(
 
 def _another_task(place: str, what: str) -> UserError:
     return UserError(
-        f"--seed-from {place}: belongs to another task ({what}), so its results do not apply here; "
-        "leave it out, or search the same task.",
+        f"--seed-from {place}: belongs to another task ({what}), so its results do not apply to "
+        "this study; leave out --seed-from, or search the same task.",
         ErrorCode.CONFLICT,
     )
 
 
 def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str]]:
-    """Take the `auto` settings of a study from an earlier search, so that scores are comparable.
+    """Copy settings that are `auto` in a study from an earlier search, so that scores are
+    comparable.
 
     Returns:
-        The study, and a sentence about each setting taken over. A study without open `auto`
-        settings stays unchanged.
+        - The study, unchanged if it has no `auto` settings without a value.
+        - One sentence for each copied setting.
 
     Raises:
         UserError: The earlier search has no such settings.
@@ -327,8 +335,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
         unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
         raise UserError(
-            f"--seed-from {earlier.place}: has no {unset} for this study (auto) to take over; set "
-            "it, or leave out --seed-from.",
+            f"--seed-from {earlier.place}: {unset} is auto in this study, and the earlier study has "
+            "no value for it; set it, or leave out --seed-from.",
             ErrorCode.NO_RESULT,
         )
     objective = before.objective.model_dump()
@@ -343,13 +351,13 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
-    """Return the values of a run spec's searchable keys, without the evaluation interval."""
+    """Return the values of a run spec by searchable key, except the evaluation interval."""
     keys = [key for key in (*SEARCHABLE, *OPEN) if key != EVAL_INTERVAL]
     return flat({key: getattr(spec, key) for key in keys})
 
 
 def _not_default(spec: RunSpec) -> set[str]:
-    """Return the keys of a run spec whose value is not the default, or whose default is unknown."""
+    """Return the searchable keys of a run spec that have no default or another value than it."""
     default = RunSpec()
     settings = settings_of_spec(spec).items()
     return {key for key, value in settings if is_open(key) or value != value_of(default, key)}
@@ -358,7 +366,7 @@ def _not_default(spec: RunSpec) -> set[str]:
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of `raybench import`; UserError if they have another metric or target.
 
-    Another tool measured their seconds, so these only decide the order of the first trials.
+    Their seconds only determine the order of the first trials, because another tool measured them.
     """
     then, now = earlier.objective, study.objective
     compared = [("metric", then.judged_by.name, now.judged_by.name)]
@@ -396,10 +404,11 @@ def read_optuna(place: str) -> ForeignTable:
     """Read the complete trials of an Optuna study: parameters, user attributes and values.
 
     Args:
-        place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
+        place: Journal file, SQLite file or database URL, with the suffix `#NAME` if it contains
+            several studies.
 
     Raises:
-        UserError: The storage cannot be read, or its trials have several values.
+        UserError: The storage cannot be read, or its trials have several objective values.
     """
     storage, _, name = place.partition("#")
     try:
@@ -408,7 +417,7 @@ def read_optuna(place: str) -> ForeignTable:
         if not name and len(names) == 1:
             name = names[0]
         if not names:
-            raise ValueError("holds no Optuna study")
+            raise ValueError("contains no Optuna study")
         if name not in names:
             raise UserError(
                 f"{place}: which Optuna study? Add its name, {storage}#NAME; there are "
@@ -456,7 +465,10 @@ def _storage(place: str) -> optuna.storages.BaseStorage:
 
 
 def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
-    """Return a value of a table with the type that the space has for it (1 for 1.0 or "1")."""
+    """Return the value of the space that equals a value read from a table, such as 1 for "1".
+
+    If there is none, the value itself is returned.
+    """
     if not is_open(key) or is_one_of(key, value, possible):
         return value
     return next(

@@ -1,10 +1,11 @@
 """Report the results of trials to Optuna, and remember which configurations are infeasible.
 
-A trial that reached the target is COMPLETE with its log seconds. A trial that was stopped early is
-PRUNED at its number of samples, with the log seconds that the curve model predicts. A trial that
-missed the target or failed is PRUNED at step 0. TPE sorts COMPLETE trials before PRUNED ones, and
-PRUNED ones by their step, so it never counts a miss as good. For samplers that model only COMPLETE
-trials (`MODEL_ALL`), trials with predicted values are COMPLETE too.
+A trial that reached the target is reported as COMPLETE with its log seconds. A trial that was
+stopped early is reported as PRUNED with the log seconds that the curve model predicts, at a step
+equal to its number of samples. A trial that missed the target or failed is PRUNED at step 0. TPE
+ranks COMPLETE trials above PRUNED ones, and PRUNED ones by their step, so a trial that missed the
+target never counts as good. For samplers that model only COMPLETE trials (`MODEL_ALL`), trials with
+predicted values are reported as COMPLETE too.
 """
 
 import math
@@ -28,21 +29,22 @@ NO_ARITHMETIC: Key = (
     *("objective", "seed", "bucket_mb", "compile", "prefetch", "strategy"),
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
-"""Keys that do not change what is computed in training (the seed changes it only by chance)."""
+"""Keys that do not change the learning curve of a run (the seed changes it only by chance)."""
 
 
 class FailurePredictor:
     """Predicts from the failures of earlier trials which configurations will fail.
 
-    - After a run out of memory, batch sizes per worker at least as large are infeasible for the
-      same model, framework, precision and optimizer.
-    - After a divergence (NaN), learning rates at least as high are infeasible for runs that
-      otherwise differ only in batch size; for larger batches, the limit grows by the scaling rule.
+    - After a run that ran out of memory, the same and larger batch sizes per worker are infeasible
+      with the same model, framework, precision and optimizer.
+    - After a run that diverged (NaN), the same and higher learning rates are infeasible with
+      otherwise the same configuration, whatever its batch size. For larger batches, the limit on
+      the learning rate grows as the learning rate scales with the batch size (`batch_power`).
     - After an error in a compiled run, its compilation mode is infeasible.
 
     Args:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
-        has_room: Returns whether the cluster can hold the workers of a run.
+        has_room: Returns whether the workers of a run fit on the cluster.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class FailurePredictor:
         self._rate_keys = [key for key in RunSpec.model_fields if key not in left_out]
 
     def add(self, failure: str, spec: RunSpec) -> None:
-        """Add a failed run; failures that are not due to the configuration are ignored."""
+        """Add a failed run; it is ignored unless its configuration caused the failure."""
         if failure == "oom":
             key, batch = _memory_key(spec), spec.batch_size_per_worker
             self._too_large[key] = min(batch, self._too_large.get(key, batch))
@@ -70,7 +72,7 @@ class FailurePredictor:
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
-        """Return whether a run has room, and is not expected to fail."""
+        """Return whether a run fits on the cluster and is not expected to fail."""
         if not self.has_room(spec):
             return False
         if _compile_key(spec) in self._not_compiled:
@@ -113,31 +115,31 @@ MODEL_ALL = ("gp", "cmaes")
 
 
 class Answer(NamedTuple):
-    """Result of a trial as reported to Optuna: state and values."""
+    """Result of a trial in the form reported to Optuna: state and objective values."""
 
     state: TrialState
     values: list[float] | None = None
     step: int | None = None
-    """Step at which the value of a PRUNED trial is reported, in samples."""
+    """Step at which the value of a PRUNED trial is reported, in training samples."""
 
 
 def answer_by(score: float) -> Answer:
-    """Return the result for Optuna of a run of which only the score is known."""
+    """Return the result reported to Optuna for a run of which only the score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
 
 class Feedback:
     """Reports the results of trials to Optuna.
 
-    The score of a trial is its time to target on the fastest placement (framework, workers, ...) of
-    its configuration that has been timed so far.
+    The reported value of a trial is its log time to target, converted to the placement (framework,
+    workers, ...) that is predicted to be the fastest for its configuration.
 
     Args:
         study: The study.
-        journal: Optuna's study in its journal file.
-        infeasible: Receives the failures.
+        journal: The Optuna study, which is stored in a journal file.
+        infeasible: Learns from the failed trials.
         placer: Predicts the fastest placement; None if the space is not factorized.
-        expected: Returns the predicted log seconds to target of a trial; None if unknown.
+        expected: Returns a trial's predicted log seconds to target; None if unknown.
     """
 
     def __init__(
@@ -154,33 +156,34 @@ class Feedback:
         self._is_pareto = len(journal.directions) > 1
 
     def add(self, trial: optuna.Trial, record: RunRecord) -> None:
-        """Report the result of a trial."""
+        """Report the result of a finished trial to Optuna."""
         if record.failure is not None:
             self._infeasible.add(record.failure, record.spec)
         answer = self.answer(record)
-        if not trial.params:  # outside of the space: samplers cannot use it
+        if not trial.params:  # outside the space, so samplers cannot use it
             answer = Answer(TrialState.FAIL)
         for name, value in shown_attributes(record, self._keys).items():
             trial.set_user_attr(name, value)
         self._answer(trial, answer)
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
-        """Report the worst score for a proposal that was not run because it would fail."""
+        """Report the worst score for a proposal that is skipped because it would fail."""
         self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:
-        """Return the state and values of a run for Optuna.
+        """Return the state and values to report to Optuna for a run.
 
         Args:
             record: Record of the run.
-            fastest_s: Seconds to target on the fastest placement; None: predicted by the placer.
+            fastest_s: Seconds to target on the fastest placement; None lets the placer predict
+                them.
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
-            return Answer(TrialState.FAIL)  # the run says nothing about its configuration
+            return Answer(TrialState.FAIL)  # not caused by the configuration
         if self._placer is not None:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
             if is_too_large or may_be_compile_error(record.failure, record.spec):
-                return Answer(TrialState.FAIL)  # feasible on another placement
+                return Answer(TrialState.FAIL)  # may be feasible on another placement
         if record.failure is not None:
             return self._failed()
         seconds, cost = record.score, record.score + math.log(record.spec.num_workers)
@@ -202,7 +205,7 @@ class Feedback:
         return Answer(TrialState.PRUNED, [seconds], record.samples if is_stopped else 0)
 
     def _failed(self) -> Answer:
-        """Return the result for Optuna of a run that failed or is infeasible."""
+        """Return the result reported to Optuna for a run that failed or is infeasible."""
         worst = worst_score(self._objective)
         if self._is_pareto or self._models_all:
             return Answer(TrialState.COMPLETE, [worst] * (2 if self._is_pareto else 1))
@@ -219,11 +222,11 @@ class Feedback:
 
 
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
-    """Return the user attributes of a finished trial, for Optuna's own tools.
+    """Return the user attributes of a finished trial, which Optuna's own tools show.
 
-    Parameters are encoded for the sampler (exponents, positions in a range) and values are scores.
-    The attributes hold the configuration, the learning rate, seconds and the best metric value in
-    readable form.
+    Optuna's parameters are encoded for the sampler (exponents, positions in a range), and its
+    values are scores. The attributes contain the configuration, the learning rate, the seconds and
+    the best metric value in readable form.
     """
     metric = record.spec.objective.judged_by
     attributes = {

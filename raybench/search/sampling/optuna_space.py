@@ -37,10 +37,15 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
     """Ask an Optuna trial for one value per key of the space.
 
-    - A range that depends on another key (learning rate by optimizer) is one parameter in [0, 1],
-      the position within the range, so that the sampler can model it jointly with the other key.
-    - Other dependent keys have one parameter per case (`weight_decay [optimizer=lars]`).
-    - Powers of two are sampled by exponent, so the sampler knows that 64 lies between 32 and 128.
+    Keys are encoded as Optuna parameters:
+
+    - A range that depends on another key (such as a learning rate range per optimizer) is a single
+      parameter in [0, 1]: the position within the range. The sampler can then model it jointly with
+      the other key.
+    - Any other key that depends on another key has one parameter per case
+      (`weight_decay [optimizer=lars]`).
+    - A power of two is encoded as its exponent, so that the sampler knows that 64 lies between 32
+      and 128.
     """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
@@ -56,7 +61,7 @@ def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) 
 def values_of_params(
     params: dict[str, Any], space: Space, fixed: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the configuration that Optuna parameters encode; None if a parameter is missing."""
+    """Decode Optuna parameters to a configuration; None if a parameter is missing."""
     try:
         return propose(optuna.trial.FixedTrial(params), space, fixed)
     except ValueError:  # raised by Optuna for a missing parameter
@@ -64,8 +69,10 @@ def values_of_params(
 
 
 def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the Optuna parameters that encode `values`, the inverse of `propose`. Keys missing in
-    `values` have no parameter, so that the sampler chooses them."""
+    """Encode a configuration as Optuna parameters, as `propose` does.
+
+    A key without a value has no parameter, so that the sampler chooses it.
+    """
     params: dict[str, Any] = {}
     for key, value in values.items():
         dimension = space[key]
@@ -96,7 +103,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def params_of(
     spec: RunSpec, study: StudySpec, space: Space, *, widen: bool = False
 ) -> dict[str, Any] | None:
-    """Return the Optuna parameters of a run spec (`trial.params`); None if it lies outside the
+    """Return the configuration of a run spec as Optuna parameters; None if it lies outside the
     space.
 
     Args:
@@ -130,7 +137,7 @@ def _share_name(key: str) -> str:
 
 
 def _at(dimension: Simple, share: float) -> float:
-    """Return the value at a position in [0, 1] of a range, on its sampling scale."""
+    """Return the value at a position in [0, 1] of a range, on its linear or log scale."""
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     value = low * (high / low) ** share if dimension.log else low + share * (high - low)
@@ -139,8 +146,10 @@ def _at(dimension: Simple, share: float) -> float:
 
 
 def _share(dimension: Simple, value: float) -> float:
-    """Return the position of a value in a range, the inverse of `_at`; outside [0, 1] for values
-    outside the range."""
+    """Return the position of a value in a range, as the inverse of `_at`.
+
+    The position lies outside [0, 1] if the value lies outside the range.
+    """
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     if dimension.log:
@@ -152,7 +161,8 @@ def _share(dimension: Simple, value: float) -> float:
 
 
 def _resolve(key: str, dimension: Dimension, all_values: dict[str, Any]) -> tuple[str, Simple]:
-    """Return the parameter name of a key, and its dimension given the values of all keys."""
+    """Return the Optuna parameter name of a key, and the dimension that applies to the other
+    values."""
     if isinstance(dimension, Cases):
         case = dimension.choose(all_values)
         key, dimension = f"{key} [{case.label()}]", case.dimension
@@ -175,8 +185,11 @@ def _distribution(dimension: Simple) -> BaseDistribution:
 
 
 def _parameter(dimension: Simple, value: Any) -> Any:
-    """Return a value as Optuna sees it: a power of two as its exponent, and choices as JSON if
-    Optuna cannot hold one (list, mapping) or would confuse two (1 and true)."""
+    """Return a value in the form that Optuna stores.
+
+    A power of two becomes its exponent. Choices become JSON strings if Optuna cannot store one of
+    them (list, mapping) or would confuse two of them (1 and true).
+    """
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
     if isinstance(dimension, Choices) and not _are_distinct(dimension.values):
@@ -212,16 +225,17 @@ PARETO_SAMPLERS = ("nsga2",)
 STARTUP_TRIALS = 10
 """Number of random trials before an Optuna sampler fits its model."""
 POPULATION = 16
-"""Population size of NSGA-II, for searches of tens to hundreds of trials."""
+"""Population size of NSGA-II; it suits searches of tens to hundreds of trials."""
 
 
 def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
-    """Return an Optuna sampler.
+    """Create an Optuna sampler.
 
     Args:
         name: Value of `search.sampler`.
         seed: Seed of the study.
-        num_earlier: Number of trials the study already has; varies the seed of a resumed study.
+        num_earlier: Number of trials that the study already has. It changes the random numbers of a
+            resumed study.
 
     Raises:
         UserError: A package that the sampler needs is not installed.

@@ -1,4 +1,4 @@
-"""Optuna's journal file of a study, which each session rewrites from the records of the study."""
+"""The Optuna study in its journal file, which each session rewrites from the study's records."""
 
 import json
 import warnings
@@ -28,9 +28,10 @@ from raybench.stats.record import RunRecord
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file without its lock and without fsync.
+    """Backend for Optuna's journal file that uses no lock and no fsync.
 
-    The results folder is already locked, and each session rebuilds the file (`restore`).
+    Neither is needed, because the results folder is already locked and each session rebuilds the
+    file (`restore`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +39,7 @@ class JournalFile(JournalFileBackend):
         self._path = path
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append lines; other processes see them when this returns."""
+        """Append log entries; other processes can read them when this returns."""
         text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
         with self._path.open("ab") as file:
             file.write(text.encode())
@@ -46,24 +47,26 @@ class JournalFile(JournalFileBackend):
 
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
-"""User attribute of an Optuna trial that never ran; its value is the reason."""
+"""User attribute that marks an Optuna trial that never ran; its value is the reason."""
 INFEASIBLE = "infeasible"
 DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
 TRIAL, PLACEMENT, SEED = "trial", "placement", "seed"
-"""User attributes that an interrupted trial keeps when it is suggested again: its name, its
-placement, and its seed, in which repeats of a configuration differ."""
+"""User attributes that an interrupted trial keeps when it is suggested again: name, placement and
+seed. The seed distinguishes repeats of a configuration."""
 FIRST = "first"
-"""User attribute of a trial of a configuration of `search.first`: its key in `first_specs`."""
+"""User attribute of a trial whose configuration comes from `search.first`; its value is the key of
+the configuration in `first_specs`."""
 
 
 def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optuna.Study:
-    """Create the Optuna study of a results folder, without trials.
+    """Create an Optuna study without trials in a results folder.
 
     Args:
         study: The study.
-        folder: The results folder; the caller holds its lock.
-        num_earlier: Number of runs of earlier sessions; varies the seed of a resumed study.
+        folder: The results folder; the caller must have locked it.
+        num_earlier: Number of runs in earlier sessions. It changes the random numbers of a resumed
+            study.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search, path = study.search, folder / JOURNAL_FILE
@@ -81,7 +84,7 @@ def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optun
 
 
 def _metric_names(study: StudySpec) -> list[str]:
-    """Return the names of the objective values, which Optuna's own tools show."""
+    """Return one name per objective value, which Optuna's own tools show."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [
@@ -102,8 +105,10 @@ def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
 
 
 def key_of(params: dict[str, Any]) -> str:
-    """Return a string that identifies parameters. They are rounded, since parameters computed back
-    from a recorded learning rate are not exact."""
+    """Return a string that identifies a set of Optuna parameters.
+
+    Values are rounded, since parameters computed from a recorded learning rate are not exact.
+    """
     rounded = {k: f"{v:.9g}" if isinstance(v, float) else v for k, v in params.items()}
     return repr(sorted(rounded.items()))
 
@@ -117,16 +122,19 @@ def restore(
     feedback: Feedback,
     firsts: Mapping[str, RunSpec],
 ) -> None:
-    """Add the trials of earlier sessions to an empty journal, and enqueue those that were
-    interrupted (except those of `search.first`, which the proposer suggests again).
+    """Add the trials of earlier sessions to an empty Optuna study.
+
+    Finished trials are added with their results. Interrupted trials are enqueued, except those of
+    `search.first`, which the proposer suggests again.
 
     Args:
         journal: The Optuna study.
-        runs: Records of the study by run name.
-        unfinished: Run specs of trials without a record, whose driver was killed, by name.
+        runs: Records of earlier sessions by run name.
+        unfinished: Run specs by name of trials that have no record, because their driver was
+            killed.
         study: The study.
         space: The sampled space.
-        feedback: Turns records into states and values for Optuna.
+        feedback: Converts records to the states and values reported to Optuna.
         firsts: Run specs of `search.first` by key.
     """
     distribution_of, widen = distributions(space), study.search.widen
@@ -151,7 +159,8 @@ def restore(
 def _first_of(
     name: str, spec: RunSpec, record: RunRecord | None, firsts: Mapping[str, RunSpec]
 ) -> str | None:
-    """Return the key of the configuration of `search.first` that a trial ran; None if it ran none.
+    """Return which configuration of `search.first` a trial ran, as its key in `firsts`; None if it
+    ran none of them.
 
     A reference run that counts as a trial matches too, if it reached the target.
     """
@@ -177,7 +186,7 @@ def add_answer(
         journal: The Optuna study.
         answer: State and values of the trial.
         params: Parameters of the trial.
-        distribution_of: Distribution of each parameter; widened if the value lies outside.
+        distribution_of: Distribution by parameter; it is widened if the value lies outside.
         attributes: User attributes of the trial.
     """
     reports = None

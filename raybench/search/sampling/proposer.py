@@ -1,4 +1,4 @@
-"""Propose trials: from `search.first`, the grid, the default learning rates, or a sampler."""
+"""Propose trials that come from `search.first`, a grid, default learning rates, or a sampler."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -41,14 +41,15 @@ from raybench.spec.study import StudySpec
 from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
-"""Number of draws from the sampler, and then at random, after which a duplicate is replaced by an
-untried combination (finite space) or accepted (infinite space)."""
+"""If a draw is a duplicate, another is made: up to NUM_SAMPLED draws come from the sampler, and the
+next NUM_RANDOM are random. A further duplicate is replaced by an untried combination (finite space)
+or accepted (infinite space)."""
 MOST_REFUSED = 500
-"""Number of draws for one trial after which the search ends if the last is infeasible."""
+"""Number of draws for one trial after which the search ends if the last draw is infeasible."""
 
 
 class Proposal(NamedTuple):
-    """A trial to run."""
+    """A trial that is proposed to run: Optuna's trial, name and run spec."""
 
     trial: optuna.Trial
     name: str
@@ -77,15 +78,17 @@ class Proposer:
         self._is_grid = study.search.sampler == "grid"
         self._listed: Iterator[dict[str, Any]] | None = None
         self.num_ran = 0
-        """Number of trials so far, including running trials and those of earlier sessions."""
+        """Number of trials so far, including running trials and trials of earlier sessions."""
         self._closed: set[str] = set()
-        """Parameters (as `key_of` strings) that were run or are infeasible."""
+        """Configurations that have run or are infeasible, as `key_of` strings of their
+        parameters."""
         self._drawn: set[str] = set()
-        """Parameters that were drawn, including rejected draws."""
+        """Configurations that were drawn, including rejected ones, as `key_of` strings."""
         self.num_skipped = 0
         """Number of proposals that were skipped because an equivalent run had failed."""
         self._failing: set[str] = set()
-        """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
+        """Configurations that the curve model proposed and that are infeasible, as `key_of`
+        strings."""
         self._names = {trial.user_attrs.get(TRIAL) for trial in journal.get_trials(deepcopy=False)}
         self._numbers = itertools.count()
         ran = real_trials(journal)
@@ -119,7 +122,12 @@ class Proposer:
                 return None
 
     def _start(self, trial: optuna.Trial, options: list[RunSpec]) -> Proposal:
-        """Return the proposal of a trial. An interrupted trial keeps its name and its seed."""
+        """Return the proposal for a drawn trial; an interrupted trial keeps its name and seed.
+
+        Args:
+            trial: Optuna's trial.
+            options: Feasible run specs of the trial, one per placement.
+        """
         name = trial.user_attrs.get(TRIAL) or self._free_name()
         spec = self._choose(trial, name, options)
         if SEED in trial.user_attrs:
@@ -131,7 +139,8 @@ class Proposer:
         return TRIAL in trial.user_attrs or key_of(trial.params) not in self._closed
 
     def _may_repeat(self, attempt: int) -> bool:
-        """Return whether a duplicate is accepted: in an infinite space, after many draws."""
+        """Return whether a duplicate draw is accepted: only in an infinite space, after many
+        draws."""
         return attempt >= NUM_SAMPLED + NUM_RANDOM and not self._is_grid and self._size is None
 
     def _reject(self, trial: optuna.Trial, values: dict[str, Any], *, is_feasible: bool) -> None:
@@ -139,14 +148,16 @@ class Proposer:
         trial.set_user_attr(NOT_RUN, DUPLICATE if is_feasible else INFEASIBLE)
         if is_feasible:
             self._journal.tell(trial, state=TrialState.FAIL)
-        else:  # report a failure to the sampler
+        else:  # the sampler learns that the configuration is bad
             self._feedback.tell_would_fail(trial)
             self._count_skipped(values)
         self._add_draw(trial.params, is_known=not is_feasible)
 
     def _next_first(self) -> Proposal | None:
-        """Return the next configuration of `search.first`; None if all have run, or if interrupted
-        trials come first."""
+        """Return a proposal for the next configuration of `search.first`.
+
+        None if all of them have run, or if interrupted trials come first.
+        """
         if len(self._firsts) == 0 or self._is_waiting():
             return None
         for given, spec in list(self._firsts.items()):
@@ -157,7 +168,7 @@ class Proposer:
             attributes: dict[str, Any] = {FIRST: given}
             if self._placer is not None:
                 attributes |= {PLACEMENT: speed_values(spec.placement)}
-            if params is None:  # outside the space: the sampler cannot use the trial
+            if params is None:  # outside the space, so the sampler cannot use the trial
                 trial = self._journal.ask()
                 for name, value in attributes.items():
                     trial.set_user_attr(name, value)
@@ -173,22 +184,24 @@ class Proposer:
         return len(self._firsts) > 0 or self._is_waiting()
 
     def is_open(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a configuration may be proposed: it is not known to be infeasible, and in
-        a finite space it has not run before."""
+        """Return whether a configuration may be proposed.
+
+        It may if it is not known to be infeasible and, in a finite space, has not run before.
+        """
         closed = self._failing if self._size is None else self._closed
         if not closed:
             return True
         return key_of(encode(self._space, self._study.fixed, dict(values))) not in closed
 
     def take(self, values: dict[str, Any], *, seed: int) -> Proposal | None:
-        """Return a trial that runs a configuration.
+        """Return a proposal to run a given configuration.
 
         Args:
             values: Configuration, by sampled key.
             seed: Seed of the trial if the configuration has run before.
 
         Returns:
-            The trial; None if the configuration is infeasible.
+            The proposal; None if the configuration is infeasible.
         """
         params = encode(self._space, self._study.fixed, values)
         options = self._feasible(values)
@@ -205,8 +218,11 @@ class Proposer:
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def rerun(self, spec: RunSpec) -> Proposal | None:
-        """Return a trial that runs `spec`. None if it lies outside the space, has run with the same
-        seed, or has to wait for interrupted trials."""
+        """Return a proposal to run a given run spec.
+
+        None if it lies outside the space, has run with the same seed, or must wait for interrupted
+        trials.
+        """
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
@@ -231,8 +247,12 @@ class Proposer:
         self._add_draw(params, is_known=True)
 
     def _add_draw(self, params: dict[str, Any], *, is_known: bool) -> None:
-        """Add a draw, unless it lies outside the space (no parameters). `is_known`: whether it runs
-        or is infeasible."""
+        """Add a drawn configuration; one without parameters lies outside the space and is ignored.
+
+        Args:
+            params: Optuna parameters of the configuration.
+            is_known: Whether the configuration runs or is infeasible.
+        """
         if not params:
             return
         self._drawn.add(key_of(params))
@@ -246,17 +266,26 @@ class Proposer:
         )
 
     def _is_exhausted(self) -> bool:
-        """Return whether all configurations of a finite space were run or are infeasible."""
+        """Return whether all configurations of a finite space have run or are infeasible.
+
+        False for a grid, which ends after its last combination, and while trials are queued.
+        """
         if self._size is None or self._is_grid or self._is_waiting():
-            return False  # an interrupted trial comes next
+            return False
         return len(self._closed) >= self._size
 
     def _is_waiting(self) -> bool:
+        """Return whether trials are queued in the Optuna study."""
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def _enqueue_other_placement(self) -> bool:
-        """Enqueue an untried placement of a configuration, once all configurations were tried;
-        return whether there was one."""
+        """Enqueue a trial on a placement on which its configuration has not run.
+
+        Called once all configurations were tried.
+
+        Returns:
+            Whether there was such a placement.
+        """
         if self._placer is None:
             return False
         ran = {identity(trial.user_attrs.get("spec")) for trial in real_trials(self._journal)}
@@ -280,8 +309,14 @@ class Proposer:
             self._journal.sampler = sampler
 
     def _enqueue(self, attempt: int) -> bool:
-        """Enqueue the next configuration unless the sampler chooses it; return whether there is a
-        next one."""
+        """Enqueue the configuration of the next draw, unless the sampler chooses it.
+
+        Args:
+            attempt: Number of the draw for this trial, from 1.
+
+        Returns:
+            Whether there is a next configuration.
+        """
         if attempt > NUM_SAMPLED + NUM_RANDOM and self._size is not None:
             return self._enqueue_listed()
         if self._is_waiting():
@@ -295,7 +330,8 @@ class Proposer:
     def _enqueue_listed(self) -> bool:
         """Enqueue the next untried combination of a finite space; return whether there was one.
 
-        A grid runs all of them in this order; other samplers do so after many duplicate draws.
+        A grid runs all combinations in this order. With other samplers, this replaces a draw after
+        many duplicates.
         """
         if self._listed is None:
             self._listed = iter(self._combinations())
@@ -307,7 +343,7 @@ class Proposer:
         return False
 
     def _enqueue_prior(self) -> None:
-        """Enqueue an optimizer at its default learning rate for every second start-up trial."""
+        """For every second start-up trial, enqueue an optimizer at its default learning rate."""
         count, trials = self.num_ran, self._journal.get_trials(deepcopy=False)
         if not self._study.search.priors or count >= STARTUP_TRIALS or count % 2:
             return
@@ -340,7 +376,8 @@ class Proposer:
         ]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
-        """Return the run spec to run; an interrupted trial keeps its placement."""
+        """Choose the placement of a trial, and return its run spec; an interrupted trial keeps its
+        placement."""
         if self._placer is None:
             return specs[0]
         before = trial.user_attrs.get(PLACEMENT)
