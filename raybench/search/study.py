@@ -287,7 +287,7 @@ class StudyPipeline:
             has_trained=has_trained,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
-        ahead = 0  # with a placer, most trials reuse a few worker groups, so none need wait
+        ahead = 0  # with a placer, most trials share a few worker groups
         if search.placer is None:
             ahead = num_queued_ahead(self.study, self.space, is_local=self.session.is_local)
         if not self.deadline.over:

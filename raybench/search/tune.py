@@ -42,7 +42,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
 
     Args:
         options: Options of the command.
-        interrupt: Signals Ctrl-C.
+        interrupt: Records whether the user asked to stop.
 
     Returns:
         How the command ended.
