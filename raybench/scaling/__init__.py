@@ -1,1 +1,1 @@
-"""Scaling of training with workers and batch sizes: throughput, measured and predicted."""
+"""How training scales with worker count and batch size: measured and predicted throughput."""

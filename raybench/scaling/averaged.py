@@ -1,15 +1,16 @@
-"""Throughput model: a weighted average of our law (`throughput`) and published laws, with intervals
-that also hold beyond the measurements.
+"""Throughput model: a weighted average of the law in `throughput` ("our law") and of published
+laws, with intervals that remain valid beyond the measured range.
 
-Laws are weighted by how well they extrapolate to the largest cells (worker counts and batch sizes).
-The cells with the most workers are left out, then also those with the second most. All laws are
-fitted to the rest. Their errors at the cells left out give the weights (as for normal errors of
-unknown size, a power of the mean square error that grows with the number of cells) and the factor
-by which the intervals of our law are widened.
+A cell is a combination of worker count, node count and batch size. Laws are weighted by how well
+they extrapolate to cells with more workers. First the cells with the largest worker count are left
+out, then also those with the second largest, and all laws are fitted to the other cells. Their
+errors at the cells left out determine two things: the weights of the laws, and the factor by which
+the intervals of our law are widened. The weight of a law is a negative power of its mean squared
+error, as for normal errors of unknown variance; the power grows with the number of cells.
 
-Within the measured range only our law, with its residuals, counts. The weight of the published laws
-grows over the first doubling of the workers beyond that range, and they never move a prediction by
-more than LARGEST_MOVE.
+Within the measured range, predictions come from our law and its residuals alone. The weight of the
+published laws rises from 0 over the first doubling of the workers beyond that range, and they never
+change a prediction by more than LARGEST_MOVE.
 """
 
 import math
@@ -28,8 +29,16 @@ LEAST_S = 1e-9
 def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     """Return step times predicted by Ernest (Venkataraman 2016).
 
-    The step time is a non-negative combination of a constant, the samples per worker, the log of
-    the number of workers and the number of workers, fitted by relative least squares.
+    The step time is a linear combination, with non-negative coefficients, of four terms: a
+    constant, the samples per worker, the worker count and the log of the worker count. It is fitted
+    by relative least squares.
+
+    Args:
+        rows: Measured step times, to which the model is fitted.
+        cells: Cells to predict.
+
+    Returns:
+        Seconds per step, shape [cells].
     """
 
     def design(group: Sequence[Cell]) -> Floats:
@@ -45,9 +54,16 @@ def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
 def relative_least_squares(
     measured_columns: Floats, rows: MeasuredSteps, asked_columns: Floats
 ) -> Floats:
-    """Return predicted seconds as a non-negative combination of columns, fitted to `rows`.
+    """Fit a linear combination with non-negative coefficients to step times, and predict with it.
 
-    `measured_columns`: of the measured cells; `asked_columns`: of the cells to predict.
+    Args:
+        measured_columns: Terms of the linear combination at the measured cells, shape [measured
+            cells, terms].
+        rows: Measured step times, of which the relative errors are minimized.
+        asked_columns: The same terms at the cells to predict, shape [cells, terms].
+
+    Returns:
+        Predicted seconds per step, shape [cells].
     """
     seconds = np.array([step_s for _, step_s in rows])
     matrix = measured_columns / seconds[:, None]
@@ -80,7 +96,7 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
         squares = (np.log(step(x, layout)) - logs) ** 2
         error = math.sqrt(np.mean(squares))
         is_single = layout.workers == 1
-        if is_single.any():  # only these rows show the compute time by itself
+        if is_single.any():  # the step time of a single worker is compute time only
             error += math.sqrt(np.mean(squares[is_single]))
         penalty = 1e-3 * (x[6] - 1) ** 2
         return float(error + penalty + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2))
@@ -113,30 +129,34 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
 # or halving any of them changes no table by much.
 PUBLISHED_LAWS = (ernest, pollux)
 TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
-"""Weight of our law before any evidence, relative to each published law. TRUSTED_UNSEEN applies to
-cells on several nodes if all measured cells are on a single node, TRUSTED to all other cells."""
+"""Prior weight of our law, relative to that of each published law. TRUSTED_UNSEEN applies to cells
+on several nodes if all measured cells are on a single node; TRUSTED applies to all other cells."""
 EQUAL_ERROR = 0.05
-"""Relative error below which laws are equally good."""
+"""Relative error that is added in quadrature to each law's error in the weights, so that laws with
+much smaller errors count as equally good."""
 LARGEST_ERROR = 1.0
 """Maximum log error of a law; larger errors are clipped."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
-"""Number of predicted cells per power of the mean square error in the weights; maximum power."""
+"""The weight of a law is its mean squared error to the power -p, where p = (number of predicted
+cells) / CELLS_A_POWER, but at most MOST_POWER."""
 LARGEST_MOVE = 0.3
-"""Maximum log factor by which a published law moves a prediction."""
+"""Maximum log factor by which published laws change a prediction."""
 NUM_CUTS = 2
-"""Number of the largest worker counts that are left out: first the largest, then both."""
+"""Number of fits with the largest worker counts left out: the first fit leaves out the largest, the
+second the two largest."""
 
 WIDTH_PER_DOUBLING = 0.06
-"""Log half-width that is added to an interval in quadrature for each doubling of workers or batch
-size beyond the measured range, for effects that no law covers."""
+"""Log half-width that is added to an interval in quadrature for each doubling of the worker count
+or batch size beyond the measured range. It covers effects that are in no law."""
 PRIOR_CELLS, LEAST_WIDTH, LARGEST_DISTANCE = 8, 0.8, 4.0
-"""Weight of the nominal width of intervals, as a number of cells; minimum factor on that width;
-maximum distance of a cell from its prediction, in half-widths."""
+"""Constants for the widening of intervals by the errors at cells left out. PRIOR_CELLS: the weight
+of the unwidened interval, expressed as a number of cells. LEAST_WIDTH: the minimum factor on the
+width. LARGEST_DISTANCE: the error of a prediction in half-widths is clipped to this value."""
 
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """Predicted seconds of a step, with the 90 % interval of a measurement."""
+    """Predicted seconds of a step, and the 90 % interval in which a measurement would lie."""
 
     cell: Cell
     step_s: float
@@ -156,23 +176,23 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Errors of laws fitted to cells with few workers, at the cells with the most workers."""
+    """Prediction errors at the cells with the most workers, of laws fitted to the other cells."""
 
     errors: Floats
-    """Logarithms of predicted over measured seconds, shape (laws, cells); ours is first."""
+    """log(predicted / measured seconds), shape [laws, cells]; our law is the first row."""
     distances: Floats
-    """Distances of our law's predictions from the measurements, in half-widths of its interval."""
+    """Absolute errors of our law in half-widths of its interval, shape [cells]."""
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "HeldOutErrors":
-        """Leave out the cells with the largest worker count, then those with the two largest, and
-        predict them from the rest."""
+        """Compute the errors: leave out the cells with the largest worker count, then those with
+        the two largest, and predict them from the other cells."""
         layout = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
         for num_workers in np.unique(layout.workers)[:-1][::-1][:NUM_CUTS]:
             few, many = layout.workers <= num_workers, layout.workers > num_workers
             if layout.nodes[few].max() == 1:
-                many &= layout.nodes == 1  # `few` does not show the network between nodes
+                many &= layout.nodes == 1  # no cell of `few` uses the network between nodes
             if np.sum(few) < 2 or not many.any():
                 continue
             law, held_out = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
@@ -187,9 +207,10 @@ class HeldOutErrors:
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
     def shares(self, trusted: float) -> Floats:
-        """Return the weights of the laws, which sum to 1.
+        """Return the weights of the laws, which sum to 1, shape [laws].
 
-        `trusted`: weight of our law before any evidence.
+        Args:
+            trusted: Prior weight of our law, relative to that of each published law.
         """
         number = self.errors.shape[1]
         if not number:
@@ -201,16 +222,20 @@ class HeldOutErrors:
 
     @property
     def widening(self) -> float:
-        """Factor on the width of intervals beyond the measured worker counts."""
+        """Factor by which intervals are widened beyond the measured worker counts."""
         usual = 1 / NINE_OF_TEN**2
         total = PRIOR_CELLS * usual + np.sum(self.distances**2)
         return max(LEAST_WIDTH, float(np.sqrt(total / usual / (PRIOR_CELLS + len(self.distances)))))
 
 
 def published_predictions(law: LawFit, cells: Sequence[Cell]) -> Floats:
-    """Fit the published laws to the measurements of our law; return the log seconds that they
-    predict, shape (laws, cells)."""
-    observed, unit = law.observed, law.scale.seconds  # bounds in the laws depend on the unit
+    """Fit the published laws to the measurements of our law, and predict cells.
+
+    Returns:
+        Predicted log seconds per step, shape [laws, cells].
+    """
+    # Seconds are normalized, because the bounds on parameters of the laws depend on the unit.
+    observed, unit = law.observed, law.scale.seconds
     seconds = np.exp(observed.log_seconds) / unit
     rows: MeasuredSteps = list(zip(observed.cells, map(float, seconds), strict=True))
     return np.asarray(np.log([predict(rows, cells) for predict in PUBLISHED_LAWS]) + np.log(unit))
@@ -218,15 +243,17 @@ def published_predictions(law: LawFit, cells: Sequence[Cell]) -> Floats:
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Our law fitted to measurements, and the errors from which all laws are weighted."""
+    """Throughput model fitted to one series: our law, and the errors that weight all laws."""
 
     law: LawFit
     held_out: HeldOutErrors
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "ThroughputModel":
-        """Fit to measured cells; a single cell is enough, but leaves most parameters to the
-        priors."""
+        """Fit the model to measured cells.
+
+        A single cell is enough, but most parameters then keep their priors.
+        """
         return cls(LawFit.fit(observed, priors), HeldOutErrors.of(observed, priors))
 
     @property
@@ -235,11 +262,14 @@ class ThroughputModel:
         return self.law.observed
 
     def without(self, index: int) -> "ThroughputModel":
-        """Return the model fitted without a cell; residual levels and weights of laws are kept."""
+        """Return the model refitted without one cell.
+
+        The standard deviations of the residuals and the weights of the laws are kept.
+        """
         return replace(self, law=self.law.without(index))
 
     def predict(self, cells: Sequence[Cell]) -> list[StepPrediction]:
-        """Return the predictions for cells, in their order."""
+        """Predict the step times of cells; the predictions are in the order of `cells`."""
         if not cells:
             return []
         low, middle, high = self.law.quantiles(cells)
@@ -286,23 +316,26 @@ class ThroughputModel:
 NUM_PROPOSED = 2
 """Number of cells that are proposed for measurement."""
 NUM_STEPS = 100
-"""Steps of the short run that measures a cell and determines its cost."""
+"""Number of steps in the short run that would measure a cell; it determines the cost of
+measuring."""
 MOST_BATCHES = 12
-"""Number of measured batch sizes to try, nearest to the requested batch size."""
+"""Largest number of measured batch sizes to combine with worker counts; those nearest to the
+requested batch size are used."""
 TIE = 1.05
-"""Cells whose interval is within this factor of the narrowest are tied: the cheapest wins."""
+"""Cells that narrow the interval nearly equally, within this factor, are tied; the one that is
+cheapest to measure wins."""
 
 
 @dataclass(frozen=True)
 class NextCell:
-    """A cell to measure, and how accurately the requested cell is then predicted."""
+    """A cell to measure next, and how accurate the requested prediction then becomes."""
 
     cell: Cell
     worker_seconds: float
-    """Worker-seconds of NUM_STEPS steps."""
+    """Cost of the measurement: worker-seconds of NUM_STEPS steps."""
     spread: float
-    """Relative half-width of the requested cell's 90 % interval once this cell and those proposed
-    before it are measured."""
+    """Relative half-width of the 90 % interval of the requested prediction, once this cell and the
+    cells proposed before it have been measured."""
 
 
 def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
@@ -315,16 +348,19 @@ def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
 def next_cells(
     model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
 ) -> list[NextCell]:
-    """Return at most NUM_PROPOSED cells (workers, nodes, batch size) to measure, best first.
+    """Choose cells to measure next, so that the prediction of a requested cell becomes accurate.
 
-    They are those that would narrow the interval of a prediction most, by the covariance of both
-    log step times over the draws of our law and its residuals (treated as normal). Each further
-    cell is chosen as if those before it were measured.
+    At most NUM_PROPOSED cells (workers, nodes, batch size) are chosen, best first. The best cell is
+    the one whose measurement would narrow the 90 % interval of the requested cell most. This
+    follows from the covariance of the two log step times, which is computed from the posterior
+    draws of our law and its residuals and treated as that of normal variables. The next cell is
+    chosen as if the first had been measured.
 
     Args:
         model: Fitted throughput model.
-        asked: The cell whose prediction is to be narrowed.
-        placed: Returns a cell with the number of nodes on which it would run; None if it cannot.
+        asked: The requested cell.
+        placed: Returns a cell with the number of nodes on which it would run on this cluster; None
+            if it cannot run.
     """
     candidates = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
     tried = sorted(cell for cell in candidates if cell is not None)
@@ -359,10 +395,12 @@ def next_cells(
 
 
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
-    """Return cells that might be measured, including those that already are.
+    """Return cells that could be measured next, including those that already are.
 
-    Workers: at most twice the largest measured count and half of the requested count, on nodes as
-    full as the fullest measured node; or two on two nodes. Batch sizes: requested and measured.
+    Worker counts are at most twice the largest measured count and at most half of the requested
+    count; each node has as many workers as the fullest measured node. If several nodes are
+    requested, two workers on two nodes are a candidate too. Batch sizes are the requested one and
+    measured ones.
     """
     seen = model.observed.cells
     max_workers = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))

@@ -1,8 +1,10 @@
-"""Bottleneck of training: the part of a step that bounds its speed, and predicted gains of changes.
+"""Bottleneck of training: the part of a step that limits its speed, and the predicted gains of
+changes to the run spec.
 
-Probes are short runs of variants of a run spec (`shares`). The throughput model, fitted to them,
-predicts steps that do not wait for samples. The time to read samples is then added: after the step
-if nothing is prefetched, otherwise overlapping with the step as in the model.
+Probes are short runs of variants of a run spec (`shares`). The throughput model is fitted to them
+and predicts the duration of steps that do not wait for samples. The time to read the samples is
+then taken into account: it is added to the step if nothing is prefetched, and otherwise overlaps
+with the step as in the throughput model.
 """
 
 import math
@@ -20,31 +22,32 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
 LARGER_FACTOR = 4
-"""Factor by which a trial change increases the batch size or the passes between exchanges."""
+"""Factor by which a proposed change increases the batch size, or the number of passes between two
+gradient exchanges."""
 PREFETCH = 2
-"""Prefetched batches of a trial change; with augmentation, factor by which it increases the
-threads."""
+"""Number of prefetched batches in a proposed change. With augmentation, it is instead the factor by
+which the number of threads increases."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A change of the run spec and its predicted speed-up."""
+    """A change to the run spec and its predicted speed-up."""
 
     change: str
-    """The change in the form of a run spec, such as `accumulate: 4`."""
+    """The change as a key and value of a run spec, such as `accumulate: 4`."""
     times: float
-    """Ratio of the samples/s with and without the change."""
+    """Predicted samples/s with the change, divided by the samples/s without it."""
     low: float
     high: float
     """Bounds of the 90 % interval of `times`."""
     workers: float = 1.0
-    """Factor by which the number of workers increases."""
+    """Factor by which the change multiplies the worker count."""
     is_limit: bool = False
     """Whether `times` is an upper bound."""
 
     @property
     def phrase(self) -> str:
-        """Phrase such as `accumulate: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
+        """Description such as `accumulate: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
         prefix = "at most " if self.is_limit else "about "
         workers = "" if self.workers == 1 else f" on {self.workers:g} times the workers"
         ends = f", {self.low:.2g} to {self.high:.2g}" if self.low < self.high else ""
@@ -53,21 +56,30 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Throughput model fitted to probes (short runs) of a run spec, and measured step times."""
+    """Predicts the gains of changes to a run spec, from probes (short runs) of the run spec."""
 
     spec: RunSpec
     num_nodes: int
     model: ThroughputModel
     worked_s: float
-    """Seconds of a step on synthetic data in memory."""
+    """Measured seconds of a step on synthetic data in memory, which never waits for samples."""
     feed_s: float
-    """Seconds of preparing the samples of a step."""
+    """Measured seconds to prepare the samples of a step."""
 
     @classmethod
     def of(
         cls, spec: RunSpec, probes: Probes, times: Mapping[Probe, Sequence[float]], num_nodes: int
     ) -> "Outlook":
-        """Fit the model to probes; workers without gradient exchange count as single workers."""
+        """Fit the throughput model to probes.
+
+        A probe without gradient exchange counts as a run of a single worker.
+
+        Args:
+            spec: The run spec.
+            probes: Probes of the run spec.
+            times: Seconds of a step by probe, one value per round.
+            num_nodes: Number of nodes on which the workers ran.
+        """
         rows = []
         for probe in (candidate for candidate in probes.names if not candidate.reads):
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
@@ -82,7 +94,7 @@ class Outlook:
 
     @property
     def cell(self) -> Cell:
-        """Workers, nodes and batch size of the run spec."""
+        """Worker count, node count and batch size of the run spec."""
         spec = self.spec
         return Cell(spec.num_workers, self.num_nodes, spec.batch_size_per_worker, spec.accumulate)
 
@@ -106,7 +118,10 @@ class Outlook:
         return self._moved(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
-        """Return the maximum gain from exchanging half the bytes, with latencies halved too."""
+        """Return an upper bound on the gain from exchanging gradients in half the bytes.
+
+        The bound assumes that latencies are halved too.
+        """
         fitted = self.model.law
         law, at = Law(fitted.scale, Layout.of([self.cell])), parameters(fitted.draws, fitted.priors)
         now = np.exp(law.worked(at))
@@ -116,31 +131,43 @@ class Outlook:
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
 
     def prefetch(self) -> Gain:
-        """Return the maximum gain from prefetching, which overlaps reading with the step. Augmented
-        samples are always prepared ahead; they gain from twice as many threads."""
+        """Return an upper bound on the gain from prefetching, which overlaps reading with the step.
+
+        With augmentation, samples are always prepared in advance; the change then doubles the
+        number of threads.
+        """
         number, feed = PREFETCH, self.feed_s
         if self.spec.augment:
             number, feed = PREFETCH * max(1, self.spec.prefetch), feed / PREFETCH
         return self._at_most(f"prefetch: {number}", float(_hidden(self.worked_s, feed)))
 
     def quicker_data(self) -> Gain:
-        """Return the maximum gain from data so fast that steps never wait for them."""
+        """Return an upper bound on the gain from faster data loading: no step waits for data."""
         return self._at_most("data in memory", self.worked_s)
 
     def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
-        """Return the seconds of a step, with reading samples, that takes `worked_s` in memory.
+        """Return the seconds of a step including the time to read its samples.
 
-        `samples`: factor on the samples of the step.
+        Args:
+            worked_s: Seconds of the step if its samples are in memory.
+            samples: Number of samples of the step, relative to a step of the run spec.
         """
         feed = self.feed_s * samples
         return _hidden(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
 
     def _at_most(self, change: str, seconds: float) -> Gain:
+        """Return a gain that is an upper bound, for a change after which a step takes `seconds`."""
         times = float(self._whole(self.worked_s)) / seconds
         return Gain(change, times, times, times, is_limit=True)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
-        """Return the gain from training with the workers, nodes and batch size of `cell`."""
+        """Return the predicted gain from training with another worker count, node count or batch
+        size.
+
+        Args:
+            change: The change in words.
+            cell: Worker count, node count and batch size after the change.
+        """
         now = self.cell
         (prediction,) = self.model.predict([cell])
         samples_per_worker = now.batch_size_per_worker * now.accumulate
@@ -155,21 +182,27 @@ class Outlook:
 
 
 def is_ahead(spec: RunSpec) -> bool:
-    """Return whether samples are prepared during earlier steps; augmented samples always are."""
+    """Return whether samples are prepared during earlier steps, as augmented samples always are."""
     return bool(spec.prefetch or spec.augment)
 
 
 def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
-    """Return the seconds of a step that overlaps with reading, as in the throughput model."""
+    """Return the seconds of a step that overlaps with reading, by the p-norm of the throughput
+    model.
+
+    Args:
+        worked_s: Seconds of the step without reading.
+        feed_s: Seconds to read the samples of a step.
+    """
     worked = np.asarray(worked_s, dtype=float)
     return np.asarray((worked**FEED_OVERLAP + feed_s**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
 
 
 NOT_SURE = "not sure"
 LEAST_GAIN = 1.05
-"""Minimum speed-up of a change that is proposed."""
+"""Minimum predicted speed-up of a change that is proposed."""
 LEAST_KEPT = 0.95
-"""Share of the samples/s that fewer workers must keep to be proposed."""
+"""Fewer workers are proposed if they keep at least this fraction of the samples/s."""
 HEADS: dict[StepPart, str] = {
     "compute": "Compute-bound",
     "communication": "Communication-bound",
@@ -180,10 +213,10 @@ HEADS: dict[StepPart, str] = {
 
 @dataclass(frozen=True)
 class BottleneckVerdict:
-    """What bounds the speed of a run spec, and changes to try."""
+    """What limits the speed of a run spec, and which changes to try."""
 
     kind: str
-    """Largest part of a step, or `not sure`."""
+    """Part of a step that takes the most time, or `not sure`."""
     shares: dict[StepPart, Estimate]
     step: Estimate
     """Seconds of a step of the run spec."""
@@ -194,7 +227,7 @@ class BottleneckVerdict:
     sentence: str
 
     def document(self) -> dict[str, object]:
-        """Return the verdict as plain data for a file."""
+        """Return the verdict as plain data, which is written to a file."""
         return {
             "verdict": self.kind,
             "sentence": self.sentence,
@@ -212,13 +245,13 @@ def judge(
     num_nodes: int = 1,
     num_parameters: int = 0,
 ) -> BottleneckVerdict:
-    """Return what bounds the speed of a run spec, and changes to try.
+    """Determine what limits the speed of a run spec, and which changes to try.
 
     Args:
         spec: The run spec that was diagnosed.
-        times: Seconds of a step of each probe (short run of a variant), one value per round.
-        num_nodes: Number of nodes on which its workers ran.
-        num_parameters: Number of parameters of its model.
+        times: Seconds of a step by probe (short run of a variant), one value per round.
+        num_nodes: Number of nodes on which the workers ran.
+        num_parameters: Number of parameters of the model.
     """
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
@@ -257,12 +290,12 @@ def judge(
 
 
 def milliseconds(seconds: float) -> str:
-    """Return the seconds of a step as a string in ms or s."""
+    """Return a duration in seconds as text in ms or s."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
-    """Return the changes worth trying if this part of a step is the largest."""
+    """Return the changes that are worth trying if `largest` is the largest part of a step."""
     spec, fewer = outlook.spec, list[Gain]()
     if largest == "input":
         tried = [outlook.quicker_data()]
@@ -282,5 +315,5 @@ def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
     worth = sorted(
         (gain for gain in tried if gain.times >= LEAST_GAIN), key=lambda gain: -gain.times
     )
-    # For input, prefetching is first: faster data are harder to get.
+    # For input, prefetching comes first, since faster data loading is harder to achieve.
     return [*fewer, *(reversed(worth) if largest == "input" else worth)]

@@ -1,11 +1,12 @@
-"""Tables of a scaling study: its runs (first epoch and steady state of each repeat) and its cells
-(medians over their repeats, speed-up, efficiency).
+"""Tables of a scaling study: one of its runs (first epoch and steady state of each repeat) and one
+of its cells (medians over their repeats, speed-up, efficiency).
 
-A **cell** is a run spec of the study; each of its runs is a **repeat**. The cells of a
-**series** differ only in workers, nodes and batch size; a throughput model is fitted to each
-series. The cells of a **kind** have the same scaling, topology, framework, strategy, workload and
-dataset; the baseline of a speed-up is the fastest cell of its kind with one worker. Cells of
-different kinds are never on one curve, since they are not comparable.
+A **cell** is a run spec of the study; each of its runs is a **repeat**. The cells of a **series**
+differ only in worker count, node count and batch size; a throughput model is fitted to each series.
+The cells of a **kind** have the same scaling (weak or strong), topology, framework, strategy,
+workload and dataset. The speed-up of a cell is relative to its baseline, the fastest cell of the
+same kind with one worker. Cells of different kinds are not comparable, so they are never on the
+same curve.
 """
 
 import math
@@ -28,40 +29,45 @@ from raybench.spec.values import identity, short
 from raybench.stats.record import Evaluation, RunRecord, StepTimes
 
 SHARES = (0.25, 0.5, 0.75, 0.95)
-"""Probabilities of the quantiles of step times that `StepTimes` records."""
+"""Probabilities for which `StepTimes` records the quantiles of step times."""
 GRID = np.arange(1, 401) / 400
-"""Probabilities at which these quantiles are interpolated; they include SHARES."""
+"""Probabilities to which the recorded quantiles are interpolated; they include SHARES."""
 WHOLE_EPOCH = 1 - 1e-9
 """Number of epochs at which the first epoch counts as complete; below 1 because of rounding."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
-    """Return training seconds and samples up to the first evaluation after the first epoch, or to
-    the end of a shorter run."""
+    """Return (training seconds, samples) up to the first evaluation after the first epoch.
+
+    If the run is shorter than an epoch, these are the totals of the run.
+    """
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
 def epoch_samples(curve: Sequence[Evaluation]) -> int:
-    """Return the samples of an epoch, at least 1: loops may report fewer samples than epochs."""
+    """Return the number of samples of an epoch.
+
+    It is at least 1, because a custom training loop may report fewer samples than epochs.
+    """
     return max(round(curve[-1].samples / curve[-1].epoch), 1)
 
 
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
-    """Return step times of a run in its steady state, that is, after its first epoch.
+    """Return the step times of a run in its steady state, that is, after its first epoch.
 
-    Without evaluations after the first epoch, the steady state begins at the first evaluation. With
-    a single evaluation, it is the whole run.
+    If there is no evaluation after the first epoch, the steady state begins at the first
+    evaluation. If there is only one evaluation, it is the whole run.
 
     Args:
         curve: Evaluations of the run.
-        step_samples: Samples of a step that is not cut short by the end of an epoch. If no such
-            step was timed, its time follows from the samples/s between evaluations.
+        step_samples: Samples of a whole step, which is not cut short by the end of an epoch. If no
+            whole step was timed, its time is computed from the samples/s between evaluations.
 
     Returns:
-        Values by column of `run_table`, and mean_step_s: all seconds divided by the number of
-        steps. A stall shows in mean_step_s and longest_step_s, but not in the median. input_share
-        is NaN if waiting for data was not recorded. Empty if there is no evaluation.
+        Values by column of `run_table`, and mean_step_s, the mean seconds of a step. A stall raises
+        mean_step_s and longest_step_s, but not the median. input_share is NaN if waiting for data
+        was not recorded. The result is empty if there is no evaluation.
     """
     if not curve:
         return {}
@@ -96,12 +102,12 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
 
 
 def _spent(point: Evaluation) -> tuple[int, float, float]:
-    """Return samples, training seconds and seconds of waiting for data up to an evaluation."""
+    """Return (samples, training seconds, seconds of waiting for data) up to an evaluation."""
     return point.samples, point.train_s, math.nan if point.input_s is None else point.input_s
 
 
 def pooled(intervals: Sequence[StepTimes]) -> list[float]:
-    """Return the quantiles at SHARES [s] of the pooled steps of several intervals.
+    """Pool the step times of several intervals, and return their quantiles at SHARES in seconds.
 
     The step times of an interval are interpolated linearly between its recorded quantiles, and are
     constant beyond the outermost quantiles.
@@ -113,16 +119,18 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in recorded])
     order = np.argsort(seconds, kind="stable")
     steps = np.repeat([interval.num / len(GRID) for interval in intervals], len(GRID))[order]
-    reached = np.cumsum(steps) / steps.sum() + 1e-9  # 1e-9: rounding
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # 1e-9 covers rounding errors
     return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
 
 
 OUTLIER_FACTOR = 1.5
-"""A run is an outlier if its seconds per sample, stalls included, differ by this factor from the
-median step of its cell, or if its first epoch is slower by this factor than the median."""
+"""A run is an outlier if its mean seconds per sample, including stalls, differ by more than this
+factor from the median of its cell, or if its first epoch is slower than the median first epoch of
+its cell by more than this factor."""
 FIRST_EPOCH = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
-"""Failures that count as not reaching the target; other failures are no evidence about it."""
+"""Failures after which a run counts as one that missed the target; a run with another failure is
+not counted."""
 RUN_COLUMNS = (
     *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
     "samples_per_s",
@@ -143,35 +151,30 @@ def run_table(
     curves: Mapping[str, Sequence[Evaluation]],
     metric: Metric = ACCURACY,
 ) -> pd.DataFrame:
-    """Return a row for each finished repeat (run of a cell).
+    """Return the table of runs, which has one row for each finished repeat of a cell.
 
-    Columns: RUN_COLUMNS, with the name of the metric.
+    Its columns are RUN_COLUMNS, with the name of the metric instead of "accuracy".
 
-    | column | holds |
-    |---|---|
-    | stop | stop reason; missing for a failure |
-    | samples_per_s | global batch size divided by the median time of a whole step |
-    | .._low, .._high | the same with the upper and the lower quartile of step times |
-    | mean_samples_per_s | the same with the mean step time, which includes stalls |
-    | step_.._s | seconds of an optimizer step after the first epoch |
-    | longest_step_s | longest of all steps, those of the first epoch included |
-    | num_steps | timed steps of whole global batches; 0 if only evaluations were timed |
-    | epoch_samples | samples of an epoch, which a step cannot exceed |
-    | short_steps | steps of an epoch divided by epoch_samples / samples of a whole step: above 1 |
-    |  | if the last step is short |
-    | is_warm | False if the run is so short that its first epoch is included |
-    | first_epoch_samples_per_s | first epoch, compiling included |
-    | first_epoch_train_samples_per_s | first epoch without compiling |
-    | input_share | share of the training after the first epoch spent waiting for data; of the |
-    |  | whole training if evaluations do not record it |
-    | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) |
-    | memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers |
-    | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
-    | flops_per_sample, tokens_per_sample | as in `Evaluation` |
-    | is_slow_start | whether the first epoch is OUTLIER_FACTOR times slower than the median of |
-    |  | its cell |
-    | is_outlier | is_slow_start, or mean_samples_per_s differs by more than OUTLIER_FACTOR from |
-    |  | the median samples_per_s of the cell, beyond what `short_steps` explains |
+    | column | meaning | |---|---| | stop | stop reason; missing for a failure | | samples_per_s |
+    global batch size divided by the median time of a whole step | | .._low, .._high | global batch
+    size divided by the upper and the lower quartile of step times | | mean_samples_per_s | global
+    batch size divided by the mean step time, which includes stalls | | step_.._s | seconds of an
+    optimizer step after the first epoch | | longest_step_s | seconds of the longest step, including
+    those of the first epoch | | num_steps | timed steps of whole global batches; 0 if only
+    evaluations were timed | | epoch_samples | samples of an epoch, which a step cannot exceed | |
+    short_steps | number of steps in an epoch, divided by the number of whole steps with the same |
+    |  | samples; it is above 1 if the last step is short | | is_warm | False if the run is so short
+    that its step times include the first epoch | | first_epoch_samples_per_s | samples/s of the
+    first epoch, including compilation | | first_epoch_train_samples_per_s | samples/s of the first
+    epoch without compilation | | input_share | fraction of the training time after the first epoch
+    that was spent waiting for | |  | data; of the whole training time if evaluations do not record
+    it | | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) | |
+    memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers | |
+    bytes_exchanged_per_step | bytes that a worker contributes to the exchange of a step | |
+    flops_per_sample, tokens_per_sample | as in `Evaluation` | | is_slow_start | whether the first
+    epoch is slower than the median first epoch of its cell by | |  | more than OUTLIER_FACTOR | |
+    is_outlier | True if is_slow_start, or if mean_samples_per_s differs from the median | |  |
+    samples_per_s of the cell by more than OUTLIER_FACTOR, beyond what `short_steps` explains |
 
     Only runs that are valid measurements are included (`RunRecord.counts_for("measurement")`).
     """
@@ -185,10 +188,12 @@ def run_table(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
     numeric = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST_EPOCH), float))
-    # The steady state does not include the first epoch.
-    table["is_slow_start"] = _usual(numeric, FIRST_EPOCH) / numeric[FIRST_EPOCH] > OUTLIER_FACTOR
+    # A slow first epoch does not show in the steady state, so it is checked separately.
+    table["is_slow_start"] = (
+        _cell_median(numeric, FIRST_EPOCH) / numeric[FIRST_EPOCH] > OUTLIER_FACTOR
+    )
     # The mean includes stalls; a short step that takes as long as a whole one is not a stall.
-    slower = _usual(numeric, "samples_per_s") / numeric["mean_samples_per_s"]
+    slower = _cell_median(numeric, "samples_per_s") / numeric["mean_samples_per_s"]
     is_far = (slower > OUTLIER_FACTOR * numeric["short_steps"]) | (slower < 1 / OUTLIER_FACTOR)
     table["is_outlier"] = table["is_slow_start"] | is_far
     return table
@@ -255,15 +260,15 @@ SUMMARIES: Mapping[str, Callable[[list[float]], float]] = MappingProxyType(
         "evenness": fmean,
     }
 )
-"""Functions that summarize a field of `Evaluation` over the evaluations of a run."""
+"""By field of `Evaluation`, the function that summarizes it over the evaluations of a run."""
 
 
 def median_time(times: "pd.Series[float]") -> float:
-    """Return the median of times; missing times count as infinite."""
+    """Return the median of times, where a missing time counts as infinite."""
     return float(np.median(times.fillna(np.inf).to_numpy(dtype=float)))
 
 
-def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
+def _cell_median(table: pd.DataFrame, column: str) -> "pd.Series[float]":
     """Return for each run the median of a column over the runs of its cell on the same hardware."""
     same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
     return table[column].astype(float).groupby(same).transform("median")
@@ -276,9 +281,11 @@ SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:
-    """Return a phrase for the resources of a worker, and whether workers are spread over hosts.
+    """Return a text on the resources of a worker, and on whether workers are spread over hosts.
 
-    `accelerators` is the GPU model; "" without GPUs.
+    Args:
+        spec: The run spec.
+        accelerators: The GPU model; "" without GPUs.
     """
     resources = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
@@ -289,7 +296,8 @@ def topology_words(spec: RunSpec, accelerators: str) -> str:
 def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
     """Return the kind of a cell: the properties that it shares with its baseline."""
     settings = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
-    # Runs without gradient exchange only measure its cost: they have a kind of their own.
+    # Runs without gradient exchange only measure the cost of the exchange, so they are a separate
+    # kind.
     return (
         scaling,
         accelerators,
@@ -300,10 +308,10 @@ def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ..
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
-    """Return the name of each spec's series: its values of the keys in which the specs differ.
+    """Return the name of the series of each run spec, in the order of `specs`.
 
-    A name always has the framework and the workload (only its class if that is unique). Default
-    values of a run spec are not shown.
+    A name lists the values of the keys in which the specs differ, except for default values. It
+    always includes the framework and the workload (only the class name if that is unique).
     """
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
@@ -361,51 +369,53 @@ SPEC_COLUMNS = (
 )
 """Columns that are keys of the run spec."""
 TWIN, KIND, REPEATS = "_twin", "_kind", "_repeats"
-"""Keys of a row that are not columns: the run spec without `exchange_gradients`, `kind_of`, and the
-samples/s of each repeat."""
+"""Keys of a row that do not become columns. TWIN: the run spec without `exchange_gradients`, KIND:
+the kind (`kind_of`), REPEATS: the samples/s of each repeat."""
 
 
 def cell_table(
     study: ScalingStudy, runs: Mapping[str, RunRecord], curves: Mapping[str, Sequence[Evaluation]]
 ) -> pd.DataFrame:
-    """Return a row for each cell (repeated run spec), scaling and hardware.
+    """Return the table of cells, which has one row for each cell (repeated run spec), scaling and
+    hardware.
 
-    Columns: CELL_COLUMNS, with the name of the metric. A cell of both weak and strong scaling has
-    two rows with the same runs.
+    Its columns are CELL_COLUMNS, with the name of the metric instead of "accuracy". A cell that
+    belongs to both weak and strong scaling has two rows with the same runs.
 
-    | column | holds |
+    | column | meaning |
     |---|---|
-    | series, curve | name of the throughput model's series; name of the speed-up curve |
-    | n, failed, failure | number of repeats without a failure; of those that failed, and how |
+    | series, curve | name of the series; name of the speed-up curve |
+    | n, failed, failure | number of repeats without a failure; number of failed repeats; failure |
     | samples_per_s | median over the repeats of `samples_per_s` in `run_table` |
-    | .._low, .._high | quartiles of the steps |
-    | first_epoch_samples_per_s | first epoch, compiling included |
+    | .._low, .._high | samples/s at the upper and lower quartile of step times |
+    | first_epoch_samples_per_s | samples/s of the first epoch, including compilation |
     | step_median_s, step_p95_s | seconds of an optimizer step, medians over the repeats |
     | longest_step_s | seconds of the longest step of all repeats |
-    | is_warm | False if a repeat was so short that its first epoch is included |
+    | is_warm | False if a repeat is so short that its step times include the first epoch |
     | stop | stop reasons of the repeats |
     | speedup | samples_per_s divided by that of `baseline`, the fastest cell of its kind with |
     |  | one worker |
     | efficiency | speedup divided by the number of workers |
-    | .._low, .._high | least and greatest over the repeats, paired with those of the baseline |
-    | .._same_batch | relative to one worker with the same batch size: per worker (weak |
+    | .._low, .._high | minimum and maximum over the repeats, each paired with a repeat of the |
+    |  | baseline |
+    | .._same_batch | the same, relative to one worker with the same batch size: per worker (weak |
     |  | scaling) or global (strong scaling) |
-    | input_share | share of the training after the first epoch spent waiting for data |
-    | communication_share | 1 - step time without gradient exchange / step time, if the same |
+    | input_share | fraction of the training time after the first epoch spent waiting for data |
+    | communication_share | 1 - step time without gradient exchange / step time; known if the |
     |  | cell was also run without exchange |
     | alone_share | step time of one worker with the same batch size per worker, without |
     |  | waiting for data, divided by the step time of this cell |
     | memory_peak_bytes | maximum over workers and repeats |
     | bytes_exchanged_per_step | as in `run_table` |
-    | evenness | minimum over the repeats |
+    | evenness | load balance of the workers (`run_table`), minimum over the repeats |
     | flops_per_s, tokens_per_s | flops_per_sample and tokens_per_sample times samples_per_s |
     | mfu | model FLOPs utilization: flops_per_s divided by the peak of the GPUs, if known |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s | median; a repeat that did not reach the target counts as infinite |
-    | reached, tried | repeats that reached the target; repeats that ended well, diverged or ran |
-    |  | out of memory |
+    | reached, tried | number of repeats that reached the target; number of repeats that ended |
+    |  | without a failure, diverged or ran out of memory |
     | epoch_samples | as in `run_table` |
-    | outliers | repeats far from the others (`run_table`), which the medians include |
+    | outliers | repeats that are outliers (`run_table`); the medians include them |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
     repeats = run_table(cells, runs, curves, metric)
@@ -500,8 +510,8 @@ PEAK_TFLOPS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "B200": {"fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250},
     }
 )
-"""Peak of a GPU in TFLOP/s, by Ray's name of the GPU and by `precision`: without sparsity, and of
-the SXM version if there are several (NVIDIA's data sheets)."""
+"""Peak TFLOP/s of a GPU without sparsity, by Ray's name of the GPU model and by `precision`. The
+values come from NVIDIA's data sheets; if there are several versions, that of SXM is used."""
 
 
 def peak_flops(spec: RunSpec, accelerators: str) -> float:
@@ -520,7 +530,7 @@ def peak_flops(spec: RunSpec, accelerators: str) -> float:
 
 
 def _rates(columns: Mapping[str, float], spec: RunSpec, accelerators: str) -> dict[str, float]:
-    """Return the operations and tokens per second of a cell; see `cell_table`."""
+    """Return the rates of a cell: flops_per_s, tokens_per_s and mfu, as in `cell_table`."""
     flops, tokens = (
         columns["samples_per_s"] * columns[f"{name}_per_sample"] for name in ("flops", "tokens")
     )
@@ -536,9 +546,9 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
         curve: Evaluations of the run.
 
     Returns:
-        samples_per_s, flops_per_s, tokens_per_s and mfu as in `cell_table`; NaN where unknown, as
-        the last three are without `record_steps`. Empty if the run trained or reported no samples
-        (a report without samples counts as one).
+        samples_per_s, flops_per_s, tokens_per_s and mfu as in `cell_table`. A value is NaN if it is
+        unknown; without `record_steps`, only samples_per_s is known. Empty if the run trained or
+        reported no samples (a report without samples counts as one).
     """
     if not curve or curve[-1].samples <= len(curve):
         return {}
@@ -553,14 +563,21 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a cell's speed-up over the best single-worker cell of its kind, if there is one."""
+    """Return the speed-up columns of a cell: its speed relative to the fastest single-worker cell
+    of its kind. Empty if there is no such cell.
+
+    Args:
+        row: The cell.
+        rows: All cells.
+    """
     baselines = [
         cell for cell in rows if cell[KIND] == row[KIND] and cell["num_workers"] == 1 and cell["n"]
     ]
     if not baselines or not row["n"]:
         return {}
     best = max(baselines, key=lambda cell: float(cell["samples_per_s"]))
-    # Repeats are interleaved, so those with equal numbers ran with the machine in the same state.
+    # Repeats of all cells are interleaved, so repeats with the same number ran at about the same
+    # time, with the machine in the same state.
     pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
     speedup = row["samples_per_s"] / best["samples_per_s"]
     speedups = {"speedup": speedup, "baseline": best["cell"]}
@@ -574,7 +591,13 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return alone_share and communication_share of a cell, from other cells; see `cell_table`."""
+    """Return alone_share and communication_share of a cell (see `cell_table`), as far as other
+    cells determine them.
+
+    Args:
+        row: The cell.
+        rows: All cells.
+    """
     shares: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:
@@ -619,6 +642,7 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return cells on more hosts than another cell of their curve with the same worker count."""
+    """Return the cells that ran on more hosts than necessary: another cell of the same curve has
+    the same worker count on fewer hosts."""
     fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
     return cells[cells["num_nodes"] > fewest]

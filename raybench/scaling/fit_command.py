@@ -1,9 +1,10 @@
 """`raybench scale --fit`: fit a throughput model to each measured series, predict the cells of
-`--predict`, and estimate the error of a model at cells that it did not see.
+`--predict`, and estimate the error of the model at cells that it was not fitted to.
 
-`--network` gives the ratio of the seconds of an all-reduce between hosts to those within a host; it
-sets the prior of the law's parameter R. Only the measured ratio counts, not the name of a network:
-hosts with a fast network card for each GPU have a ratio near 1, hosts on Ethernet 10 and more.
+A cell is a combination of worker count, node count and batch size. `--network` is a measured ratio:
+the seconds of an all-reduce between hosts, divided by those within a host. It sets the prior of
+parameter R of the law (`throughput`). Hosts with a fast network card per GPU have a ratio near 1;
+hosts on Ethernet have a ratio of 10 or more.
 """
 
 import math
@@ -37,13 +38,17 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
 SURE = 0.2
-"""Standard deviation of the log of a measured ratio, since training exchanges gradients in buckets
-and in parallel with compute, unlike the measured all-reduce of the same bytes."""
+"""Prior standard deviation of log R, given the measured ratio. The ratio of training differs from
+that of a plain all-reduce, because training exchanges gradients in buckets and in parallel with
+compute."""
 
 
 def network_priors(ratio: float) -> Priors:
-    """Return the priors of the law, given the ratio of a gradient exchange's seconds between hosts
-    to its seconds within a host."""
+    """Return the priors of the law for a given network.
+
+    Args:
+        ratio: Seconds of an all-reduce between hosts, divided by those within a host.
+    """
     return PRIORS | {"log_network": (math.log(ratio), SURE)}
 
 
@@ -51,9 +56,10 @@ MOST_WORKERS = 1_000_000
 
 
 def check_predict(predict: str | None) -> None:
-    """Raise UserError if `--predict` names neither worker counts nor a file of cells.
+    """Check that `--predict` is a list of worker counts or a file of cells, before anything runs.
 
-    This is called before anything runs.
+    Raises:
+        UserError: It is neither.
     """
     if predict is not None and _worker_numbers(predict) is None:
         read_rows(Path(predict), CellRow)
@@ -64,9 +70,9 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
 
     Args:
         text: Worker counts separated by commas, or the name of a CSV file of cells. Worker counts
-            are combined with every measured batch size, on nodes as full as the fullest measured
-            node.
-        measured: Measured steps by series.
+            are combined with every measured batch size; each node has as many workers as the
+            fullest measured node.
+        measured: Measured step times by series.
     """
     workers = _worker_numbers(text)
     if workers is None:
@@ -93,7 +99,7 @@ def _worker_numbers(text: str) -> list[int] | None:
         numbers = [0]
     if not 1 <= numbers[0] <= numbers[-1] <= MOST_WORKERS:
         raise UserError(
-            f"--predict {text[:40]}: are not worker counts; write numbers from 1 to "
+            f"--predict {text[:40]}: not a list of worker counts; write numbers from 1 to "
             f"{MOST_WORKERS:,} separated by commas, such as 8,16,64, or name a CSV file.",
             ErrorCode.INVALID_VALUE,
         )
@@ -101,14 +107,14 @@ def _worker_numbers(text: str) -> list[int] | None:
 
 
 def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesKey) -> pd.DataFrame:
-    """Return the predictions, a row for each cell (workers, nodes, batch size).
+    """Return a table of predictions with one row per cell (workers, nodes, batch size).
 
-    | column | holds |
+    | column | meaning |
     |---|---|
-    | model, gpu_type | the series; "" if the measurements do not name it |
+    | model, gpu_type | the series; "" if the measurements have no such column |
     | num_workers, num_nodes, batch_size_per_worker, accumulate | the cell |
     | step_s | predicted seconds of an optimizer step |
-    | low_s, high_s | ends of the 90 % interval of a measurement |
+    | low_s, high_s | ends of the 90 % interval in which a measurement would lie |
     | samples_per_s | throughput of all workers together |
     | efficiency | throughput per worker, relative to that predicted for one worker with the same |
     |  | batch size per worker |
@@ -133,8 +139,8 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
 
 
 def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
-    """Return whether a cell has more workers or nodes than any measured cell, or a batch size per
-    worker outside of the measured range."""
+    """Return whether a prediction is an extrapolation: the cell has more workers or nodes than any
+    measured cell, or a batch size per worker outside the measured range."""
     cells = model.observed.cells
     batches = [measured.batch_size_per_worker for measured in cells]
     return (
@@ -145,20 +151,21 @@ def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
 
 
 MOST_LEFT_OUT = 40
-"""Maximum number of cells that are left out one by one: enough for the median error."""
+"""Maximum number of cells that are left out one by one; it suffices to estimate the median
+error."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A measured cell, and its prediction from all other cells."""
+    """Leave-one-out result of a cell: its measurement, and its prediction from all other cells."""
 
     measured_s: float
-    """Median step time of its repeats."""
+    """Measured seconds of a step: median over the repeats of the cell."""
     predicted: StepPrediction
 
     @property
     def error(self) -> float:
-        """Relative error; 0.1 means that the step was predicted 10 % too slow."""
+        """Relative error of the prediction; 0.1 means that it is 10 % above the measurement."""
         return self.predicted.step_s / self.measured_s - 1
 
     @property
@@ -168,9 +175,10 @@ class LeftOut:
 
 
 def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
-    """Return the prediction of each measured cell by a fit to all others; [] for a single cell.
+    """Predict each measured cell from a fit to all others; [] if there is only one cell.
 
-    Each prediction requires a fit, so at most MOST_LEFT_OUT evenly spaced cells are predicted.
+    Each prediction needs a fit, so if there are more than MOST_LEFT_OUT cells, an evenly spaced
+    selection is predicted.
     """
     observed = model.observed
     number = len(observed.cells)
@@ -185,7 +193,7 @@ def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
 
 
 def median_error(cells: list[LeftOut]) -> float:
-    """Return the median of the absolute relative errors."""
+    """Return the median absolute relative error of leave-one-out predictions."""
     return float(np.median([abs(cell.error) for cell in cells]))
 
 
@@ -198,7 +206,7 @@ class FittedSeries:
     model: ThroughputModel
     asked: list[Cell]
     network: float | None = None
-    """Ratio that `--network` gives; None if the prior of the law is used."""
+    """Ratio given by `--network`; None for the default prior of the law."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:
@@ -207,9 +215,10 @@ class FittedSeries:
 
     @cached_property
     def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
-        """The cell of `asked` with the widest interval, and the cells to measure to narrow it.
+        """The least certain prediction, and which cells to measure to make it more accurate.
 
-        Cells inside the measured range are ignored; None if no cell lies outside of it.
+        The first item is the cell of `asked` with the widest interval; only cells outside the
+        measured range are considered. None if there is no such cell.
         """
         beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
         if not beyond:
@@ -223,7 +232,7 @@ class FittedSeries:
         return prediction_table(self.model, self.asked, self.key)
 
     def sentences(self) -> list[str]:
-        """Return sentences on the data of the fit, its errors and what to measure next."""
+        """Return sentences about the data of the fit, its errors, and what to measure next."""
         cells = self.model.observed.cells
         workers = sorted({cell.num_workers for cell in cells})
         nodes = max(cell.num_nodes for cell in cells)
@@ -255,7 +264,16 @@ class FittedSeries:
 def fits(
     measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: float | None = None
 ) -> Iterator[FittedSeries]:
-    """Fit a throughput model to each series; `asked` holds the cells to predict by series."""
+    """Fit a throughput model to each series, one after the other.
+
+    Args:
+        measured: Measured step times by series.
+        asked: Cells to predict by series.
+        network: Ratio given by `--network`; None for the default prior of the law.
+
+    Yields:
+        The fitted series.
+    """
     priors = PRIORS if network is None else network_priors(network)
     for key, rows in measured.items():
         model = ThroughputModel.fit(Observed.of(rows), priors)
@@ -276,7 +294,7 @@ def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) 
 
 
 def place_of(cell: Cell) -> str:
-    """Return a phrase for a cell's workers, nodes and batch size."""
+    """Return the worker count, node count and batch size of a cell in words."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 

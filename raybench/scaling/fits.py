@@ -1,8 +1,8 @@
-"""Fits of scaling studies: a throughput model for each series and GPU model, the critical batch
-size from the gradient noise scale, and plans to the target.
+"""Fits to scaling studies: a throughput model for each series and GPU model, the critical batch
+size from the gradient noise scale, and plans for reaching the target.
 
-Several studies may be passed if they are of the same training on several kinds of machine. Samples
-to target by batch size are then fitted to all of them together.
+Several studies may be passed if they measure the same training on different kinds of machines. The
+curve of samples to target by batch size is then fitted to all of them together.
 """
 
 import math
@@ -43,9 +43,9 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 DOUBLINGS = 2
-"""Default of `predict`: number of doublings of the largest measured worker count."""
+"""By default, this number of doublings beyond the largest measured worker count is predicted."""
 LEAST_CELLS = 3
-"""Minimum number of cells of a series that is fitted: leave-one-out has to leave two of them."""
+"""Minimum number of cells in a series that is fitted, so that two remain when one is left out."""
 
 
 def fit_study(
@@ -55,9 +55,10 @@ def fit_study(
 
     Args:
         *studies: Scaling studies of the same training.
-        predict: Worker counts or a file of cells to predict; None for the next DOUBLINGS of the
-            largest measured worker count.
-        allow_few: Also fit series with fewer than LEAST_CELLS cells or one worker count.
+        predict: Worker counts, or a file of cells to predict; None for DOUBLINGS doublings beyond
+            the largest measured worker count.
+        allow_few: Whether to fit series with fewer than LEAST_CELLS cells, or with a single worker
+            count, too.
 
     Returns:
         The fitted series.
@@ -72,11 +73,16 @@ def fit_study(
 
 
 def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
-    """Return the median step time of each run, for the series that can be fitted.
+    """Return the median step time of each run, by series that can be fitted.
 
     Runs that exchange no gradients are left out, since they only measure the cost of the exchange.
-    So are runs whose global batch size exceeds an epoch, since no step has that many samples. For
-    `allow_few`, see `fit_study`.
+    Runs whose global batch size exceeds an epoch are left out too, since no step has that many
+    samples.
+
+    Args:
+        *studies: Scaling studies of the same training.
+        allow_few: Whether to include series with fewer than LEAST_CELLS cells, or with a single
+            worker count, too.
     """
     measured: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
@@ -95,7 +101,7 @@ def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
-    """Yield the study, row of `scaling_runs`, run spec and name of the series of each run."""
+    """Yield (study, row of `scaling_runs`, run spec, name of the series) for each run."""
     names = iter(series_of([spec for study in studies for spec in _comparable(study, studies)]))
     for study in studies:
         cells = study_cells(study.scaling_study)
@@ -105,11 +111,15 @@ def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec
 
 
 def _comparable(study: Study, studies: Sequence[Study]) -> list[RunSpec]:
-    """Return the run specs of a study's cells, with the keys made equal that do not distinguish
+    """Return the run specs of a study's cells, with common values for keys that do not distinguish
     series.
 
-    These keys are the GPU model; resources that are the same in all cells of the study, if no two
-    studies ran on the same GPU model; and, in a study without a target, `objective` and `epochs`.
+    These keys are:
+
+    - the GPU model,
+    - the resources that are the same in all cells of the study, if no two studies ran on the same
+      GPU model,
+    - `objective` and `epochs`, if the study has no target.
     """
     specs = [cell.spec for cell in study_cells(study.scaling_study)]
     kinds = [{accelerators_of(run) for run in other.runs.values()} for other in studies]
@@ -129,19 +139,19 @@ def _comparable(study: Study, studies: Sequence[Study]) -> list[RunSpec]:
 # appendix A.1). The two terms are smoothed separately before they are divided, as the ratio of
 # single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260).
 DECAY = 0.99
-"""Decay of the moving averages per step, so that about the last hundred steps count."""
+"""Decay per step of the moving averages; with this value, about the last 100 steps count."""
 
 
 def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> list[float]:
-    """Return the gradient noise scale [samples] after each evaluation of a run.
+    """Return the gradient noise scale of a run at each evaluation.
 
     Args:
-        evaluations: `Evaluation.noise_scale` of the run's evaluations; the steps before each
+        evaluations: `Evaluation.noise_scale` of each evaluation; the steps since the previous
             evaluation have equal weights.
-        decay: Decay of the moving averages per step; with 0.99 the result lags about 100 steps.
+        decay: Decay per step of the moving averages; with 0.99, the result lags by about 100 steps.
 
     Returns:
-        B_simple per evaluation, infinite if noise hides the gradient.
+        B_simple in samples, one value per evaluation; infinite if noise hides the gradient.
     """
     scales, gradient, noise = [], 0.0, 0.0
     for sums in evaluations:
@@ -156,11 +166,12 @@ def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> l
 def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
     """Return the critical batch size of a run: the progress-weighted mean of its noise scales.
 
-    The noise scale grows during training. A step at batch size B has weight 1 / (1 + B_simple / B),
-    its progress relative to a step without noise (McCandlish et al. 2018, eq. 2.7 and appendix D).
+    The noise scale grows during training. A step at batch size B has the weight
+    1 / (1 + B_simple / B), which is its progress relative to a step without noise (McCandlish et
+    al. 2018, eq. 2.7 and appendix D).
 
     Args:
-        noise_scales: B_simple per evaluation; those that are not finite are ignored.
+        noise_scales: B_simple at each evaluation; values that are not finite are ignored.
         batch_size: Global batch size of the run.
 
     Returns:
@@ -189,7 +200,8 @@ def critical_batches(*studies: Study) -> dict[str, list[float]]:
 
 
 def noise_lines(results: Study) -> list[str]:
-    """Return a sentence on the critical batch size of each series with recorded gradient noise."""
+    """Return one sentence for each series with recorded gradient noise, on its critical batch
+    size."""
     return [
         f"{series}: by the gradient noise, the critical batch is about "
         f"{statistics.median(batches):,.3g} ({counted(len(batches), 'run')}"
@@ -201,25 +213,27 @@ def noise_lines(results: Study) -> list[str]:
 
 @dataclass(frozen=True)
 class Terms:
-    """Prices and limits of a plan."""
+    """Prices and limits for a plan."""
 
     prices: Mapping[str, MachinePrice] | float | None = None
-    """Machines by name, or the price of a worker-hour; None: each worker costs 1 per second."""
+    """Machines with their prices by name, or the price of a worker-hour; None if each worker costs
+    1 per second."""
     budget: float | None = None
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """A plan for one series."""
+    """Plan for one series: predicted time and cost to the target by machines, workers and batch
+    size."""
 
     series: str
     sentences: tuple[str, ...]
-    """Sentences on the critical batch size or on why there is no plan, and on machines that were
-    not measured."""
+    """Sentences about the critical batch size, or about why there is no plan, and about machines
+    that were not measured."""
     table: pd.DataFrame
-    """Result of `plan.with_measured`, plus the columns `series` and `unit` (of costs); empty if
-    there is no plan."""
+    """Result of `plan.with_measured` with two more columns: `series` and `unit`, the unit of costs.
+    Empty if there is no plan."""
     answers: pd.DataFrame
     """Result of `scaling.plan.answers`; empty if there is no plan."""
     terms: Terms
@@ -230,12 +244,13 @@ def target_plans(
 ) -> list[TargetPlan]:
     """Return a plan for each fitted series; [] if no study has a target.
 
-    The plans use batch sizes that ran, and layouts (workers, nodes) that ran or were predicted.
+    The plans cover the batch sizes that were run, and the layouts (workers, nodes) that were run or
+    predicted.
 
     Args:
         studies: Scaling studies of the same training.
         fitted: Fitted series of these studies.
-        terms: Prices and limits; None: those of the first study.
+        terms: Prices and limits; None for those of the first study.
     """
     if all(study.target is None for study in studies):
         return []
@@ -254,16 +269,19 @@ def target_plans(
 
 
 def measured_runs(*studies: Study) -> pd.DataFrame:
-    """Return a row for each run: its series and cell, and its time and samples to the target.
+    """Return a table with one row per run: its series and cell, and its time and samples to the
+    target.
 
-    Runs that diverged or ran out of memory never reach the target.
+    A run that diverged or ran out of memory counts as one that never reached the target.
 
-    | column | holds |
+    | column | meaning |
     |---|---|
-    | ready_s | cold start of a worker group (median of its gpu_type), setup and compiling |
-    | beside_s | evaluating, saving and reporting, per training sample |
-    | stalls | ratio of training seconds to those without stalls |
-    | work_s | training, evaluating, saving and reporting up to the target |
+    | ready_s | seconds of the cold start of a worker group (median over runs with the same |
+    |  | gpu_type), setup and compilation |
+    | beside_s | seconds of evaluating, saving and reporting, per training sample |
+    | stalls | training seconds, divided by those without stalls |
+    | work_s | seconds of training, evaluating, saving and reporting up to the target; missing if |
+    |  | it was not reached |
     """
     rows = []
     for study, row, spec, series in _runs(*studies):
@@ -298,12 +316,12 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
 
 
 UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
-"""Values that replace missing fields of `Overhead`."""
+"""Default values for the fields of `Overhead` that were not measured."""
 
 
 def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
-    """Return the overhead of a job: medians over the runs on its kind of worker with the nearest
-    worker count."""
+    """Return the expected overhead of a job: medians over runs on the same kind of worker, with the
+    worker count nearest to `workers`."""
     kind_runs = runs[runs["gpu_type"] == kind]
     distances = np.abs(np.log(kind_runs["num_workers"] / workers))
     near = kind_runs.loc[distances == distances.min(), [*UNKNOWN]].median()
@@ -311,9 +329,10 @@ def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
 
 
 def run_spread(runs: pd.DataFrame) -> float | None:
-    """Return the half-width of the 90 % interval of a run's log seconds around the cell's median.
+    """Return the half-width of the 90 % interval of log `work_s` of a run, around the median of its
+    cell.
 
-    The scatter is pooled over the cells (Student's t); None if no cell was repeated.
+    The variance is pooled over all cells (Student's t). None if no cell was repeated.
     """
     logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
     freedom = (logs.count() - 1).clip(lower=0).sum()
@@ -365,9 +384,10 @@ def _plan(
 def predicted_steps(
     model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
 ) -> list[Predicted]:
-    """Return the predicted seconds of a step for (workers, nodes, samples per worker and step).
+    """Predict the seconds of a step for each (workers, nodes, samples per worker and step).
 
-    The samples are split evenly into as many passes as possible, up to the largest measured number.
+    The samples are split evenly into as many passes as possible, up to the largest measured number
+    of passes.
     """
     max_passes = max(cell.accumulate for cell in model.observed.cells)
     asked = []

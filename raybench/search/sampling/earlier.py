@@ -335,8 +335,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
         unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
         raise UserError(
-            f"--seed-from {earlier.place}: {unset} is auto in this study, and the earlier study has "
-            "no value for it; set it, or leave out --seed-from.",
+            f"--seed-from {earlier.place}: {unset} is auto in this study and has no value in the "
+            "earlier one; set it, or leave out --seed-from.",
             ErrorCode.NO_RESULT,
         )
     objective = before.objective.model_dump()

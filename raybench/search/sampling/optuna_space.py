@@ -113,7 +113,7 @@ def params_of(
         widen: Whether the learning rate may lie outside its range (`search.widen`).
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
-    # A global batch has several placements; `spec` names the one of its run.
+    # A global batch size has several placements; `spec` has the one on which it ran.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     all_values = known_values(study.fixed, values)
@@ -278,4 +278,4 @@ def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
             )
         case "nsga2":
             return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
-    return at_random  # grid and model enqueue their trials
+    return at_random  # with `grid` and `model`, trials are enqueued instead of sampled
