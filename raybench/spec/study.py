@@ -301,9 +301,9 @@ def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
 def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a study's content with `settings` applied.
 
-    Keys of a study are set directly; run-spec keys become fixed keys. For example, `optimizer:
-    lamb` moves `optimizer` from the space to the fixed keys, and `space.optimizer: [lamb, lars]`
-    moves it from the fixed keys to the space.
+    Keys of a study are set directly; run-spec keys become fixed keys. For example, setting
+    `optimizer` to `lamb` moves this key from the space to the fixed keys, and setting
+    `space.optimizer` to `[lamb, lars]` moves it from the fixed keys to the space.
 
     Args:
         content: Content of a search-space file.

@@ -1,11 +1,12 @@
-"""Checkpoints: the state from which a run is resumed.
+"""Checkpoints, from which an interrupted run is resumed.
 
-The folder of a run holds a folder per checkpoint, named after the index of the next evaluation:
+The folder of a run contains one folder per checkpoint, named after the index of the next
+evaluation:
 
-    000012/state.json     the run so far (RunState), size and SHA-256 of the weights
+    000012/state.json     state of the run (RunState), size and SHA-256 of the weights file
     000012/weights.pt     `Trainer.state` (`weights.npz` for TensorFlow)
 
-A checkpoint is written to a hidden folder and then renamed, so a visible one is complete.
+A checkpoint is written to a hidden folder that is then renamed, so a visible folder is complete.
 """
 
 import hashlib
@@ -26,15 +27,16 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
 VERSION = 4
-"""Format version; other versions are rejected."""
+"""Version of the checkpoint format; checkpoints of other versions are rejected."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that do not change the result of a run."""
 
 
 class DamagedCheckpointError(UserError):
-    """Incomplete or corrupted checkpoint (`source`); the previous checkpoint may still be valid."""
+    """Raised for an incomplete or corrupted checkpoint; the previous one may still be valid."""
 
     def __init__(self, source: str, problem: str) -> None:
+        """Create the error; `source` names the checkpoint, `problem` is a clause about it."""
         super().__init__(
             f"{source} is damaged ({problem}); remove it, and the run resumes from the previous "
             "checkpoint or starts again.",
@@ -44,26 +46,28 @@ class DamagedCheckpointError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """State of a run after an evaluation, without `Trainer.state` (weights, optimizer, random
+    """State of a run after an evaluation, except `Trainer.state` (weights, optimizer, random
     states).
 
-    Nothing more is needed, because sample order and learning-rate schedule depend only on the
-    samples seen, and the rest follows from the learning curve.
+    Together with `Trainer.state`, it suffices to resume the run: sample order and learning-rate
+    schedule depend only on the number of samples seen, and the stopping rule only on the learning
+    curve.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     version: Whole
     spec_digest: str
-    """`spec_digest` of the run spec; a state with another digest is rejected."""
+    """Result of `spec_digest` for the run spec; a run with another digest rejects the state."""
     spec: dict[str, Any]
-    """Run spec as plain data, to list the differences from another run spec in an error message."""
+    """Run spec as plain data, so that an error message can list differences from another run
+    spec."""
     evaluations: tuple[Evaluation, ...]
-    """Evaluations so far, at least one; the last one holds the ledger so far."""
+    """Evaluations so far, at least one; the last one contains the ledger up to this state."""
 
     @classmethod
     def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
-        """Return the state of a run after the last of its evaluations so far."""
+        """Return the state of a run after the last of the given evaluations."""
         if not evaluations or evaluations[-1].stop or evaluations[-1].failure:
             raise ValueError("a run resumes after an evaluation that did not end it")
         digest, curve = spec_digest(spec), tuple(evaluations)
@@ -71,7 +75,8 @@ class RunState:
 
     @property
     def samples(self) -> int:
-        """Training samples seen so far; they give the position in sample order and schedule."""
+        """Number of training samples seen so far, which determines the position in the sample order
+        and in the learning-rate schedule."""
         return self.evaluations[-1].samples
 
     @property
@@ -81,7 +86,7 @@ class RunState:
 
     @property
     def ledger(self) -> dict[str, float]:
-        """Seconds of every worker phase and of `input` so far, max over ranks."""
+        """Seconds spent in every worker phase and in `input` so far, maximum over ranks."""
         return self.evaluations[-1].ledger
 
     @property
@@ -107,7 +112,7 @@ class RunState:
 
 
 class Saved(BaseModel):
-    """Content of STATE_FILE."""
+    """Content of the file STATE_FILE of a checkpoint."""
 
     state: RunState
     weights_bytes: Whole
@@ -115,10 +120,10 @@ class Saved(BaseModel):
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """Return the SHA-256 of everything that determines the result of a run.
+    """Return the SHA-256 digest of all settings that determine the result of a run.
 
-    Keys and optimizer settings at their defaults, the default metric `accuracy` and the baseline
-    value do not change the digest.
+    The digest is the same whether a key is left out or set to its default, and whether the metric
+    is left out or set to `accuracy`. It does not depend on the baseline value.
     """
     names = ["direction", "is_share", "baseline_value"]
     names += ["metric"] if spec.objective.judged_by == ACCURACY else []
@@ -130,14 +135,14 @@ def spec_digest(spec: RunSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A complete checkpoint."""
+    """A complete and verified checkpoint."""
 
     state: RunState
     weights: Path
     """File with the `Trainer.state` of rank 0: model, optimizer, and the random states of all
     ranks."""
     refused: tuple[str, ...] = ()
-    """One message for each newer checkpoint that was damaged."""
+    """One error message for each newer checkpoint, all of which are damaged."""
 
 
 KEPT = 2
@@ -149,12 +154,12 @@ WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "
 def write_checkpoint(
     folder: Path, state: RunState, write_weights: Callable[[Path], object]
 ) -> Path:
-    """Write a checkpoint below the folder of a run and delete all but the last KEPT.
+    """Write a checkpoint into the folder of a run, and delete all but the last KEPT checkpoints.
 
     Args:
         folder: Folder of the run; only one process may write to it at a time.
         state: State of the run.
-        write_weights: Writes `Trainer.state` to a path.
+        write_weights: Function that writes `Trainer.state` to a path.
 
     Returns:
         The folder of the checkpoint.
@@ -180,7 +185,7 @@ def write_checkpoint(
         with path.open("rb") as file:
             os.fsync(file.fileno())
     target = folder / name
-    # A run that was resumed from an older checkpoint writes this one again.
+    # The folder exists if the run was resumed from an older checkpoint because this one is damaged.
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
     _remove_others(folder, state.index)
@@ -188,7 +193,8 @@ def write_checkpoint(
 
 
 def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
-    """Return the newest complete checkpoint below the folder of a run; None if there is none.
+    """Return the newest complete checkpoint of a run, given the folder of the run; None if there is
+    no checkpoint.
 
     Raises:
         UserError: The newest complete checkpoint belongs to another run spec or format version, or
@@ -219,7 +225,7 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     except FileNotFoundError:
         raise DamagedCheckpointError(source, f"it has no {STATE_FILE}") from None
     except (ValueError, RecursionError, LookupError, TypeError):  # not JSON, not text, no state
-        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
+        raise DamagedCheckpointError(source, f"{STATE_FILE} contains no state of a run") from None
     if isinstance(version, int) and version != VERSION:
         raise UserError(
             f"{source}: has format {version}, but this version of raybench reads {VERSION}; use "
@@ -262,7 +268,8 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def _remove_others(folder: Path, index: int) -> None:
-    """Delete all checkpoints but the last KEPT up to `index`; later ones are damaged."""
+    """Delete all checkpoints except the last KEPT that are not newer than `index`; newer ones are
+    damaged."""
     kept = [path for path in _checkpoint_folders(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_checkpoint_folders(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

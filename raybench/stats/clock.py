@@ -1,4 +1,4 @@
-"""Ledger (wall-clock seconds of a run by phase), CPU usage, and Unix time."""
+"""Ledger (wall-clock seconds of a run by phase), CPU usage of a process, and Unix time."""
 
 import functools
 import math
@@ -28,17 +28,19 @@ PHASES = DRIVER_PHASES + WORKER_PHASES
 | report | sending results and commands, and the driver's work between two commands |
 """
 OTHER = "other"
-"""Wall time not attributed to any phase; below 1 % for a run that ended normally. It can be
-negative, because phases are maxima over ranks and these may overlap."""
+"""Ledger entry for wall time that no phase accounts for; below 1 % for a run that ended normally.
+It can be negative, because each phase is a maximum over ranks, and the maxima may overlap in
+time."""
 CPU_NAMES = ("train_cpu", "disturbed")
-"""Ledger entries measured during `train`: CPU seconds of the worker, and seconds that other
-processes, the hypervisor (steal) or a CPU quota (throttling) took from its cores."""
+"""Ledger entries measured during the phase `train`: CPU seconds of the worker, and seconds in which
+other processes, the hypervisor (steal) or a CPU quota (throttling) kept the worker from running."""
 AWAY = "away"
-"""Phase of a worker's ledger between two commands; the driver assigns that time to a phase."""
+"""Phase of a worker's ledger between two commands of the driver, which assigns these seconds to one
+of the other phases."""
 
 
 class CpuUse(NamedTuple):
-    """Cumulative CPU seconds; only differences are meaningful."""
+    """CPU seconds accumulated up to a reading; only differences between readings are meaningful."""
 
     own: float = 0.0
     """CPU seconds of this process."""
@@ -50,34 +52,37 @@ class CpuUse(NamedTuple):
     """Seconds per core lost to hypervisor steal or quota throttling."""
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
-        """Return the usage since an earlier reading."""
+        """Return the CPU usage between an earlier reading and this one."""
         return CpuUse(
             *(later - earlier_value for later, earlier_value in zip(self, earlier, strict=True))
         )
 
     def plus(self, other: "CpuUse") -> "CpuUse":
-        """Return the sum of two usage records."""
+        """Return the sum of two CPU usages."""
         return CpuUse(*map(sum, zip(self, other, strict=True)))
 
     def disturbed_s(self, seconds: float) -> float:
-        """Return how many of `seconds` were lost to other processes; `self` is the CPU usage in
-        that time.
+        """Return the seconds that this process lost to other processes.
 
-        Threads of one process also delay each other, so delays are capped by the CPU time of other
-        processes on the same cores, and divided by the mean number of threads that run or wait. The
-        result is capped by the time that the process itself left unused, since throttling is
-        counted for the whole cgroup.
+        The threads of a process also delay each other. Delays are therefore limited to the CPU time
+        of other processes on the same cores, and divided by the mean number of threads that run or
+        wait. The result is limited to the time in which this process did not run, since throttling
+        is counted for the whole cgroup.
+
+        Args:
+            seconds: Wall-clock seconds in which this CPU usage accumulated.
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
         at_once = max(1.0, (self.own + self.delayed) / max(seconds, 1e-9))
-        unused_s = max(0.0, seconds - self.own / at_once)
-        return min(unused_s, by_others / at_once + max(0.0, self.taken))
+        idle_s = max(0.0, seconds - self.own / at_once)
+        return min(idle_s, by_others / at_once + max(0.0, self.taken))
 
 
 def cpu_use() -> CpuUse:
-    """Return the CPU usage of this process so far; this takes 0.3 ms with 40 threads.
+    """Return the CPU usage of this process so far; a call takes 0.3 ms with 40 threads.
 
-    Outside Linux, and in containers that renumber cores or hide the quota, only `own` is measured.
+    Outside Linux, and in containers that renumber cores or hide the quota, only `own` is measured,
+    and the other fields are 0.
     """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     own_s = usage.ru_utime + usage.ru_stime
@@ -119,9 +124,10 @@ def _cpu_stat_file() -> Path | None:
 
 
 def _throttled_s() -> float:
-    """Return the throttled seconds so far, per core that the cgroup may use.
+    """Return the seconds in which a CPU quota throttled this process's cgroup so far.
 
-    Linux reports the sum over the cores of the cgroup.
+    Linux reports the sum over all cores of the cgroup, which is divided by the number of cores that
+    the cgroup may use.
     """
     if (file := _cpu_stat_file()) is None:
         return 0.0
@@ -138,10 +144,10 @@ def _throttled_s() -> float:
 
 
 class Ledger:
-    """Assigns wall time to phases; exactly one phase is active at any time.
+    """Records how many wall-clock seconds a worker spends in each phase.
 
-    Each worker has a ledger based on `time.perf_counter`. Synchronize the device before `enter`, so
-    that asynchronous work counts for the phase that launched it.
+    Exactly one phase is active at any time. Synchronize the device before calling `enter`, so that
+    asynchronous work counts for the phase that launched it.
     """
 
     def __init__(
@@ -156,10 +162,10 @@ class Ledger:
 
         Args:
             phase: First phase.
-            clock: Returns the current time in seconds.
-            cpu: Returns the CPU usage. It is called when `train` begins and ends, and its time
-                counts for the neighboring phase.
-            earlier: Seconds by phase up to the checkpoint from which the run resumes.
+            clock: Function that returns the current time in seconds.
+            cpu: Function that returns the CPU usage of this process. It is called just before
+                `train` begins and just after it ends, so that the call does not count as training.
+            earlier: Ledger up to the checkpoint from which the run resumes: seconds by phase.
         """
         self._clock, self._cpu = clock, cpu
         self._earlier = {name: (earlier or {}).get(name, 0.0) for name in ("train", *CPU_NAMES)}
@@ -193,13 +199,13 @@ class Ledger:
         return self._phase
 
     def seconds(self, phase: str) -> float:
-        """Return the seconds in `phase` so far, up to now if it is the current one."""
+        """Return the seconds spent in a phase so far, up to now for the current phase."""
         running = self._clock() - self._since if phase == self._phase else 0.0
         return self._seconds[phase] + running
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds of every worker phase so far, and CPU_NAMES up to the last end of
-        `train`."""
+        """Return the seconds of every worker phase so far, and the entries CPU_NAMES as measured
+        until `train` last ended."""
         train_s = self.seconds("train") - self._earlier["train"]
         cpu = dict(zip(CPU_NAMES, (self._used.own, self._used.disturbed_s(train_s)), strict=True))
         seconds = {name: self.seconds(name) for name in WORKER_PHASES}
@@ -207,14 +213,17 @@ class Ledger:
 
 
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
-    """Return the maximum over ranks of each phase.
+    """Return the maximum over ranks of each entry of the ledgers.
 
-    Ranks synchronize at the end of every phase, so the maxima sum to about the wall time of the
-    workers (see `OTHER`).
+    Ranks synchronize at the end of every phase, so the sum of the maxima is about the wall time of
+    the workers (see `OTHER`).
+
+    Args:
+        snapshots: Result of `Ledger.snapshot` for each rank.
     """
     return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}
 
 
 def unix_seconds() -> float:
-    """Return the Unix time in seconds. It is not monotonic: the system clock may jump."""
+    """Return the current Unix time in seconds, which may jump if the system clock is adjusted."""
     return datetime.now(UTC).timestamp()

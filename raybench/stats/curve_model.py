@@ -1,14 +1,15 @@
-"""Model of learning curves: predicted amount of training to the target, with its uncertainty.
+"""Model of learning curves: predicts how much training a configuration needs to reach the target.
 
-Each learning curve is reduced to one number, the *amount to the target*: training samples, or
-seconds if speed is not modeled separately. The amount is measured if the run reached the target;
-otherwise it is extrapolated from the shapes of the curves that did. A Gaussian process over the
-search space combines the amounts. Differences between seeds are observation noise, so equal and
-neighboring configurations share information.
+Each learning curve is reduced to one number, the *training amount to the target*: the number of
+training samples, or of seconds if speed is not modeled separately. For a run that reached the
+target, this amount is measured. For any other run, it is extrapolated from the shapes of the
+learning curves that reached the target. A Gaussian process over the search space predicts the
+amount for other configurations. It treats differences between seeds as observation noise, so equal
+and neighboring configurations share information.
 
-Depends on NumPy and SciPy only, not on Optuna or Ray. The model proposes and stops the trials of a
-study (`search/curve_search.py`) or of any Optuna study (`search/sampling/curve_sampler.py`), and
-`report/figures/predictions.py` draws it.
+This module depends only on NumPy and SciPy, not on Optuna or Ray. The model proposes and stops the
+trials of a study (`search/curve_search.py`) or of any Optuna study
+(`search/sampling/curve_sampler.py`), and `report/figures/predictions.py` draws its predictions.
 """
 
 import math
@@ -21,14 +22,15 @@ from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 LEVELS = 96
-"""Number of progress levels at which the shape of a curve is stored."""
+"""Number of progress levels (0 to 1) at which the shape of a learning curve is stored."""
 ABSENT = 3.0
-"""Distance on a key's axis between a configuration that has the key and one that does not."""
+"""Distance on the axis of a key between a configuration that has the key and a configuration that
+does not."""
 MOST_SHAPES = 40
-"""Largest number of stored shapes; the latest are kept."""
+"""Maximum number of stored curve shapes; the latest are kept."""
 MORE_SHAPES = 8
-"""Number of new shapes, once MOST_SHAPES are stored, after which all curves are extrapolated
-again."""
+"""Number of new curve shapes after which all curves are extrapolated again, once MOST_SHAPES shapes
+are stored."""
 
 
 @dataclass
@@ -37,13 +39,13 @@ class Curve:
 
     Args:
         point: Configuration, as returned by `Axes.point`, shape [axes].
-        amounts: Training samples (or seconds) at each evaluation, increasing.
+        amounts: Training amount (samples or seconds) at each evaluation, increasing.
         best: Best metric value up to each evaluation, same length as `amounts`; higher is better.
-        reached: Amount at which the run reached the target; None if it has not.
+        reached: Training amount at which the run reached the target; None if it has not.
         has_missed: Whether the run ended without reaching the target.
         has_failed: Whether the run diverged.
-        extra_sd: Standard deviation of the log amount in addition to that of seeds, such as for a
-            run on another machine or of an earlier version of the code.
+        extra_sd: Standard deviation of the log training amount in addition to that between seeds,
+            such as for a run on another machine or with an earlier version of the code.
     """
 
     point: Array
@@ -54,68 +56,75 @@ class Curve:
     has_failed: bool = False
     extra_sd: float = 0.0
     cached: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
-    """Inputs and result of the last `CurveModel.extrapolate`."""
+    """Inputs and result of the last call of `CurveModel.extrapolate` for this curve."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Constants of the curve model. Standard deviations and differences are in units of the natural
-    log of the amount."""
+    """Constants of the curve model.
+
+    The model works with the natural logarithm of the training amount (samples or seconds) to the
+    target, the log amount. Standard deviations and differences are in units of the log amount.
+    """
 
     seed_sd: float = 0.2
-    """Standard deviation of the amount to the target between seeds of one configuration."""
+    """Standard deviation of the log amount between seeds of one configuration."""
     shape_sd: float = 0.5
-    """Extrapolation error: the variance is `shape_sd**2` per unit of remaining log amount, since
-    the shape of a curve may differ from all stored shapes."""
+    """Error of an extrapolation: its variance is `shape_sd**2` for each unit of log amount that
+    remains to the target, since the shape of the curve may differ from all stored shapes."""
     correlation: float = 0.3
     """Prior correlation between two values of a categorical key, such as two optimizers."""
     offset_sd: float = 0.3
-    """Prior standard deviation of a constant offset between categories."""
+    """Prior standard deviation of a constant difference between two values of a categorical key."""
     same_category: float = 3.0
-    """Weight of a shape whose configuration has the same categorical values, relative to other
-    shapes."""
+    """Weight of a curve shape from a configuration with the same categorical values (such as the
+    same optimizer), relative to other shapes."""
     ceiling: float = 4.0
-    """Largest difference from the smallest amount; larger ones are clipped."""
+    """Maximum difference of a log amount from the smallest log amount; larger differences are
+    clipped."""
     most: int = 300
-    """Largest number of modeled observations: half those with the smallest amounts, half the
-    latest."""
+    """Maximum number of observations in the Gaussian process: half are the observations with the
+    smallest amounts, half are the latest."""
     refit: int = 8
     """Number of new observations after which the length scales are fitted again."""
     fit: float = 0.3
-    """Exponent of the likelihood in the weights of shapes."""
+    """Exponent of the likelihood with which curve shapes are weighted."""
     most_misfit: float = 9.0
-    """Largest squared standardized residual that one evaluation adds to the misfit of a shape."""
+    """Maximum squared standardized residual that one evaluation adds to the misfit of a shape."""
     failed: float = 2.0
-    """The amount of a diverged run is assumed to exceed the smallest known amount by at least this.
-    """
+    """Minimum assumed difference between the log amount of a diverged run and the smallest known
+    log amount."""
     missed: float = 2.0
-    """The amount to the target of a run that missed it is assumed to exceed the amount trained by
-    at least this."""
+    """Minimum assumed difference between the log amount to the target and the log amount trained so
+    far, for a run that ended without reaching the target."""
     missed_sd: float = 0.2
-    """Standard deviation of the amount to the target of a run to which `missed` applies."""
+    """Standard deviation of the log amount of a run to which `missed` applies."""
     beyond: float = 0.8
-    """For a curve still at its starting value, only a lower bound of the amount is known; the mean
-    is assumed this many standard deviations above it, as for a half-normal distribution."""
+    """Distance between the lower bound and the assumed mean of the log amount, in standard
+    deviations, for a curve that is still at its starting value, of which only the lower bound is
+    known. The value is the mean of a half-normal distribution."""
     floor: float = 0.14
-    """Standard deviation added in quadrature when a run is compared with the best, or a shape with
-    a curve."""
+    """Standard deviation that is added in quadrature when a run is compared with the best run, or a
+    curve shape with a learning curve."""
     few: int = 3
     """Number of runs that must have passed the interim target, which is used until a run reaches
     the target itself."""
     interim_sd: float = 0.3
-    """Standard deviation added in quadrature to an amount measured at the interim target."""
+    """Standard deviation that is added in quadrature to a log amount measured at the interim
+    target."""
     blur: float = 0.02
     """Uncertainty of a metric value, in units of progress (0 to 1)."""
     earliest: float = 0.4
-    """Before this fraction of the amount at its first evaluation, a curve is assumed to make no
-    progress."""
+    """Fraction of the training amount at the first evaluation before which a learning curve is
+    assumed to make no progress."""
 
 
 class Shapes:
     """Shapes of the learning curves that reached the target.
 
-    A shape is a curve's fraction of the amount to the target (samples or seconds) as a function of
-    progress: the improvement over the baseline divided by that at the target, 0 to 1.
+    Progress is the improvement over the baseline, divided by the improvement at the target (0 to
+    1). The shape of a curve is the fraction of the training amount to the target (samples or
+    seconds) that was used up when the run reached a given progress.
 
     Args:
         baseline: Metric of a constant prediction.
@@ -127,18 +136,18 @@ class Shapes:
         self.baseline, self.target, self._settings = baseline, target, settings
         self._levels = np.linspace(0.0, 1.0, LEVELS)
         self._logs = np.empty((0, LEVELS))
-        """Log fraction of the amount at each progress level, shape [shapes, LEVELS]."""
+        """Log fraction of the training amount at each progress level, shape [shapes, LEVELS]."""
         self._points: list[Array] = []
         self.num_added = 0
         """Number of shapes added so far, including those no longer stored."""
 
     def add(self, curve: Curve, reached: float) -> None:
-        """Add the shape of a curve that reached the target after `reached` samples or seconds."""
+        """Add the shape of a curve that reached the target at the training amount `reached`."""
         share = np.array([a for a in curve.amounts if a < reached] + [reached]) / reached
         progress = self.progress(np.array([*curve.best[: len(share) - 1], self.target]))
         progress = np.maximum.accumulate(progress)
-        # Before the first evaluation the curve is assumed linear, but no progress is made before
-        # the fraction `earliest` of the amount at that evaluation.
+        # Before the first evaluation, the curve is assumed to be linear, but to make no progress
+        # before the fraction `earliest` of the training amount at that evaluation.
         linear = self._levels / max(progress[0], 1e-9)
         start = share[0] * np.maximum(linear, self._settings.earliest)
         progress = progress + 1e-9 * np.arange(len(progress))  # np.interp needs increasing values
@@ -150,31 +159,34 @@ class Shapes:
         self.num_added += 1
 
     def progress(self, best: Array) -> Array:
-        """Return the progress (0 to 1) of metric values, same shape."""
+        """Convert metric values to progress (0 to 1), an array of the same shape."""
         length = max(abs(self.target - self.baseline), 1e-12)
         progress: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
         return progress
 
     def remaining(self, curve: Curve, num_categories: int) -> tuple[float, float]:
-        """Return mean and standard deviation of log(amount to the target / amount so far) of a
-        curve.
+        """Predict how much training remains until a learning curve reaches the target.
 
-        Each shape predicts the amount to the target after each evaluation. A shape that fits
-        predicts the same amount every time, so shapes are weighted by the likelihood of the changes
-        in their predictions, modeled as a Brownian motion over the log amount. Shapes of runs with
-        the same categories have a larger weight.
+        Each stored shape predicts the training amount to the target after each evaluation. A shape
+        that fits the curve predicts about the same amount every time, so shapes are weighted by the
+        likelihood of the changes in their predictions, modeled as a Brownian motion over the log
+        amount. Shapes of runs with the same categorical values have a larger weight.
 
         Args:
             curve: A curve with at least one evaluation that has not reached the target.
             num_categories: Number of leading axes of a point that are categories.
+
+        Returns:
+            Mean and standard deviation of log(amount to the target / amount so far).
         """
         settings = self._settings
         logs, progress = np.log(curve.amounts), self.progress(np.array(curve.best))
-        since = np.searchsorted(progress, progress)  # the first evaluation with the same value
+        # Index of the first evaluation with the same value as each evaluation.
+        since = np.searchsorted(progress, progress)
         steps = np.array([-settings.blur, 0.0, settings.blur])
         blurred = np.clip(progress[None, :] + steps[:, None], 0.0, 1.0)
         log_shares = self._log_shares(blurred)  # [shapes, 3, evaluations]
-        # The present value has not been exceeded yet, which bounds the amount from below.
+        # The current value has not been exceeded yet, which gives a lower bound of the amount.
         lower_bounds = logs - log_shares[:, 2]
         totals = np.maximum(logs[since] - log_shares, lower_bounds[:, None, :])
         is_at_start = progress < settings.blur
@@ -197,8 +209,8 @@ class Shapes:
             categories: Category indices of the configuration, shape [categories].
         """
         settings = self._settings
-        far = np.maximum(np.diff(log_shares, axis=1), 0.0)
-        variances = settings.shape_sd**2 * far + settings.floor**2
+        distances = np.maximum(np.diff(log_shares, axis=1), 0.0)
+        variances = settings.shape_sd**2 * distances + settings.floor**2
         misfits = np.minimum(np.diff(totals, axis=1) ** 2 / variances, settings.most_misfit)
         misfit = (misfits + np.log(variances)).sum(axis=1)
         weights = np.exp(-0.5 * settings.fit * (misfit - misfit.min()))
@@ -208,8 +220,8 @@ class Shapes:
         return shares
 
     def _log_shares(self, progress: Array) -> Array:
-        """Return the log fraction of the amount to the target at which each shape reaches the given
-        progress, shape [shapes, *progress.shape]."""
+        """Return the log of the fraction of the training amount to the target at which each stored
+        shape reaches the given progress, shape [shapes, *progress.shape]."""
         position = progress * (LEVELS - 1)
         low = np.minimum(position.astype(int), LEVELS - 2)
         fraction = position - low
@@ -220,14 +232,16 @@ class Shapes:
 class Surface:
     """Gaussian process over configurations, with a noise level per observation.
 
-    A point lists the indices of its categories, then its numbers on the scale of `Axes`; a key that
-    the configuration does not have is NaN, at the distance `ABSENT` from all numbers. Kernel:
-    Matérn 3/2 over the numbers, with one length scale per axis, times `settings.correlation` for
-    each category that differs, plus a linear kernel (Rasmussen and Williams 2006, equation 4.17;
-    length scales by marginal likelihood, section 5.4).
+    A point represents a configuration: first the indices of its categorical values, then its
+    numbers on the scale of `Axes`. A numeric key that the configuration does not have is NaN, which
+    has the distance `ABSENT` from all numbers.
+
+    The kernel is a Matérn 3/2 kernel over the numbers, with one length scale per axis, multiplied
+    by `settings.correlation` for each category that differs, plus a linear kernel (Rasmussen and
+    Williams 2006, equation 4.17). Length scales maximize the marginal likelihood (section 5.4).
 
     Args:
-        num_categories: Number of categories.
+        num_categories: Number of categorical axes.
         num_numbers: Number of numeric axes.
         settings: Constants of the model.
         slopes: Prior standard deviation of the slope of the linear kernel, shape [num_numbers].
@@ -248,17 +262,17 @@ class Surface:
 
         Args:
             points: Configurations, shape [n, axes].
-            values: Log amounts to the target, shape [n].
+            values: Log training amounts to the target, shape [n].
             deviations: Standard deviations of the observations, shape [n].
         """
         number = len(values)
         is_due = number >= self._settings.refit and number >= self._fitted + self._settings.refit
-        parts = self._parts(points, points)
+        terms = self._kernel_terms(points, points)
         if is_due:
             self._fitted = number
-            self._choose_scales(parts, values, deviations)
+            self._choose_scales(terms, values, deviations)
         self._points = points
-        self._inverse = np.linalg.inv(self._kernel(parts) + np.diag(deviations**2))
+        self._inverse = np.linalg.inv(self._kernel(terms) + np.diag(deviations**2))
         total = self._inverse.sum()
         self.mean = float((self._inverse @ values).sum() / total)
         self._weights = self._inverse @ (values - self.mean)
@@ -268,20 +282,25 @@ class Surface:
         return len(self._points)
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean, shape [n], and covariance, shape [n, n], of the log amount at points,
-        shape [n, axes]."""
-        cross = self._kernel(self._parts(points, self._points))
-        prior = self._kernel(self._parts(points, points))
+        """Return mean, shape [n], and covariance, shape [n, n], of the log training amount at
+        points, shape [n, axes]."""
+        cross = self._kernel(self._kernel_terms(points, self._points))
+        prior = self._kernel(self._kernel_terms(points, points))
         return self.mean + cross @ self._weights, prior - cross @ self._inverse @ cross.T
 
     def variances(self, points: Array, pending: Array) -> Array:
-        """Return the variance of the log amount at each point, shape [n], after one more noisy
-        observation at each pending point, shape [m, axes]."""
+        """Return the variance of the log training amount at each point, shape [n].
+
+        Args:
+            points: Configurations, shape [n, axes].
+            pending: Configurations of which one more noisy observation each is assumed, shape
+                [m, axes].
+        """
         inverse, observed = self._inverse, self._points
         if len(pending):
             observed = np.concatenate([observed, pending])
-            cross = self._kernel(self._parts(pending, self._points))
-            pending_kernel = self._kernel(self._parts(pending, pending))
+            cross = self._kernel(self._kernel_terms(pending, self._points))
+            pending_kernel = self._kernel(self._kernel_terms(pending, pending))
             pending_kernel = pending_kernel + np.diag(
                 np.full(len(pending), self._settings.seed_sd**2)
             )
@@ -291,7 +310,7 @@ class Surface:
             inverse = np.block(
                 [[inverse + half @ schur_inverse @ half.T, corner], [corner.T, schur_inverse]]
             )
-        cross = self._kernel(self._parts(points, observed))
+        cross = self._kernel(self._kernel_terms(points, observed))
         # The prior variance is constant, apart from the linear kernel.
         prior = self.signal_sd**2 + self._settings.offset_sd**2
         lines = np.nan_to_num(points[:, self._num_categories :]) ** 2 @ self._slopes**2
@@ -299,13 +318,14 @@ class Surface:
         return variances
 
     def means(self, points: Array) -> Array:
-        """Return the mean of the log amount at points, shape [n]."""
-        means: Array = self.mean + self._kernel(self._parts(points, self._points)) @ self._weights
+        """Return the mean of the log training amount at points, shape [n]."""
+        cross = self._kernel(self._kernel_terms(points, self._points))
+        means: Array = self.mean + cross @ self._weights
         return means
 
     def without(self, number: int) -> tuple[float, float]:
-        """Return the leave-one-out predictive mean and variance, noise included, of an observation
-        (Rasmussen and Williams 2006, equation 5.12).
+        """Return the leave-one-out prediction of an observation: its mean and its variance, which
+        includes the noise (Rasmussen and Williams 2006, equation 5.12).
 
         Args:
             number: Index of the observation.
@@ -313,15 +333,23 @@ class Surface:
         precision = float(self._inverse[number, number])
         return float(self._values[number] - self._weights[number] / precision), 1 / precision
 
-    def _parts(self, points: Array, other: Array) -> tuple[Array, Array, Array]:
-        """Return the kernel terms that do not depend on the length scales: category correlations
-        [n, m], squared distances [numbers, n, m], linear kernel [n, m]."""
+    def _kernel_terms(self, points: Array, other: Array) -> tuple[Array, Array, Array]:
+        """Return the terms of the kernel that do not depend on the length scales.
+
+        Args:
+            points: Configurations, shape [n, axes].
+            other: Configurations, shape [m, axes].
+
+        Returns:
+            Correlation of the categories, shape [n, m]; squared distances on each numeric axis,
+            shape [numbers, n, m]; linear kernel, shape [n, m].
+        """
         count = self._num_categories
-        alike = np.ones((len(points), len(other)))
+        correlations = np.ones((len(points), len(other)))
         for axis in range(count):
             differ = points[:, None, axis] != other[None, :, axis]
-            alike *= np.where(differ, self._settings.correlation, 1.0)
-        squares, lines = [], np.zeros_like(alike)
+            correlations *= np.where(differ, self._settings.correlation, 1.0)
+        squares, linear = [], np.zeros_like(correlations)
         for axis in range(count, points.shape[1]):
             left, right = points[:, None, axis], other[None, :, axis]
             gap = left - right
@@ -330,32 +358,43 @@ class Surface:
                 gap = np.where(neither, 0.0, np.where(np.isnan(gap), ABSENT, gap))
             squares.append(gap**2)
             if (slope := self._slopes[axis - count]) > 0:
-                lines += slope**2 * np.nan_to_num(left) * np.nan_to_num(right)
-        return alike, np.array(squares).reshape(-1, *alike.shape), lines
+                linear += slope**2 * np.nan_to_num(left) * np.nan_to_num(right)
+        return correlations, np.array(squares).reshape(-1, *correlations.shape), linear
 
     def _kernel(
         self,
-        parts: tuple[Array, Array, Array],
+        terms: tuple[Array, Array, Array],
         scales: Array | None = None,
         signal_sd: float | None = None,
     ) -> Array:
-        alike, squares, lines = parts
+        """Return the kernel, shape [n, m], from the results of `_kernel_terms`; by default with the
+        fitted length scales and signal standard deviation."""
+        correlations, squares, linear = terms
         scales = self.scales if scales is None else scales
         signal_sd = self.signal_sd if signal_sd is None else signal_sd
-        far = np.sqrt(3 * np.tensordot(1 / scales**2, squares, axes=1) + 1e-12)
-        smooth = (1 + far) * np.exp(-far)
-        kernel: Array = alike * (signal_sd**2 * smooth + self._settings.offset_sd**2) + lines
+        distances = np.sqrt(3 * np.tensordot(1 / scales**2, squares, axes=1) + 1e-12)
+        matern = (1 + distances) * np.exp(-distances)
+        kernel: Array = (
+            correlations * (signal_sd**2 * matern + self._settings.offset_sd**2) + linear
+        )
         return kernel
 
     def _choose_scales(
-        self, parts: tuple[Array, Array, Array], values: Array, deviations: Array
+        self, terms: tuple[Array, Array, Array], values: Array, deviations: Array
     ) -> None:
-        """Choose the signal standard deviation, then each length scale, by marginal likelihood
-        times log-normal priors (medians 1 and 1.4)."""
+        """Choose the signal standard deviation, then each length scale.
+
+        They maximize the marginal likelihood times log-normal priors (medians 1 and 1.4).
+
+        Args:
+            terms: Result of `_kernel_terms`.
+            values: Log training amounts to the target, shape [n].
+            deviations: Standard deviations of the observations, shape [n].
+        """
         noise = np.diag(deviations**2)
 
         def evidence(scales: Array, signal_sd: float) -> float:
-            kernel = self._kernel(parts, scales, signal_sd) + noise
+            kernel = self._kernel(terms, scales, signal_sd) + noise
             try:
                 root = np.linalg.cholesky(kernel)
             except np.linalg.LinAlgError:
@@ -363,8 +402,7 @@ class Surface:
             ones, whitened = np.linalg.solve(root, np.c_[np.ones(len(values)), values]).T
             rest = whitened - ones * (ones @ whitened) / (ones @ ones)
             prior = math.log(signal_sd) ** 2 + float((np.log(scales / 1.4) ** 2).sum())
-            found = -0.5 * rest @ rest - np.log(np.diag(root)).sum() - 0.5 * prior
-            return float(found)
+            return float(-0.5 * rest @ rest - np.log(np.diag(root)).sum() - 0.5 * prior)
 
         scales, signal_sd = self.scales.copy(), self.signal_sd
         best = evidence(scales, signal_sd)
@@ -376,29 +414,31 @@ class Surface:
                     new_signal_sd = value
                 else:
                     new_scales[axis] = value
-                if (found := evidence(new_scales, new_signal_sd)) > best:
-                    best, scales, signal_sd = found, new_scales, new_signal_sd
+                if (value_evidence := evidence(new_scales, new_signal_sd)) > best:
+                    best, scales, signal_sd = value_evidence, new_scales, new_signal_sd
         self.scales, self.signal_sd = scales, signal_sd
 
 
 class CurveModel:
-    """Predicts from learning curves the log amount of training (samples or seconds) that each
+    """Predicts, from learning curves, the log training amount (samples or seconds) that each
     configuration needs to reach the target.
 
-    Until a run has reached the target, amounts refer to an interim target: the best value that
-    `settings.few` runs have passed.
+    Until a run has reached the target, an interim target is used instead: the best metric value
+    that `settings.few` runs have passed.
 
     Args:
         num_categories: Number of leading axes of a point that are categories.
         num_numbers: Number of numeric axes that follow.
-        baseline: Metric of a constant prediction; None: the worst first evaluation.
-        target: Target value of the metric, higher is better. None to maximize the metric; the
-            interim target then applies throughout.
+        baseline: Metric of a constant prediction. If None, the worst first evaluation of a run is
+            used instead.
+        target: Target value of the metric, higher is better. If None, the metric is maximized, and
+            the interim target is always used.
         settings: Constants of the model.
-        slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers];
-            None: 0.
-        expected: Returns the prior mean of the log amount at points, up to a constant: shape
-            [n, axes] to [n]. None: constant.
+        slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers].
+            If None, all are 0.
+        expected: Function that returns the prior mean of the log training amount, shape [n], at
+            points, shape [n, axes]. A constant offset does not matter. If None, the prior mean is
+            constant.
     """
 
     def __init__(
@@ -422,7 +462,7 @@ class CurveModel:
         self._num_reached = 0
         self._shapes: Shapes | None = None
         self._rows: dict[str, int] = {}
-        """Index of the observation of each run in the surface."""
+        """Index of each run's observation in the Gaussian process (`surface`), by run."""
         self._is_stale = True
 
     def begin(self, run: str, point: Array, *, extra_sd: float = 0.0) -> None:
@@ -434,9 +474,9 @@ class CurveModel:
 
         Args:
             run: Name of the run.
-            amount: Training samples (or seconds) so far.
+            amount: Training amount (samples or seconds) so far.
             best: Best metric value so far; higher is better.
-            reached: Amount at which the run reached the target; None if it has not.
+            reached: Training amount at which the run reached the target; None if it has not.
         """
         curve = self.curves[run]
         if not curve.amounts or amount > curve.amounts[-1]:  # else a repeated evaluation
@@ -456,8 +496,8 @@ class CurveModel:
         self._shapes.add(curve, reached)
 
     def _set_shapes(self) -> None:
-        """Set the interim target while no run has reached the target, and the shapes of the curves
-        that passed it."""
+        """While no run has reached the target, set the interim target, and store the shapes of the
+        curves that passed the interim target."""
         if self._num_reached:
             return
         curves = [curve for curve in self.curves.values() if curve.best]
@@ -481,7 +521,8 @@ class CurveModel:
 
     @staticmethod
     def _passed(curve: Curve, value: float) -> float | None:
-        """Return the amount at which a curve passed a value, interpolated; None if it has not."""
+        """Return the training amount at which a curve passed a metric value, interpolated between
+        evaluations; None if the curve has not passed the value."""
         index = int(np.searchsorted(curve.best, value))
         if index == len(curve.best):
             return None
@@ -491,13 +532,15 @@ class CurveModel:
         return curve.amounts[index - 1] + share * (curve.amounts[index] - curve.amounts[index - 1])
 
     def _start(self) -> float:
+        """Return the metric value that counts as no progress: the baseline, or the worst first
+        evaluation if the baseline is unknown."""
         if self._baseline is not None:
             return self._baseline
         return min((curve.best[0] for curve in self.curves.values() if curve.best), default=0.0)
 
     def extrapolate(self, curve: Curve) -> tuple[float, float]:
-        """Return mean and standard deviation of the log amount to the target of a curve with at
-        least one evaluation, from that curve only."""
+        """Return mean and standard deviation of a run's log training amount to the target,
+        estimated only from its own learning curve, which must have at least one evaluation."""
         shapes = self._shapes
         num_added = 0 if shapes is None else shapes.num_added
         if num_added >= MOST_SHAPES:  # one more shape changes little, and extrapolating is slow
@@ -523,7 +566,7 @@ class CurveModel:
         return math.log(curve.amounts[-1]) + remaining, math.hypot(noise, deviation)
 
     def refresh(self) -> None:
-        """Fit the surface to all observations."""
+        """Fit the Gaussian process to all observations, if there are new ones."""
         if not self._is_stale:
             return
         self._is_stale = False
@@ -549,22 +592,24 @@ class CurveModel:
 
     @property
     def modeled(self) -> list[str]:
-        """Names of the runs in the surface: those with the smallest amounts and the latest."""
+        """Names of the runs that the Gaussian process was fitted to: those with the smallest
+        amounts to the target, and the latest."""
         return list(self._rows)
 
     @property
     def is_known(self) -> bool:
-        """Whether the surface has observations."""
+        """Whether the Gaussian process has observations."""
         return len(self.surface) > 0
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean, shape [n], and covariance, shape [n, n], of the log amount to the target at
-        points, shape [n, axes]."""
+        """Return mean, shape [n], and covariance, shape [n, n], of the log training amount to the
+        target at points, shape [n, axes]."""
         mean, covariance = self.surface.predict(points)
         return mean + self._expected(points), covariance
 
     def means(self, points: Array) -> Array:
-        """Return the mean of the log amount to the target at points, shape [n]."""
+        """Return the mean of the log training amount to the target, shape [n], at points, shape
+        [n, axes]."""
         return self.surface.means(points) + self._expected(points)
 
     def expected_improvements(
@@ -572,14 +617,16 @@ class CurveModel:
     ) -> Array:
         """Return the expected improvement over `best` from one more run of each configuration.
 
-        Uses the formula of Jones et al. 1998 (equation 15) with the standard deviation of the
+        The formula is equation 15 of Jones et al. 1998. Its standard deviation is that of the
         change in the posterior mean that one more noisy run causes (knowledge gradient: Frazier et
-        al. 2009, equation 2.10). So it is small for a configuration that has run often.
+        al. 2009, equation 2.10), so the expected improvement is small for a configuration that has
+        run often.
 
         Args:
             points: Configurations, shape [n, axes].
-            offsets: Added to the log amounts, such as log seconds per sample, shape [n].
-            best: Log amount, offset included, to improve on.
+            offsets: Numbers to add to the log training amounts, such as the log of the seconds per
+                sample, shape [n].
+            best: Log training amount plus offset that is to be improved.
             pending: Configurations of running trials without an evaluation, shape [m, axes]. They
                 are treated as observed at their predicted mean, so that other configurations are
                 preferred.
@@ -598,8 +645,11 @@ class CurveModel:
         return improvements
 
     def posterior(self, run: str) -> tuple[float, float]:
-        """Return mean and variance of a run's log amount to the target: its own extrapolation and
-        the leave-one-out prediction, weighted by inverse variance."""
+        """Return mean and variance of a run's log training amount to the target.
+
+        They combine the extrapolation of the run's own learning curve and the prediction from all
+        other runs (leave-one-out), weighted by inverse variance.
+        """
         curve = self.curves[run]
         log, deviation = self.extrapolate(curve)
         row = self._rows.get(run)

@@ -1,7 +1,7 @@
-"""Records of a study: one line per evaluation, one per finished run.
+"""Records of a study: a line of `records.jsonl` for each evaluation and for each finished run.
 
-The type annotations are used to validate records read from a file (`results.records`); the
-constructors do not validate.
+`results.records` validates records that are read from a file against the type annotations below;
+the constructors do not validate their arguments.
 """
 
 import math
@@ -23,7 +23,7 @@ Truth = Annotated[bool, Strict()]
 Measured = Annotated[
     float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
 ]
-"""Float that may be NaN (null in JSON)."""
+"""Float that may be NaN, which is null in JSON."""
 
 Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
 Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
@@ -51,12 +51,13 @@ PHASE_OF: dict[Role, Phase] = {
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 MACHINE_FAULTS = ("worker_lost",)
-"""Failures not caused by the configuration; such runs may be retried. `timeout` is not among them:
-the training loop itself hung or exceeded `search.trial_seconds`."""
+"""Failures that the configuration did not cause; such runs may be retried. `timeout` is not one of
+them, because it means that the training loop hung or exceeded `search.trial_seconds`."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
-"""A run is disturbed if other processes took more than DISTURBED_SHARE of its training seconds and
-more than DISTURBED_S seconds. One competing process per core takes half; the search process and the
-hypervisor took 9 to 20 % of ten short runs on a busy machine."""
+"""Limits above which a run counts as disturbed: the fraction of its training seconds, and the
+number of seconds, that other processes took from its cores; both limits must be exceeded. One
+competing process per core takes half of the time. On a busy machine, the search process and the
+hypervisor took 9 to 20 % of ten short runs."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
@@ -66,7 +67,7 @@ CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
     "comparison": ("interrupted", "time_budget", "scheduler"),
     "importance": ("interrupted", "time_budget"),
 }
-"""Stop reasons that exclude a run, by purpose: see `RunRecord.counts_for`."""
+"""Stop reasons for which a run does not count, by purpose (see `RunRecord.counts_for`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,27 +94,29 @@ class Evaluation:
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """Value that the run is judged by: the best so far, or with `best_at_budget` the latest."""
+    """Value by which the run is judged: the best value so far, or with `best_at_budget` the
+    latest."""
     time_to_target_s: float | None = None
-    """Train seconds to the target; None while it is not reached (and held)."""
+    """Training seconds to the target; None until the target is reached for as many consecutive
+    evaluations as `objective.hold` requires."""
     stop: StopReason | None = None
-    """Reason why the run ends here; None if it goes on."""
+    """Reason why the run ends after this evaluation; None if it continues."""
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
     value_error: Measured | None = None
-    """Standard error of `value` from the finite validation set; None for a proportion (accuracy),
-    whose error is binomial."""
+    """Standard error of `value` due to the finite size of the validation set; None for a proportion
+    such as accuracy, whose error is binomial."""
     rank_s: tuple[Measured, ...] | None = None
     """Training seconds of each rank since the last evaluation, excluding waits for other ranks;
     None if workers exchange gradients."""
     rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
-    """For each rank since the last evaluation: CPU seconds, seconds in which other processes had
-    its cores, seconds waiting for data. Only for several workers, and only with `record_steps` or
-    without gradient exchange."""
+    """For each rank since the last evaluation: CPU seconds, seconds that other processes took from
+    its cores, and seconds spent waiting for data. None for a single worker, and unless
+    `record_steps` is set or workers do not exchange gradients."""
     steps: StepTimes | None = None
     """Step times since the last evaluation; None if no step had a full global batch. This field and
-    those below are None without `record_steps`, except `skipped_steps` and, in a user's own
-    training loop, `memory_peak_bytes`."""
+    all following fields are None unless `record_steps` is set, except `skipped_steps` and, in a
+    user's own training loop, `memory_peak_bytes`."""
     input_s: Measured | None = None
     """Seconds of `train_s` spent waiting for data so far, max over ranks."""
     evenness: Measured | None = None
@@ -129,12 +132,13 @@ class Evaluation:
     bytes_exchanged_per_step: Whole | None = None
     """Bytes that a worker contributes to the gradient exchange of one optimizer step."""
     flops_per_sample: Measured | None = None
-    """Floating-point operations of the model's forward and backward pass of a training sample, as
-    torch counts them; None in TensorFlow."""
+    """Floating-point operations of the forward and backward pass for one training sample, as
+    counted by torch; None in TensorFlow."""
     tokens_per_sample: Whole | None = None
-    """Predicted tokens of a sample; None unless the task is language modelling."""
+    """Number of predicted tokens per sample; None unless the task is language modelling."""
     noise_scale: NoiseSums | None = None
-    """Sums of gradient noise estimates; input of `scaling.fits.noise_scales`."""
+    """Sums of gradient-noise estimates, from which `scaling.fits.noise_scales` computes the
+    gradient noise scale."""
     skipped_steps: Whole | None = None
     """With `precision: fp16`: number of steps so far that were skipped because a gradient was not
     finite; on rank 0 if workers do not exchange gradients."""
@@ -144,8 +148,13 @@ class Evaluation:
     ) -> dict[str, Any]:
         """Return this evaluation as a dict, the content of one line of `records.jsonl`.
 
-        The line of a run's first evaluation also holds role and run spec (if given), so that a
-        running study can be read before the record of the run is written.
+        The line of a run's first evaluation also contains the role and the run spec, if they are
+        given, so that unfinished runs can be read before their record is written.
+
+        Args:
+            trial: Name of the run.
+            role: Role of the run.
+            spec: Run spec of the run.
         """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in OPTIONAL_KEYS if content[key] is not None))
@@ -158,14 +167,15 @@ class Evaluation:
 
 _KEYS = [item.name for item in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
-"""Fields of an Evaluation that every `eval` line holds."""
+"""Fields of an Evaluation that every `eval` line contains."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
-"""Fields of an Evaluation that an `eval` line holds only if they are not None."""
+"""Fields of an Evaluation that an `eval` line contains only if they are not None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted time to the target of a trial on another placement (framework, workers, ...)."""
+    """Predicted time to the target of a trial if it were run on another placement (framework,
+    number of workers, GPU model, ...)."""
 
     trial: str
     framework: str
@@ -179,7 +189,7 @@ class Prediction:
 
     @property
     def worker_seconds(self) -> float:
-        """Workers times seconds to the target."""
+        """Predicted worker-seconds to the target: number of workers times seconds."""
         return self.num_workers * self.time_to_target_s
 
     def line(self) -> dict[str, Any]:
@@ -189,17 +199,18 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Record of one finished run; the columns of `trials.csv` come from here."""
+    """Record of one finished run, from which the columns of `trials.csv` are computed."""
 
     trial: str
     """Name of the run, unique in the study."""
     role: Role
     source: str | None
-    """Trial whose configuration this run repeats, or scaling-study cell to which it belongs."""
+    """Trial whose configuration this run repeats, or cell (run spec) of the scaling study to which
+    the run belongs; None for other runs."""
     state: State
     failure: Failure | None
     message: str | None
-    """The cause of a failure, one line."""
+    """Cause of the failure in one line; None if the run did not fail."""
     stop: StopReason | None
     spec: RunSpec
     num_parameters: Whole | None
@@ -214,30 +225,32 @@ class RunRecord:
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: Seconds
-    """Wall seconds from the request for workers to the result, on the driver's clock. For a run
-    resumed by another driver, the ledger seconds up to the checkpoint are added."""
+    """Wall-clock seconds from the request for workers to the result, measured by the driver. For a
+    run that another driver has resumed, the ledger seconds up to the checkpoint are added."""
     concurrent: Whole
-    """Maximum number of other runs that trained at the same time."""
+    """Maximum number of other runs of the study that trained at the same time."""
     hosts: list[str]
     devices: list[str]
     finished: str
-    """End time, UTC, ISO 8601."""
+    """End of the run as UTC time in ISO 8601 format."""
     workers_per_node: list[Whole] = field(default_factory=list)
-    """Number of workers on each node, largest first; empty if unknown."""
+    """Number of workers on each node, in descending order; empty if unknown."""
     accelerators: list[str] = field(default_factory=list)
     """Distinct GPU models of the workers; empty without GPUs."""
     waited_for: str | None = None
-    """Description of the resources that the run was queued for; None if it did not wait."""
+    """Description of the resources that the run had to wait for; None if it did not wait."""
     restarts: Whole = 0
     """Number of times the run was resumed or restarted after losing its workers."""
     restart_reason: str | None = None
-    """Why workers were last lost, in one line."""
+    """Reason for the last restart in one line; None if the run was not restarted."""
     code: str | None = None
-    """Version of the user's code that ran (`runs.code_change`); None if unknown."""
+    """Version of the user's code that the run executed (see `runs.code_change`); None if
+    unknown."""
 
     @property
     def disturbed_s(self) -> float:
-        """Training seconds that other processes took, max over ranks; 0 if unknown."""
+        """Training seconds that other processes took from the cores of a worker, maximum over
+        ranks; 0 if unknown."""
         return self.ledger.get("disturbed", 0.0)
 
     @property
@@ -247,13 +260,13 @@ class RunRecord:
         return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
     def counts_for(self, purpose: Purpose) -> bool:
-        """Return whether the run is valid evidence about its configuration, for a purpose.
+        """Return whether the run is valid evidence about its configuration, for a given purpose.
 
         Args:
-            purpose: `measurement`: a result by itself, which must have run to its end.
-                `comparison`: one of a configuration's repeated runs; a run stopped by the race
-                cutoff (`cap`) counts as a miss. `importance`: input to hyperparameter importance;
-                trials stopped early count too.
+            purpose: `measurement` for a result by itself; the run must have ended normally.
+                `comparison` for one of several runs of a configuration; a run that was stopped by
+                the cutoff (`cap`) counts as a run that missed the target. `importance` for input to
+                hyperparameter importance; trials that were stopped early count too.
 
         Returns:
             False after a machine fault, and if the purpose excludes the run's stop reason
@@ -287,22 +300,24 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """State of a run as known to the driver; at the end, the run's record is built from it."""
+    """State of a run in the driver process, from which the record is built when the run has
+    ended."""
 
     evaluation: Evaluation | None = None
     """Latest evaluation; None before the first."""
     is_over: bool = False
-    """Whether the run has ended by itself or by a failure."""
+    """Whether the run has ended, by its stopping rule or by a failure."""
     traceback: str = ""
-    """Traceback of a failure in code."""
+    """Traceback of the exception that made the run fail; empty if there is none."""
     baseline_value: float | None = None
-    """Baseline value to use if the objective has none: 1 / number of classes; None if unknown."""
+    """Baseline value to use if the objective does not set one: 1 / number of classes; None if
+    unknown."""
     saved: int | None = None
-    """Index of the evaluation after the newest checkpoint; None without a checkpoint."""
+    """Index of the first evaluation after the newest checkpoint; None without a checkpoint."""
     notes: tuple[str, ...] = ()
     """Messages for the user about the model or the end of the run; not failures."""
     mistake: ErrorCode | None = None
-    """Error code if a user mistake in the model or its settings kept the run from starting."""
+    """Error code if an invalid model or setting kept the run from starting; otherwise None."""
     # The following fields have the same names in `RunRecord`.
     failure: Failure | None = None
     message: str | None = None
@@ -322,19 +337,21 @@ class RunOutcome:
 
     @property
     def stop(self) -> StopReason | None:
-        """Reason why the run ended by itself; None if it has not."""
+        """Reason why the run ended, as given by its last evaluation; None if it has not ended that
+        way."""
         return self.evaluation.stop if self.evaluation else None
 
     @property
     def user_error(self) -> UserError | None:
-        """The error if a user mistake kept the run from starting; otherwise None."""
+        """Error to show if an invalid model or setting kept the run from starting; otherwise
+        None."""
         if self.mistake is None:
             return None
         return UserError(self.message, self.mistake, self.traceback)
 
     def score(self, objective: Objective) -> float:
-        """Return the score that the search minimizes: the worst possible after a failure or without
-        an evaluation."""
+        """Return the score that the search minimizes; the worst possible score for a run that
+        failed or has no evaluation."""
         if self.failure is not None or self.evaluation is None:
             return worst_score(objective, baseline_value=self.baseline_value)
         return search_score(
@@ -347,8 +364,15 @@ class RunOutcome:
     def record(
         self, name: str, spec: RunSpec, *, role: Role, source: str | None, stopped_by: StopReason
     ) -> RunRecord:
-        """Return the record of the run; `stopped_by` is the stop reason if the run did not end by
-        itself."""
+        """Return the record of the run.
+
+        Args:
+            name: Name of the run.
+            spec: Run spec of the run.
+            role: Purpose of the run.
+            source: Trial or cell that the run repeats; None for other runs.
+            stopped_by: Stop reason to record if no evaluation gives one.
+        """
         point = self.evaluation
         names = {item.name for item in fields(self)} & {item.name for item in fields(RunRecord)}
         common = {name: getattr(self, name) for name in names}

@@ -1,9 +1,9 @@
 """Statistics of repeated runs: expected running time, noise, significance, confidence intervals.
 
-A run that reaches the target is a hit, any other run is a miss.
-Times are compared on a log scale, since a seed changes them by a factor. With `best_at_budget`
-(`is_timed=False`) all runs train equally long, and metric values are compared on their own scale.
-Smaller is better, so accuracies are passed negated.
+A run that reaches the target is a hit, any other run is a miss. Times are compared on a log scale,
+since a different seed changes them by a factor. With `best_at_budget` (`is_timed=False`), all runs
+train equally long, and metric values are compared instead, on their own scale. In both cases,
+smaller is better, so the values of a metric to maximize are negated.
 """
 
 import math
@@ -15,21 +15,23 @@ from statistics import fmean, median
 import numpy as np
 
 PRIOR_SIGMA = 0.3
-"""Prior standard deviation of log seconds to target across seeds. Measured: 0.315 pooled over the
-34 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 for single ones."""
+"""Prior standard deviation of the log seconds to the target across seeds. The measured value is
+0.315 pooled over the 34 configurations of `benchmarks/results/search_real.json`, and 0.12 to 0.54
+for single configurations."""
 PRIOR_FREEDOM = 3.0
-"""Degrees of freedom of the prior of PRIOR_SIGMA: its 90 % range of sigma is 0.19 to 0.88, about as
-observed."""
+"""Degrees of freedom of the prior for sigma. With 3, the central 90 % of the prior are sigmas from
+0.19 to 0.88, which is about the observed range."""
 OWN_FREEDOM = 8.0
-"""Maximum degrees of freedom of the pooled noise when it is combined with a configuration's own
-runs. It is limited because sigma differs between configurations (0.12 to 0.54 in the same file, as
-8 degrees of freedom imply)."""
+"""Maximum degrees of freedom of the pooled noise when it is combined with the runs of a single
+configuration. The limit is needed because sigma differs between configurations; the observed range
+of 0.12 to 0.54 corresponds to about 8 degrees of freedom."""
 WIDER_FREEDOM = 1.0
-"""OWN_FREEDOM for a configuration that scatters significantly more than the pooled noise."""
+"""Value used instead of OWN_FREEDOM for a configuration whose runs scatter significantly more than
+the pooled noise."""
 UPPER_QUANTILE = 0.95
 """Probability below the upper end of a two-sided 90 % interval."""
 APART = 0.975
-"""Quantile for a significant difference (two-sided level of 5 %)."""
+"""Probability of the quantile that a significant difference exceeds (two-sided test at 5 %)."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,18 @@ class Replicate:
     """One run of a configuration."""
 
     seconds: float
-    """Training seconds to the target; all training seconds for a run that missed it or failed.
+    """Training seconds to the target; for a run that missed the target or failed, all of its
+    training seconds.
 
-    With `best_at_budget` the metric value instead (smaller is better); ignored for a failed run.
+    With `best_at_budget`, this is the metric value instead, negated if higher values are better; it
+    is ignored for a failed run.
     """
     is_hit: bool
-    """Whether the target was reached; with best_at_budget, whether the run did not fail."""
+    """Whether the run reached the target; with `best_at_budget`, whether it did not fail."""
 
     def times(self, factor: float) -> "Replicate":
-        """Return the same run with `seconds` multiplied by `factor`, such as the number of workers
-        for worker-seconds."""
+        """Return the run with `seconds` multiplied by a factor, for example by the number of
+        workers to convert seconds to worker-seconds."""
         return Replicate(self.seconds * factor, self.is_hit)
 
 
@@ -55,60 +59,65 @@ class Noise:
     """Run-to-run variation of one configuration."""
 
     sigma: float
-    """Standard deviation of log seconds or of values; infinite if nothing is known."""
+    """Standard deviation between runs, of log seconds or of metric values; infinite if unknown."""
     freedom: float
-    """Degrees of freedom of `sigma`."""
+    """Degrees of freedom of the estimate `sigma`."""
     is_timed: bool = True
-    """True for log seconds, False for metric values."""
+    """Whether `sigma` refers to log seconds; otherwise, it refers to metric values."""
 
     @cached_property
     def half_width(self) -> float:
-        """Half-width of the interval around a configuration's mean that holds 90 % of its runs
-        (Student's t)."""
+        """Half-width of the interval around the mean of a configuration that contains 90 % of its
+        runs (Student's t), in the unit of `sigma`."""
         return self.t_quantile(UPPER_QUANTILE) * self.sigma if self.freedom else math.inf
 
     def t_quantile(self, share: float) -> float:
-        """Return the quantile of Student's t at a probability; infinite without degrees of
-        freedom."""
+        """Return the quantile of Student's t distribution at the probability `share`; infinite if
+        there are no degrees of freedom."""
         from scipy.special import stdtrit  # here, to keep `import raybench` fast
 
         return float(stdtrit(self.freedom, share)) if self.freedom else math.inf
 
 
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
-    """Return the expected running time: the seconds of all runs divided by the number of runs that
-    reached the target (hits); infinite without a hit.
+    """Return the expected running time of a configuration in seconds; infinite without a hit.
 
-    This is the mean time to the target if every miss is followed by a new run (ERT of Hansen et
-    al., "COCO: performance assessment", 2016).
+    It is the total seconds of all runs divided by the number of runs that reached the target
+    (hits). This is the mean time to the target if every miss is followed by a new run (ERT of
+    Hansen et al., "COCO: performance assessment", 2016).
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     return sum(repeat.seconds for repeat in repeats) / hits if hits else math.inf
 
 
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
-    """Return the noise pooled over all configurations of which two or more runs hit the target.
+    """Return the run-to-run variation, pooled over configurations with at least two hits.
 
-    For log seconds, this includes the prior PRIOR_SIGMA. Metric values have no prior, since their
-    units differ.
+    For log seconds, the estimate includes the prior PRIOR_SIGMA. For metric values, there is no
+    prior, since their units differ.
+
+    Args:
+        groups: Runs of each configuration.
+        is_timed: Whether to return the variation of log seconds, instead of metric values.
     """
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
     for group in groups:
         values = measures(group, is_timed=is_timed)
-        squares += _squares(values)
+        squares += _sum_of_squares(values)
         freedom += max(len(values) - 1, 0)
     sigma = math.sqrt(squares / freedom) if freedom else math.inf
     return Noise(sigma, freedom, is_timed)
 
 
 def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
-    """Return the log seconds, or metric values, of the runs that reached the target."""
+    """Return the log seconds of the runs that reached the target, or with `is_timed=False` the
+    metric values of the runs that did not fail."""
     hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
     return [math.log(seconds) for seconds in hits] if is_timed else hits
 
 
-def _squares(values: Sequence[float]) -> float:
+def _sum_of_squares(values: Sequence[float]) -> float:
     mean = fmean(values) if values else 0.0
     return sum((value - mean) ** 2 for value in values)
 
@@ -116,7 +125,8 @@ def _squares(values: Sequence[float]) -> float:
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
     """Return the score of a configuration (smaller is better); infinite if no run hit the target.
 
-    The score is the log of the expected running time, or the mean metric value.
+    The score is the log of the expected running time, or with `is_timed=False` the mean metric
+    value.
     """
     if not any(repeat.is_hit for repeat in repeats):
         return math.inf
@@ -126,27 +136,30 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
 
 
 def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the effective number of runs: how many runs that all hit the target would give the
-    score the same variance; 0 if none hit.
+    """Return the effective number of runs of a configuration; 0 if no run hit the target.
 
-    With h hits in n runs, mean seconds T per hit and M per miss, and E = T + M (n - h) / h, the
-    delta method gives log E the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: the
-    variance of the mean hit time plus that of the binomial hit count.
+    It is the number of runs that, if all of them hit the target, would give the score the same
+    variance. Let h of n runs be hits, let T be the mean seconds of a hit and M those of a miss, and
+    let E = T + M (n - h) / h be the expected running time. By the delta method, the variance of log
+    E is (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3. The first term is due to the mean time
+    of the hits, the second to the binomial number of hits.
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     misses = len(repeats) - hits
     if not hits or not misses or not noise.is_timed or math.isinf(noise.sigma):
         return hits
     expected = expected_running_time(repeats)
-    of_hit = sum(repeat.seconds for repeat in repeats if repeat.is_hit) / hits / expected
-    of_miss = sum(repeat.seconds for repeat in repeats if not repeat.is_hit) / misses / expected
-    variance = (of_hit * noise.sigma) ** 2 / hits
-    variance += of_miss**2 * len(repeats) * misses / hits**3
+    # Mean seconds of a hit and of a miss, relative to the expected running time.
+    hit_ratio = sum(repeat.seconds for repeat in repeats if repeat.is_hit) / hits / expected
+    miss_ratio = sum(repeat.seconds for repeat in repeats if not repeat.is_hit) / misses / expected
+    variance = (hit_ratio * noise.sigma) ** 2 / hits
+    variance += miss_ratio**2 * len(repeats) * misses / hits**3
     return noise.sigma**2 / variance
 
 
 def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the upper bound of a score (90 % interval); infinite if no run hit the target."""
+    """Return the upper end of the 90 % interval of a configuration's score; infinite if no run hit
+    the target."""
     runs = effective_runs(repeats, noise)
     if not runs:
         return math.inf
@@ -154,22 +167,26 @@ def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
-    """Return the configurations sorted by upper confidence bound of their score.
+    """Return the names of configurations, sorted by the upper confidence bound of their score.
 
-    The bound keeps one lucky run from outranking five good ones; with equal numbers of runs, the
-    order is that of the scores. With `best_at_budget`, the fraction of failed runs is compared
-    first. The sort is stable.
+    With the bound, a single lucky run does not outrank five good runs. Between configurations with
+    equal numbers of runs, the order is that of the scores. With `best_at_budget`, the fraction of
+    failed runs is compared first. The sort is stable.
+
+    Args:
+        groups: Runs by name of the configuration.
+        noise: Run-to-run variation, pooled over all configurations.
     """
 
-    def standing(name: str) -> tuple[float, float, float]:
+    def sort_key(name: str) -> tuple[float, float, float]:
         group = groups[name]
-        missed = 0.0 if noise.is_timed else _missed(group)
+        missed = 0.0 if noise.is_timed else _miss_fraction(group)
         return missed, upper_score(group, noise), score(group, is_timed=noise.is_timed)
 
-    return sorted(groups, key=standing)
+    return sorted(groups, key=sort_key)
 
 
-def _missed(repeats: Sequence[Replicate]) -> float:
+def _miss_fraction(repeats: Sequence[Replicate]) -> float:
     if not repeats:
         return 1.0
     return sum(not repeat.is_hit for repeat in repeats) / len(repeats)
@@ -182,23 +199,24 @@ def is_apart(
     *,
     errors: float | None = None,
 ) -> bool:
-    """Return whether `other` is significantly worse than `best`.
+    """Return whether a configuration is significantly worse than the best one.
 
-    The standard error is sigma sqrt(1/n1 + 1/n2) if all runs hit. A configuration without a hit is
-    always worse than one with a hit; with `best_at_budget`, so is one with a larger fraction of
-    failed runs.
+    If all runs hit the target, the standard error of the difference is sigma sqrt(1/n1 + 1/n2). A
+    configuration without a hit is always worse than a configuration with a hit. With
+    `best_at_budget`, a configuration with a larger fraction of failed runs is always worse.
 
     Args:
-        best: Runs of the better configuration.
+        best: Runs of the best configuration.
         other: Runs of the other configuration.
-        noise: Pooled over all configurations.
-        errors: Critical value in standard errors; None: the Student's t quantile at APART.
+        noise: Run-to-run variation, pooled over all configurations.
+        errors: Number of standard errors that a significant difference exceeds; by default, the
+            quantile of Student's t distribution at APART.
     """
     if not any(repeat.is_hit for repeat in best):
         return False
     if not any(repeat.is_hit for repeat in other):
         return True
-    if not noise.is_timed and _missed(other) > _missed(best):
+    if not noise.is_timed and _miss_fraction(other) > _miss_fraction(best):
         return True
     if math.isinf(noise.sigma):
         return False
@@ -215,16 +233,18 @@ def _standard_error(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
-    """Return the 90 % confidence interval of a configuration's typical time [s], or metric value.
+    """Return the 90 % confidence interval of a configuration's typical time to target in seconds,
+    or of its metric value.
 
     Args:
         repeats: Runs of one configuration that were not used to select it.
-        noise: Pooled over all configurations, including these runs, since three runs say little
-            about their own scatter.
+        noise: Run-to-run variation, pooled over all configurations including this one, since the
+            variation of, say, three runs is a poor estimate.
 
     Returns:
-        (low, high), around the geometric mean if all runs hit (the median if log seconds are
-        symmetric), otherwise around the expected running time; (inf, inf) without a hit.
+        (low, high). If all runs hit the target, the interval is around the geometric mean, which is
+        the median if the distribution of log seconds is symmetric. Otherwise, it is around the
+        expected running time. Without a hit, it is (inf, inf).
     """
     own_noise = noise_at_least(repeats, noise)
     if own_noise is noise:
@@ -233,23 +253,23 @@ def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
     if not runs:
         return math.inf, math.inf
     center, half_width = _center(repeats, noise), own_noise.half_width / math.sqrt(runs)
-    return _ends(center - half_width, center + half_width, noise)
+    return _in_original_unit(center - half_width, center + half_width, noise)
 
 
 def intervals_of_chosen(
     groups: Mapping[str, Sequence[Replicate]], noise: Noise
 ) -> dict[str, tuple[float, float]]:
-    """Return 90 % intervals of configurations that were ranked by the same runs.
+    """Return 90 % confidence intervals of configurations, corrected for selection by the same runs.
 
-    The best of many is partly lucky (winner's curse): an ordinary 90 % interval covers its typical
-    time in only 65 to 85 % of races. So each interval is widened to include the one around an
-    empirical Bayes estimate, which shrinks toward the median configuration. It shrinks more the
-    larger the noise is relative to the differences between configurations (Efron and Morris, "Data
-    analysis using Stein's estimator", 1975).
+    The best of many configurations is partly lucky (winner's curse): an ordinary 90 % interval
+    contains its typical time in only 65 to 85 % of races. Each interval is therefore widened to
+    include the interval around an empirical Bayes estimate, which is shrunk toward the median
+    configuration. The larger the noise is relative to the differences between configurations, the
+    more the estimate is shrunk (Efron and Morris, "Data analysis using Stein's estimator", 1975).
 
     Args:
-        groups: Runs by configuration, without the search run.
-        noise: Pooled over these groups.
+        groups: Runs by configuration, without the run of the search.
+        noise: Run-to-run variation, pooled over these groups.
 
     Returns:
         (low, high) by configuration, as returned by `interval`.
@@ -265,20 +285,25 @@ def intervals_of_chosen(
     middle_variance = 1 / sum(1 / (between + error) for error in errors.values())
     for name, center in centers.items():
         share = errors[name] / (between + errors[name])
-        moved = center + share * (middle - center)
+        shrunken = center + share * (middle - center)
         error = math.sqrt((1 - share) * errors[name] + share**2 * middle_variance)
         half_width = noise.t_quantile(UPPER_QUANTILE) * error
-        low, high = _ends(moved - half_width, moved + half_width, noise)
+        low, high = _in_original_unit(shrunken - half_width, shrunken + half_width, noise)
         intervals[name] = min(intervals[name][0], low), max(intervals[name][1], high)
     return intervals
 
 
 def _between_variance(centers: Iterable[float], errors: Iterable[float]) -> float:
-    """Return the between-configuration variance, estimated from measured centers and their squared
-    standard errors (DerSimonian and Laird, "Meta-analysis in clinical trials", 1986)."""
+    """Return the variance between configurations (DerSimonian and Laird, "Meta-analysis in clinical
+    trials", 1986).
+
+    Args:
+        centers: Measured center of each configuration: mean log seconds, or score.
+        errors: Squared standard errors of the centers.
+    """
     values, weights = np.fromiter(centers, float), 1 / np.fromiter(errors, float)
-    over = weights @ (values - np.average(values, weights=weights)) ** 2 - (len(values) - 1)
-    return max(0.0, float(over / (weights.sum() - weights @ weights / weights.sum())))
+    excess = weights @ (values - np.average(values, weights=weights)) ** 2 - (len(values) - 1)
+    return max(0.0, float(excess / (weights.sum() - weights @ weights / weights.sum())))
 
 
 def _center(repeats: Sequence[Replicate], noise: Noise) -> float:
@@ -288,35 +313,43 @@ def _center(repeats: Sequence[Replicate], noise: Noise) -> float:
     return score(repeats, is_timed=noise.is_timed)
 
 
-def _ends(low: float, high: float, noise: Noise) -> tuple[float, float]:
+def _in_original_unit(low: float, high: float, noise: Noise) -> tuple[float, float]:
+    """Convert both ends of an interval from log seconds to seconds; return metric values
+    unchanged."""
     return (math.exp(low), math.exp(high)) if noise.is_timed else (low, high)
 
 
 def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
-    """Return the pooled noise, or a larger estimate if this configuration's runs scatter
-    significantly more than the others' (F test at 5 %). For `noise` see `interval`."""
+    """Return the noise of one configuration: the pooled noise, or a larger estimate if its runs
+    scatter significantly more than those of other configurations (F test at 5 %).
+
+    Args:
+        repeats: Runs of the configuration.
+        noise: Run-to-run variation, pooled over all configurations including this one.
+    """
     values = measures(repeats, is_timed=noise.is_timed)
-    freedom, other_noise = len(values) - 1, _without(values, noise)
+    freedom, other_noise = len(values) - 1, _noise_of_others(values, noise)
     if freedom < 1 or not other_noise.freedom:
         return noise
-    if _squares(values) / freedom <= other_noise.sigma**2 * _most_ratio(
+    if _sum_of_squares(values) / freedom <= other_noise.sigma**2 * _f_quantile(
         freedom, other_noise.freedom
     ):
         return noise
     return _own_noise(repeats, noise, max_freedom=WIDER_FREEDOM)
 
 
-def _without(values: Sequence[float], noise: Noise) -> Noise:
-    """Return the pooled noise without one configuration's runs, whose measures are `values`."""
+def _noise_of_others(values: Sequence[float], noise: Noise) -> Noise:
+    """Return the pooled noise of all other configurations; `values` are the log seconds or metric
+    values of the configuration to leave out."""
     freedom = noise.freedom - max(len(values) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
-    squares = max(noise.freedom * noise.sigma**2 - _squares(values), 0.0)
+    squares = max(noise.freedom * noise.sigma**2 - _sum_of_squares(values), 0.0)
     return Noise(math.sqrt(squares / freedom), freedom, noise.is_timed)
 
 
 @cache
-def _most_ratio(numerator: int, denominator: float) -> float:
+def _f_quantile(numerator: int, denominator: float) -> float:
     """Return the 95 % quantile of the F distribution with these degrees of freedom."""
     from scipy.special import fdtri
 
@@ -326,12 +359,18 @@ def _most_ratio(numerator: int, denominator: float) -> float:
 def _own_noise(
     repeats: Sequence[Replicate], noise: Noise, *, max_freedom: float = OWN_FREEDOM
 ) -> Noise:
-    """Return the noise of one configuration from its own runs and the pooled noise of the others,
-    which counts for at most `max_freedom` degrees of freedom."""
+    """Return the noise of one configuration, combined from its own runs and from the pooled noise
+    of all other configurations.
+
+    Args:
+        repeats: Runs of the configuration.
+        noise: Run-to-run variation, pooled over all configurations including this one.
+        max_freedom: Maximum degrees of freedom of the pooled noise.
+    """
     values = measures(repeats, is_timed=noise.is_timed)
-    other_noise = _without(values, noise)
+    other_noise = _noise_of_others(values, noise)
     weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)
     if not weight + freedom:
         return other_noise
-    squares = _squares(values) + (weight * other_noise.sigma**2 if weight else 0.0)
+    squares = _sum_of_squares(values) + (weight * other_noise.sigma**2 if weight else 0.0)
     return Noise(math.sqrt(squares / (weight + freedom)), weight + freedom, noise.is_timed)

@@ -1,17 +1,18 @@
 """Sequential paired test of whether B is better than A, valid at any stopping time.
 
-Each pair trains A and B with the same seed and yields a difference d, positive if B is better: the
-log ratio of their seconds, or the difference of their metric values. The null hypothesis for a true
-difference m is that d - m is symmetric around zero (exactly so if A and B are identical, since they
-are then exchangeable). Under this hypothesis, the sign of d - m is a fair coin flip, given its
-size, and the wealth of a bettor on one side,
+Each pair of runs trains A and B with the same seed. It yields a difference d, which is positive if
+B is better: the log ratio of their seconds, or the difference of their metric values. The null
+hypothesis for a true difference m is that d - m is symmetric around zero. (This is exact if A and B
+are identical, since they are then exchangeable.) Under this hypothesis, the sign of d - m is a fair
+coin flip, given its size. The wealth of a bettor who always bets on the same sign,
 
     K = mean over bets f of  prod_i  exp(f u_i) / cosh(f u_i),    u_i = psi((d_i - m) / s_i),
 
 is a martingale that starts at 1, so the probability that it ever exceeds 1/alpha is at most alpha
 (Ville's inequality). psi clips at +-`CLIP_SCALES`, which bounds the effect of a run that missed its
-target (d infinite). The scale s_i is the median absolute difference of the earlier pairs. The
-confidence sequence is the set of all m that neither one-sided bet rejects. See Ramdas, Grünwald,
+target, for which d is infinite. The scale s_i is the median absolute difference of the earlier
+pairs. The confidence sequence is the set of all m that neither of the two one-sided bets rejects.
+See Ramdas, Grünwald,
 Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference" (2023), and Efron,
 "Student's t-test under symmetry conditions" (1969).
 """
@@ -26,14 +27,14 @@ import numpy as np
 
 PairOutcome = Literal["better", "worse", "same", "undecided"]
 ALPHA = 0.05
-"""One-sided error rate; the interval covers 90 %."""
+"""One-sided error rate of the test; the two-sided interval covers 90 %."""
 CLIP_SCALES = 3.0
 """Clipping threshold of differences, in units of the scale s."""
 BETS = np.geomspace(0.05, 2.0, 12)
-"""Bet sizes f. Small bets detect a small difference over many pairs, large bets a large one within
-a few pairs."""
+"""Bet sizes f. Small bets detect a small difference after many pairs, large bets detect a large
+difference after a few pairs."""
 BISECTIONS = 60
-"""Bisection steps per interval endpoint."""
+"""Number of bisection steps for each end of the confidence interval."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Comparison:
     outcome: PairOutcome
     pairs: int
     effect: float | None
-    """Median difference, in log seconds or metric units; None if not finite."""
+    """Median of the differences, in log seconds or in the unit of the metric; None if not
+    finite."""
     low: float
     high: float
     """Bounds of the confidence sequence, in the unit of `effect`; infinite if not bounded yet."""
@@ -55,9 +57,10 @@ def compare(
     """Return the test result after the pairs of runs so far.
 
     Args:
-        differences: One per pair, positive if B is better; infinite if one of the two missed its
-            target, NaN if both did.
-        smallest: Equivalence margin; smaller differences count as `same`.
+        differences: Difference of each pair, positive if B is better; infinite if one of the two
+            runs missed its target, NaN if both did.
+        smallest: Equivalence margin: if the difference is shown to be smaller, the outcome is
+            `same`.
         errors: One-sided error rate.
     """
     valid = [difference for difference in differences if not math.isnan(difference)]
@@ -74,16 +77,19 @@ def compare(
 def outcome_of(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> PairOutcome:
-    """Return only the outcome of `compare`; `differences` must not contain NaN."""
-    enough, turned = math.log(1.0 / errors), [-difference for difference in differences]
+    """Return the outcome of the sequential test, without effect and interval.
+
+    For the arguments see `compare`; here, `differences` must not contain NaN.
+    """
+    threshold, negated = math.log(1.0 / errors), [-difference for difference in differences]
     if (
         smallest > 0.0
-        and min(log_wealth(differences, -smallest), log_wealth(turned, -smallest)) >= enough
+        and min(log_wealth(differences, -smallest), log_wealth(negated, -smallest)) >= threshold
     ):
         return "same"
-    if log_wealth(differences, 0.0) >= enough:
+    if log_wealth(differences, 0.0) >= threshold:
         return "better"
-    return "worse" if log_wealth(turned, 0.0) >= enough else "undecided"
+    return "worse" if log_wealth(negated, 0.0) >= threshold else "undecided"
 
 
 def pairs_needed(
@@ -94,8 +100,9 @@ def pairs_needed(
 ) -> int | None:
     """Return how many more pairs of runs lead to a decision with a probability of 80 %.
 
-    Estimated by bootstrap with 40 draws; None with fewer than 3 pairs, or if more than 8 times the
-    pairs so far are needed.
+    The number is estimated by a bootstrap with 40 draws from the pairs so far. It is None if there
+    are fewer than 3 pairs, or if more than 8 times as many pairs as so far are needed. For the
+    arguments see `compare`.
     """
     valid = [difference for difference in differences if not math.isnan(difference)]
     if len(valid) < 3:
@@ -111,14 +118,15 @@ def pairs_needed(
 
 
 def log_wealth(differences: Sequence[float], shift: float) -> float:
-    """Return the log wealth of the bet that B is better by more than `shift`."""
+    """Return the log wealth after betting on every pair that B is better by more than `shift`; see
+    the formula of K in the module's docstring."""
     if not len(differences):
         return 0.0
-    moved = np.asarray(differences, dtype=float) - shift
-    scales = _scales(np.abs(moved))
+    shifted = np.asarray(differences, dtype=float) - shift
+    scales = _scales(np.abs(shifted))
     with np.errstate(invalid="ignore", divide="ignore"):
         units = np.where(
-            scales > 0.0, np.clip(moved / scales, -CLIP_SCALES, CLIP_SCALES), np.sign(moved)
+            scales > 0.0, np.clip(shifted / scales, -CLIP_SCALES, CLIP_SCALES), np.sign(shifted)
         )
     # log(exp(x) / cosh(x)) = log 2 - log(1 + exp(-2 x))
     logs = math.log(2.0) - np.logaddexp(0.0, -2.0 * np.outer(BETS, units))
@@ -126,7 +134,12 @@ def log_wealth(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return for each difference the median absolute finite value before it; 0 for the first."""
+    """Return, for each difference, the median size of all earlier finite differences; 0 for the
+    first.
+
+    Args:
+        sizes: Absolute values of the differences, in order.
+    """
     earlier, scales = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2
@@ -138,19 +151,22 @@ def _scales(sizes: np.ndarray) -> np.ndarray:
 
 
 def _lower_end(differences: Sequence[float], errors: float) -> float:
-    """Return the lower confidence bound: the largest shift rejected together with all smaller ones;
-    -inf if none."""
+    """Return the lower end of the confidence interval of the difference.
+
+    It is the largest difference m for which m and all smaller differences are rejected; -inf if
+    none is rejected.
+    """
     finite = [difference for difference in differences if math.isfinite(difference)]
-    enough = math.log(1.0 / errors)
+    threshold = math.log(1.0 / errors)
     if not finite:
-        return 0.0 if log_wealth(differences, 0.0) >= enough else -math.inf
+        return 0.0 if log_wealth(differences, 0.0) >= threshold else -math.inf
     width = max(max(finite) - min(finite), max(abs(difference) for difference in finite), 1e-9)
     low, high = min(finite) - 2.0 * width, max(finite)
-    if log_wealth(differences, low) < enough:
+    if log_wealth(differences, low) < threshold:
         return -math.inf
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
-        if log_wealth(differences, middle) >= enough:
+        if log_wealth(differences, middle) >= threshold:
             low = middle
         else:
             high = middle

@@ -1,9 +1,11 @@
-"""Compare configurations by their recorded runs, and choose which configurations to run again.
+"""Comparison of configurations by their recorded runs, and the choice of configurations to run
+again.
 
-A run is seen to reach the target only at its next evaluation, on average half an interval late. The
-delay is 6, 16, 24 and 34 % of the time to target for an evaluation interval of 0.1, 0.3, 0.5 and
-0.8 times that time. Linear interpolation between the evaluations before and after keeps the error
-below 4 %; for short intervals, it would only add the noise of the two values.
+That a run has reached the target is noticed only at its next evaluation, on average half an
+evaluation interval late. If the interval is 0.1, 0.3, 0.5 or 0.8 of the time to target, the delay
+is 6, 16, 24 or 34 % of that time. Linear interpolation between the evaluations before and after the
+target is reached keeps the error below 4 %. For short intervals, interpolation would only add the
+noise of the two metric values.
 """
 
 import math
@@ -39,17 +41,18 @@ class TimeToTarget:
 def interpolated_time(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> TimeToTarget | None:
-    """Return the time at which a run reached its target; None if it never reached (and held) it.
+    """Return the time at which a run reached its target; None if the run did not reach it.
 
-    The time is where the line between the last two evaluations crosses the target. If their
-    interval is short, it is the recorded time.
+    The time is interpolated linearly between the evaluation that reached the target and the
+    evaluation before. If the interval between them is short (LONG_PERIOD), the recorded time is
+    returned.
 
     Args:
         record: The run.
         points: Evaluations of the run in order. If the evaluation before the one that reached the
             target is missing or not finite, the recorded time is returned.
-        baseline_value: Metric value before training, if the objective has none; used when the first
-            evaluation already reached the target.
+        baseline_value: Metric value before training, if the objective does not set it; used if the
+            first evaluation already reached the target.
     """
     reached_s, objective = record.time_to_target_s, record.spec.objective
     if reached_s is None:
@@ -81,22 +84,23 @@ def interpolated_time(
 def replicate_of(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> Replicate:
-    """Return a run record as a `Replicate`; for the arguments see `interpolated_time`.
+    """Convert a run record to a `Replicate`; for the arguments see `interpolated_time`.
 
-    `seconds` is one of:
+    The field `seconds` of the result is
 
-    - for a run that reached the target, its training seconds to the target;
-    - for a run that missed it, all its training seconds (after a crash, also the time since the
-      last evaluation) plus setup and compilation, which a new run would repeat;
-    - with `best_at_budget`, the best metric value, negated if larger is better.
+    - for a run that reached the target: its training seconds to the target;
+    - for a run that missed the target: its training seconds plus the seconds of setup and
+      compilation, which a new run would repeat, and after a crash the time since the last
+      evaluation;
+    - with `best_at_budget`: the best metric value, negated if larger values are better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
         reached = interpolated_time(record, points, baseline_value=baseline_value)
         if is_failed or reached is None:
-            unseen_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
-            anew_s = record.ledger.get("setup", 0.0) + record.ledger.get("compile", 0.0)
-            return Replicate(record.ledger["train"] + unseen_s + anew_s, is_hit=False)
+            unrecorded_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
+            startup_s = record.ledger.get("setup", 0.0) + record.ledger.get("compile", 0.0)
+            return Replicate(record.ledger["train"] + unrecorded_s + startup_s, is_hit=False)
         return Replicate(max(reached.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
         return Replicate(0.0, is_hit=False)
@@ -104,8 +108,10 @@ def replicate_of(
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
-    """Return the ratio of billed worker-seconds (all phases but `queue`) to training
-    worker-seconds."""
+    """Return the ratio of billed to training worker-seconds of several runs; 1 if no run trained.
+
+    All phases except `queue` are billed, since a run occupies its workers in these phases.
+    """
     phases = [phase for phase in (*PHASES, OTHER) if phase != "queue"]
     billed_s = trained_s = 0.0
     for run in runs:
@@ -115,16 +121,22 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
 
 
 def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
-    """Return the cost of one second of training: the number of workers, multiplied by the ratio of
-    billed to training seconds of `runs` if there is a price."""
+    """Return the cost of one second of training, in worker-seconds.
+
+    Args:
+        price: Price of a worker-hour; None if the study does not set it.
+        num_workers: Number of workers of the configuration, which is the cost if there is no price.
+            With a price, it is multiplied by the ratio of billed to training seconds.
+        runs: Runs from which this ratio is computed.
+    """
     return num_workers * (1.0 if price is None else held_per_trained(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
-    """Return the name of a study's first trial, which had a cold start and is not compared.
+    """Return the name of a study's first trial; None if there are no trials.
 
-    This is a reference run with the role `trial` if there is one, else the trial with the lowest
-    number; None without trials.
+    The first trial is not compared with others, because it included a cold start. It is the
+    reference run with the role `trial` if there is one, else the trial with the lowest number.
     """
     names = (run.trial for run in runs if run.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
@@ -132,42 +144,47 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
 
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
-"""For each stage of a race: (number of candidates, new runs per candidate)."""
+"""Plan of a race, the parallel confirmation runs of the best trials with new seeds. Each stage is a
+pair (number of candidates, number of new runs per candidate)."""
 MOST_RACE_RUNS = 200
 """Maximum number of new runs in a race."""
 REVERSAL_ERRORS = 1.0
-"""Number of standard errors by which a configuration must lead to overrule the race's winner."""
+"""Number of standard errors by which another configuration must lead to replace the winner of the
+race."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration in the race (repeated runs of the best trials)."""
+    """A configuration that takes part in the race (parallel runs with new seeds)."""
 
     name: str
     search_run: Replicate | None
-    """Run of the configuration in the search; None if excluded (cold start, or stopped early)."""
+    """Run of the configuration in the search; None if that run does not count, because it included
+    the cold start or was stopped early."""
     cost: float
-    """Cost of a second of training, as returned by `cost_per_s`."""
+    """Cost of a second of training in worker-seconds; see `cost_per_s`."""
 
 
 @dataclass(frozen=True)
 class RaceRun:
-    """A run of a candidate in the race."""
+    """A run of a candidate in the race that is to be started."""
 
     name: str
+    """Name of the candidate."""
     round: int
-    """Round, from 0; all candidates use the same seed in a round."""
+    """Number of the round, from 0; all candidates use the same seed in a round."""
 
 
 Learned = Mapping[tuple[str, int], Replicate]
-"""New runs by candidate and round, in seconds (never worker-seconds)."""
+"""Results of new runs, in seconds (never worker-seconds), by name of the candidate and round."""
 
 
 def stages(number: int) -> Stages:
-    """Return the stages of a race of `number` new runs; () for 0.
+    """Return the stages of a race with `number` new runs in total, by successive halving.
 
-    Successive halving: number // 2 candidates run once, the better half of them once more, and the
-    best number // 8 (at least 2) share the remaining runs. 24 runs give ((12, 1), (6, 1), (3, 2)).
+    In the first stage, number // 2 candidates run once. In the second stage, the better half of
+    them runs once more. In the last stage, the best number // 8 candidates (at least 2) share the
+    remaining runs. For example, 24 runs give ((12, 1), (6, 1), (3, 2)), and 0 runs give ().
     """
     if not 0 <= number <= MOST_RACE_RUNS:
         raise ValueError(f"a race has 0 to {MOST_RACE_RUNS} new runs, not {number}")
@@ -186,15 +203,20 @@ class ConfigurationRuns:
     """Runs of one configuration, in seconds or worker-seconds (`Axis`)."""
 
     search_run: Replicate | None = None
-    """Its run in the search; None if excluded."""
+    """Run of the configuration in the search; None if that run does not count."""
     rounds: Mapping[int, Replicate] = field(default_factory=dict)
-    """New runs by round; all configurations use the same seed in a round."""
+    """Runs with new seeds by round; all configurations use the same seed in a round."""
     alone: Sequence[Replicate] = ()
-    """Solo runs (nothing else on the machine), which may overrule the race: see `best_first`."""
+    """Solo runs (alone on the machine) after the race, which may overrule it: see `best_first`."""
 
     def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
-        """Return the run of the search, the race runs of the first `rounds` rounds (None: all), and
-        with `with_alone` the solo runs."""
+        """Return the runs of the configuration that count for a comparison.
+
+        Args:
+            rounds: Number of rounds whose runs are included, besides the run of the search; None
+                for all rounds.
+            with_alone: Whether to include the solo runs.
+        """
         runs = [] if self.search_run is None else [self.search_run]
         runs += [
             self.rounds[number]
@@ -204,7 +226,7 @@ class ConfigurationRuns:
         return [*runs, *self.alone] if with_alone else runs
 
     def times(self, factor: float) -> "ConfigurationRuns":
-        """Return the same runs with seconds multiplied by `factor`."""
+        """Return the runs with their seconds multiplied by a factor."""
         search_run = None if self.search_run is None else self.search_run.times(factor)
         rounds = {number: run.times(factor) for number, run in self.rounds.items()}
         return ConfigurationRuns(search_run, rounds, [run.times(factor) for run in self.alone])
@@ -217,8 +239,14 @@ def group_of(
     axis: Axis,
     alone: Sequence[Replicate] = (),
 ) -> ConfigurationRuns:
-    """Return a candidate's runs in the unit of `axis`; `new` (by round) and `alone` are in
-    seconds."""
+    """Return the runs of a candidate in the unit of an axis.
+
+    Args:
+        candidate: The candidate.
+        new: Runs with new seeds by round, in seconds.
+        axis: Unit of the result: seconds or worker-seconds.
+        alone: Solo runs, in seconds.
+    """
     group = ConfigurationRuns(candidate.search_run, new, alone)
     return group.times(candidate.cost) if axis == "worker_seconds" else group
 
@@ -226,20 +254,21 @@ def group_of(
 def best_first(
     groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True
 ) -> tuple[list[str], bool]:
-    """Return configuration names, best first, and whether solo runs overruled the race.
+    """Return the names of configurations, best first, and whether solo runs overruled the race.
 
-    The race decides the order, unless its winner has solo runs (alone on the machine) and another
-    configuration leads when all runs count. The latter then wins in each of these cases:
+    Normally, the runs of the race decide the order. The exception is that the winner of the race
+    has solo runs (alone on the machine), and that another configuration leads when solo runs are
+    counted too. The other configuration is then the winner in each of these cases:
 
-    - It has solo runs too.
+    - It also has solo runs.
     - A solo run of the race winner missed the target.
     - It leads by more than REVERSAL_ERRORS standard errors.
 
     In the simulations of `benchmarks/search/race.py`, this lowers the reported time by 1.8 % at
     sigma 0.3 and by 6.4 % at sigma 0.5.
     """
-    raced = {name: group.runs() for name, group in groups.items()}
-    order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
+    race_runs = {name: group.runs() for name, group in groups.items()}
+    order = ranked(race_runs, pooled(race_runs.values(), is_timed=is_timed))
     first = order[0] if order else ""
     if not order or not groups[first].alone:
         return order, False
@@ -256,26 +285,26 @@ def best_first(
 
 
 TESTED_ROUNDS = 4
-"""Number of rounds that the test after the race uses. This test spends half of the error rate; the
-sequential test of `--more` spends the other half."""
+"""Number of rounds whose runs the significance test after the race uses. This test spends half of
+the error rate; the sequential test of the option `--more` spends the other half."""
 MORE_ALPHA = 0.025
-"""One-sided error rate of the sequential test."""
+"""One-sided error rate of the sequential test of the option `--more`."""
 SMALLEST = 0.05
-"""Equivalence margin (relative): `--more` ends when every difference is significant or shown to be
-smaller."""
+"""Relative equivalence margin: `--more` ends when each difference is significant or is shown to be
+smaller than this margin."""
 
 
 @dataclass(frozen=True)
 class Ties:
-    """Configurations that are statistically tied with the best of several."""
+    """Configurations that are statistically tied with the best configuration."""
 
     repeated: tuple[str, ...] = ()
-    """Configurations that ran twice or more, best first."""
+    """Tied configurations with two or more runs, starting with the best configuration."""
     once: tuple[str, ...] = ()
-    """Configurations that ran once, or only in the search, and are not significantly worse."""
+    """Tied configurations that ran only once, or only in the search."""
     undecided: tuple[str, ...] = ()
-    """Repeated configurations (without the best) that are neither significantly worse nor shown to
-    be equivalent within SMALLEST; more runs may decide."""
+    """Tied configurations, except the best, for which more runs may help: they are not yet shown to
+    be equivalent to the best within the margin SMALLEST."""
 
 
 def ties_of(
@@ -284,10 +313,15 @@ def ties_of(
     *,
     is_timed: bool = True,
 ) -> Ties:
-    """Return the configurations that are statistically tied with the best of `groups`.
+    """Return the configurations that are not significantly worse than the best one.
 
-    Configurations in `once`, which ran only in the search, are listed separately, because they are
-    selection-biased. A configuration none of whose runs count stays undecided.
+    A configuration without a run that counts is undecided.
+
+    Args:
+        groups: Runs of the configurations that were trained again with new seeds, by name.
+        once: Runs of configurations that ran only in the search, by name. They are listed
+            separately, because their results are selection-biased.
+        is_timed: Whether to compare seconds, instead of metric values.
     """
     order, is_overruled = best_first(groups, is_timed=is_timed)
     if not order:
@@ -296,26 +330,28 @@ def ties_of(
     judged |= {name: group.runs() for name, group in once.items()}
     noise, best = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
     outcomes = {name: _pair_outcome(best, groups[name], is_timed=is_timed) for name in order[1:]}
-    near = [
+    tied = [
         name
         for name, runs in judged.items()
         if not (runs and is_apart(judged[order[0]], runs, noise)) and outcomes.get(name) != "worse"
     ]
-    runs = {name: len({**once, **groups}[name].runs()) for name in near}
+    runs = {name: len({**once, **groups}[name].runs()) for name in tied}
     return Ties(
         repeated=tuple(
-            name for name in near if name == order[0] or (name not in once and runs[name] > 1)
+            name for name in tied if name == order[0] or (name not in once and runs[name] > 1)
         ),
-        once=tuple(name for name in near[1:] if name in once or runs[name] == 1),
-        undecided=tuple(name for name in near[1:] if outcomes.get(name, "same") != "same"),
+        once=tuple(name for name in tied[1:] if name in once or runs[name] == 1),
+        undecided=tuple(name for name in tied[1:] if outcomes.get(name, "same") != "same"),
     )
 
 
 def _pair_outcome(
     best: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool
 ) -> PairOutcome:
-    """Return the outcome of the sequential test of `other` against `best`, paired by round (same
-    seed)."""
+    """Return the outcome of the sequential test of `other` against `best`.
+
+    The runs of both configurations in the same round, which have the same seed, form a pair.
+    """
     common = [
         (best.rounds[number], other.rounds[number])
         for number in best.rounds
@@ -329,10 +365,11 @@ def _pair_outcome(
 
 
 def difference(first: Replicate, other: Replicate, *, is_timed: bool) -> float:
-    """Return by how much `other` is better than `first`: log ratio of seconds, or difference of
-    metric values.
+    """Return by how much the run `other` is better than the run `first`.
 
-    Infinite if one of the two missed, NaN if both did.
+    Returns:
+        The log ratio of their seconds, or the difference of their metric values; infinite (with the
+        sign) if only one of the runs missed the target, NaN if both did.
     """
     if first.is_hit != other.is_hit:
         return math.inf if other.is_hit else -math.inf
@@ -350,17 +387,17 @@ def runs_to_decide(
     is_timed: bool = True,
     alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
 ) -> list[RaceRun]:
-    """Return the next runs to distinguish undecided candidates; [] when nothing is left to decide.
+    """Return the next runs to start in order to decide between tied candidates.
 
-    Of the best and the undecided candidates, those with the fewest new runs get one each, best
-    candidate first.
+    Among the best candidate and the undecided candidates, each candidate with the fewest new runs
+    gets one more run. The list is empty if no candidate is undecided.
 
     Args:
         candidates: The candidates.
-        learned: New runs so far, in seconds.
-        number: Largest number of runs to return.
-        axis: Seconds or worker-seconds.
-        is_timed: True to compare seconds, False to compare metric values.
+        learned: Results of new runs so far, in seconds.
+        number: Maximum number of runs to return.
+        axis: Unit of the comparison: seconds or worker-seconds.
+        is_timed: Whether to compare seconds, instead of metric values.
         alone: Solo runs by candidate, in seconds.
     """
     new = {

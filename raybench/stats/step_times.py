@@ -1,9 +1,10 @@
-"""Records of optimizer steps (`record_steps`): times, bytes exchanged, gradient noise.
+"""Measurements of optimizer steps (`record_steps`): times, bytes exchanged, gradient noise.
 
-Workers see different samples, so their gradients differ only by sampling noise. With per-sample
-covariance Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b:
-unbiased estimates of both terms follow from the mean of the workers' squared norms and the squared
-norm of their average (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
+Workers compute gradients from different samples, so the gradients differ only by sampling noise. If
+G is the true gradient and Sigma the covariance of the gradient of a single sample, a gradient g
+over b samples has the expectation E|g|^2 = |G|^2 + tr(Sigma) / b. Unbiased estimates of |G|^2 and
+tr(Sigma) follow from two numbers: the mean of the squared norms of the workers' gradients, and the
+squared norm of the average gradient (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
 `scaling.fits.noise_scales` computes the gradient noise scale, tr(Sigma) / |G|^2.
 """
 
@@ -23,29 +24,30 @@ Seconds = Annotated[Finite, Field(ge=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Durations of the optimizer steps with a full global batch since the last evaluation [s].
+    """Durations in seconds of the optimizer steps since the last evaluation.
 
-    A partial last step of an epoch counts only toward `max_s`. The duration of a step is measured
-    on the slowest rank, from the end of the previous step to its own end, including waits for data
-    and other workers.
+    Only steps with a full global batch count; the partial last step of an epoch counts only in
+    `max_s`. The duration of a step is measured on the slowest rank, from the end of the previous
+    step to the end of the step, including waits for data and for other workers.
     """
 
     num: Annotated[int, Strict(), Field(gt=0)]
-    """Number of these steps."""
+    """Number of steps with a full global batch."""
     median_s: Seconds
     p25_s: Seconds
     p75_s: Seconds
     p95_s: Seconds
     max_s: Seconds
-    """Longest of all steps, partial ones included; far above `p95_s` it indicates a stall."""
+    """Duration of the longest step, including partial steps. A value far above `p95_s` indicates
+    that training stalled."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], short: Sequence[float] = ()) -> "StepTimes | None":
-        """Summarize steps; None if no full step has a known duration.
+        """Summarize the durations of steps; return None if no full step has a known duration.
 
         Args:
-            seconds: Durations of full steps [s]; NaN if unknown.
-            short: Durations of partial steps [s].
+            seconds: Durations of steps with a full global batch, in seconds; NaN if unknown.
+            short: Durations of partial steps, in seconds.
         """
         measured = [duration for duration in seconds if np.isfinite(duration)]
         if not measured:
@@ -57,19 +59,20 @@ class StepTimes:
 
 
 class NoiseTerms(NamedTuple):
-    """Unbiased gradient-noise estimates from one step; they may be negative."""
+    """Unbiased estimates of gradient noise from one optimizer step; they may be negative."""
 
     gradient: float
     """Estimate of |G|^2."""
     noise: float
-    """Estimate of tr(Sigma), per sample."""
+    """Estimate of tr(Sigma), where Sigma is the covariance of the gradient of a single sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSums:
-    """Sums of the noise estimates of the steps since the last evaluation."""
+    """Sums of the gradient-noise estimates of the steps since the last evaluation."""
 
     num_steps: Annotated[int, Strict(), Field(gt=0)]
+    """Number of steps with an estimate."""
     gradient: Finite
     """Sum of the estimates of |G|^2."""
     noise: Finite
@@ -77,7 +80,7 @@ class NoiseSums:
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
-        """Return the sums over some steps; None without a step."""
+        """Return the sums of the estimates of several steps; None if there are no steps."""
         if not steps:
             return None
         return cls(
@@ -90,17 +93,18 @@ class NoiseSums:
 def noise_terms(
     sum_of_squares: float, square_of_average: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return the noise estimates of a step, unbiased even if workers have different numbers of
-    samples, or none.
+    """Return the gradient-noise estimates of a step.
+
+    The estimates are unbiased even if workers have different numbers of samples, or no samples.
 
     Args:
         sum_of_squares: Sum over workers of the squared norm of each worker's mean gradient, before
             the all-reduce.
         square_of_average: Squared norm of the mean gradient over all samples.
-        samples_per_worker: Samples of each worker.
+        samples_per_worker: Number of samples of each worker.
 
     Returns:
-        None for a step of a single worker, or if a norm is not finite.
+        The estimates; None if fewer than two workers have samples, or if a norm is not finite.
     """
     sizes = [size for size in samples_per_worker if size > 0]
     if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):
@@ -113,15 +117,15 @@ def noise_terms(
 def terms_of_parts(
     part_squares: Sequence[float], whole_square: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return the noise estimates of a step whose workers exchange parts of the mean gradient.
+    """Return the gradient-noise estimates of a step, from each worker's part of the mean gradient.
 
-    A part is a worker's summed gradient divided by the samples of *all* workers, so that the parts
-    sum to the mean gradient.
+    The part of a worker is the sum of its samples' gradients divided by the number of samples of
+    *all* workers, so that the sum of the parts is the mean gradient.
 
     Args:
-        part_squares: Squared norm of each part.
+        part_squares: Squared norm of the part of each worker.
         whole_square: Squared norm of the mean gradient.
-        samples_per_worker: Samples of each worker.
+        samples_per_worker: Number of samples of each worker.
     """
     total, parts = sum(samples_per_worker), zip(part_squares, samples_per_worker, strict=True)
     sum_of_squares = sum(square * (total / size) ** 2 for square, size in parts if size > 0)
@@ -129,15 +133,19 @@ def terms_of_parts(
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Bytes sent per gradient element, by `gradient_compression`; gradients are float32 regardless of
-`precision`."""
+"""Bytes sent per element of a gradient, by value of `gradient_compression`. Without compression,
+gradients are float32 for any `precision`."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
-    """Return the bytes that one worker contributes to the gradient all-reduce of an optimizer step.
+    """Return the number of bytes that one worker contributes to the gradient all-reduce of a step.
 
-    With `single_process` the count is per replica, without the weights, samples and outputs that
-    nn.DataParallel copies.
+    With `strategy: single_process`, it is the number for one replica, without the weights, samples
+    and outputs that nn.DataParallel copies.
+
+    Args:
+        spec: Run spec.
+        num_parameters: Number of trained parameters of the model.
     """
     if spec.num_workers == 1 or not spec.exchange_gradients:
         return 0
