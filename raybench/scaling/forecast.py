@@ -1,16 +1,17 @@
 """Learning rate, batch size and loss of a large training run, predicted from small runs.
 
-Runs of one model size and one number of training samples form a *cell*. Within a cell, the log loss
-is quadratic in log learning rate and log batch size near its optimum. All cells share the
-curvature. The optimum follows power laws of parameters N and samples D, up to a random deviation of
-each cell:
+Runs with the same number of model parameters N and the same number of training samples D form a
+*cell*. Within a cell, the log loss is modeled as quadratic in log learning rate and log batch size
+near its optimum. All cells share the curvature. The learning rate and batch size at the optimum
+follow power laws in N and D, up to a random deviation of each cell:
 
     log rate  = a0 + aN log N + aD log D + deviation
     log batch = b0 + bN log N + bD log D + deviation
 
-The loss at the optimum follows `loss_law`. All parameters have priors, those of the exponents from
-published laws (`EXPONENTS`). The posterior is approximated by a normal distribution at its mode
-(Laplace). `benchmarks/scaling/forecast.py` tests the predictions on 1,900 language models.
+The loss at the optimum follows the law in `loss_law`. All parameters have priors; the priors of the
+exponents come from published laws (`EXPONENTS`). The posterior is approximated by a normal
+distribution at its mode (Laplace). `benchmarks/scaling/forecast.py` tests the predictions on 1,900
+language models.
 """
 
 import math
@@ -25,33 +26,36 @@ from scipy.optimize import least_squares
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, gradient, heavy_tailed, interval
 from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.text import counted
 
 EXPONENTS = {"rate": ((-0.125, 0.1), (-0.275, 0.14)), "batch": ((0.225, 0.1), (-0.225, 0.12))}
-"""Prior mean and standard deviation of the exponents of N D and N / D. Published: rate (N D)^-0.20
-(N / D)^-0.51 and batch (N D)^0.29 (N / D)^-0.29 (StepLaw, arXiv 2503.04715); rate (N D)^-0.125 and
-batch (N D)^0.33 (DeepSeek LLM, arXiv 2401.02954); rate (N D)^-0.28 (N / D)^0.05 (arXiv 2409.19913).
-The deviations were chosen by likelihood and coverage of left-out sizes (docs/benchmarks.md)."""
+"""Prior mean and standard deviation of the exponents of N D and of N / D, for the best learning
+rate and for the best batch size. Published laws: rate (N D)^-0.20 (N / D)^-0.51 and batch (N
+D)^0.29 (N / D)^-0.29 (StepLaw, arXiv 2503.04715); rate (N D)^-0.125 and batch (N D)^0.33 (DeepSeek
+LLM, arXiv 2401.02954); rate (N D)^-0.28 (N / D)^0.05 (arXiv 2409.19913). The standard deviations
+were chosen by the likelihood and interval coverage at model sizes that were left out of the fit
+(docs/benchmarks.md)."""
 DEVIATIONS, DEVIATION_CELLS = (0.05, 0.1), 4
-"""Prior standard deviation of a cell's log rate and log batch from the power laws, and the number
-of measured cells as which this prior counts."""
+"""DEVIATIONS: prior standard deviation of a cell's best log learning rate and best log batch size
+around the power laws. DEVIATION_CELLS: weight of this prior, as a number of measured cells."""
 CURVATURE = (math.log(0.02), 1.0)
 """Prior mean and standard deviation of the log second derivative of the log loss."""
 TILT_DEVIATION = 0.7
-"""Prior standard deviation of the inverse hyperbolic tangent of the correlation between rate and
-batch in the quadratic."""
+"""Prior standard deviation of artanh(r), where r is the correlation between log learning rate and
+log batch size in the quadratic function."""
 POSITION_DEVIATION, LEVEL_DEVIATION = 2.0, 0.05
-"""Prior standard deviation of the optimum's log rate and log batch around those of the best runs,
-and of the log loss at a cell's optimum around that of its best run."""
+"""POSITION_DEVIATION: prior standard deviation of the log learning rate and log batch size at the
+optimum, around the mean of the best runs. LEVEL_DEVIATION: prior standard deviation of the log loss
+at the optimum of a cell, around the loss of its best run."""
 WIDTH, FEWEST_NEAR = 0.02, 6
-"""Maximum log loss, above that of the cell's best run, of runs to which the quadratic is fitted. At
-least FEWEST_NEAR runs of a cell are used, however high their loss."""
+"""The quadratic function is fitted to the runs of a cell whose log loss exceeds that of the best
+run by at most WIDTH, and to at least FEWEST_NEAR runs per cell."""
 NOISE, MISFIT = 0.002, 0.6
-"""Minimum standard deviation of the log loss between seeds; standard deviation of the misfit of the
-quadratic, relative to the log loss above that of the best run."""
+"""NOISE: minimum standard deviation of the log loss between seeds. MISFIT: standard deviation of
+the error of the quadratic function, as a fraction of a run's log loss above that of the best
+run."""
 FEWEST_RUNS = 6
 FIT_ROUNDS = 3
-"""Number of fits; each uses the noise that the previous fit has found."""
+"""Number of fits; each uses the noise that was estimated by the previous fit."""
 NUM_SHARED = 9
 """Number of model parameters that all cells share."""
 
@@ -61,34 +65,35 @@ class SmallRun(NamedTuple):
 
     parameters: float
     samples: float
-    """Training samples (of a language model: tokens)."""
+    """Number of training samples (tokens for a language model)."""
     batch: float
-    """Global batch size, samples."""
+    """Global batch size in samples."""
     learning_rate: float
     loss: float
     """Loss at the end of the run, or another positive value to minimize, such as an error rate."""
 
     @property
     def size(self) -> tuple[float, float]:
-        """Parameters and samples."""
+        """The cell of the run: (model parameters, training samples)."""
         return self.parameters, self.samples
 
     @property
     def compute(self) -> float:
-        """Floating-point operations of the run."""
+        """Number of floating-point operations of the run."""
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
 
 
 class Planned(NamedTuple):
-    """Small runs to make, and how well the optimum of the large run will then be known."""
+    """Small runs that are planned, and how accurately they will determine the optimum of the large
+    run."""
 
     runs: list[SmallRun]
-    """Runs in the order in which they were chosen, the most informative per cost first; their
-    losses are not known yet."""
+    """Planned runs, whose losses are not known yet. The run with the most information per cost
+    comes first."""
     rate_factor: float
-    """Half-width of the 90 % interval of the large run's learning rate, as a factor."""
+    """Half-width of the 90 % interval of the large run's best learning rate, as a factor."""
     batch_factor: float
-    """The same for its batch size."""
+    """Half-width of the 90 % interval of the large run's best batch size, as a factor."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +101,12 @@ class Forecast:
     """Prediction for a large run.
 
     Args:
-        learning_rate: Best learning rate, for the given batch size if there was one.
-        batch: Best global batch size, samples.
+        learning_rate: Best learning rate, at the given batch size if there is one.
+        batch: Best global batch size in samples.
         loss: Loss at the best learning rate and batch size.
-        off_by_two: Relative increase of the loss if "rate" or "batch" is off by a factor of two.
-        doubts: Reasons not to trust the prediction, in sentences.
+        off_by_two: Relative increase of the loss if the learning rate (key "rate") or the batch
+            size (key "batch") differs from the best by a factor of two.
+        doubts: Sentences with reasons not to trust the prediction.
     """
 
     learning_rate: Predicted
@@ -111,11 +117,11 @@ class Forecast:
 
 
 class OptimumModel:
-    """Posterior of the best learning rate and batch size of runs of any size, given small runs.
+    """Predicts the best learning rate and batch size for any model size, from small runs.
 
     Args:
         runs: Small runs, at least one.
-        sizes: Further cells (model parameters, samples) for the candidates of `choose`.
+        sizes: Cells (model parameters, samples) without runs that are to be candidates of `choose`.
 
     Raises:
         UserError: There is no run, or a value is not positive.
@@ -135,13 +141,13 @@ class OptimumModel:
 
     @property
     def levels(self) -> dict[tuple[float, float], float]:
-        """Loss at the optimum of each cell (parameters, samples) with runs."""
+        """Loss at the optimum, by cell (model parameters, samples) with runs."""
         measured = sorted(set(self._cell_of))
         return {self.cells[index]: math.exp(self._mode[NUM_SHARED + index]) for index in measured}
 
     @property
     def level_error(self) -> float:
-        """Median standard deviation of the log of `levels`."""
+        """Standard deviation of the log of the values in `levels`: median over the cells."""
         variances = np.diag(self._covariance)[NUM_SHARED : NUM_SHARED + len(self.levels)]
         return math.sqrt(float(np.median(variances)))
 
@@ -172,7 +178,8 @@ class OptimumModel:
         return interval(float(log_rate(self._mode)), math.sqrt(variance))
 
     def off_by_two(self) -> dict[str, float]:
-        """Return the value of `Forecast.off_by_two`."""
+        """Return the relative increase of the loss if the learning rate (key "rate") or the batch
+        size (key "batch") differs from the best by a factor of two."""
         step = 0.5 * math.log(2.0) ** 2
         curvature = {"rate": self._mode[6], "batch": self._mode[7]}
         return {
@@ -181,7 +188,8 @@ class OptimumModel:
         }
 
     def position(self, size: tuple[float, float]) -> tuple[float, float]:
-        """Return the best learning rate and batch size of a cell (parameters, samples)."""
+        """Return the best learning rate and batch size of a cell (model parameters, samples) that
+        is part of the fit."""
         cell, number = self.cells.index(size), len(self.cells)
         moved = self._mode[NUM_SHARED + number :].reshape(2, number)[:, cell]
         row = self._rows[cell]
@@ -196,18 +204,18 @@ class OptimumModel:
         budget: float,
         within: float | None = None,
     ) -> Planned:
-        """Choose small runs to make, greedily by information per cost.
+        """Choose which small runs to train, greedily by information per cost.
 
-        The information from a run is the expected decrease of the large run's loss, if the large
-        run uses the predicted learning rate and batch size.
+        The information of a run is the expected decrease of the large run's loss, if the large run
+        uses the learning rate and batch size that are then predicted.
 
         Args:
             candidates: Possible runs, in cells of this model; their losses are not used.
-            large: Parameters and samples of the large run.
+            large: Model parameters and samples of the large run.
             costs: Cost of each candidate, such as seconds.
             budget: Maximum total cost of the chosen runs.
-            within: Factor within which learning rate and batch size need to be known; None to use
-                the whole budget.
+            within: Stop once the best learning rate and batch size are known within this factor;
+                None uses the whole budget.
         """
         targets = np.zeros((2, len(self._mode)))
         targets[0, 0:3] = targets[1, 3:6] = self._row(*large)
@@ -239,7 +247,7 @@ class OptimumModel:
         return Planned(chosen, float(rate), float(batch))
 
     def doubts(self) -> list[str]:
-        """Return reasons not to trust a prediction, as sentences."""
+        """Return sentences with reasons not to trust a prediction."""
         sentences = []
         measured = [self.cells[index] for index in sorted(set(self._cell_of))]
         if len({parameters for parameters, _ in measured}) == 1:
@@ -262,11 +270,17 @@ class OptimumModel:
         return sentences
 
     def _row(self, parameters: float, samples: float) -> Floats:
+        """Return the terms of the power laws: (1, log N D, log N / D), around the mean cell."""
         size, length = np.log([parameters, samples]) - self._center
         return np.array([1.0, size + length, size - length])
 
     def _fit(self, num_measured: int) -> None:
-        """Find the posterior mode and covariance of the power laws, the curvature and the cells."""
+        """Find the posterior mode and covariance of all parameters: power laws, curvature and
+        cells.
+
+        Args:
+            num_measured: Number of cells with runs, which are the first of `self.cells`.
+        """
         runs_by_cell = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
         best = np.array([at[self._loss[at].argmin()] for at in runs_by_cell])
         number = len(self.cells)
@@ -283,7 +297,7 @@ class OptimumModel:
         self._noise = max(NOISE, float(np.median([np.median(excesses) for excesses in nearest])))
         self._mode = np.array([mean for mean, _ in shared] + lowest + [0.0] * 2 * number)
         for _ in range(FIT_ROUNDS):
-            # Noisy losses need a wider range around the optimum.
+            # If losses are noisy, runs farther from the optimum are needed for the fit.
             wider = self._noise / NOISE
             levels = [(level, LEVEL_DEVIATION * wider) for level in lowest]
             moves = [(0.0, deviation) for deviation in self._deviations for _ in self.cells]
@@ -296,11 +310,11 @@ class OptimumModel:
             self._deviations = np.sqrt((prior_squares + squares) / (DEVIATION_CELLS + num_measured))
 
     def _fit_near(self, near: npt.NDArray[np.bool_], excess: Floats, priors: Floats) -> None:
-        """Fit to the runs near the optimum, starting from the mode of the previous fit.
+        """Fit all parameters to the runs near the optimum, starting from the previous mode.
 
         Args:
-            near: Whether a run is used, shape [runs].
-            excess: Log loss of each run above the best of its cell, shape [runs].
+            near: Whether each run is used, shape [runs].
+            excess: Log loss of each run above that of the best run of its cell, shape [runs].
             priors: Mean and standard deviation of each parameter, shape [parameters, 2].
         """
         runs = self._cell_of[near], self._rate[near], self._batch[near]
@@ -322,7 +336,14 @@ class OptimumModel:
     def _expected(
         self, mode: Floats, cells: npt.NDArray[np.int64], rate: Floats, batch: Floats
     ) -> Floats:
-        """Return the expected log losses of runs, shape [runs]; `cells` indexes `self.cells`."""
+        """Return the expected log losses of runs, shape [runs].
+
+        Args:
+            mode: Parameters of the model.
+            cells: Cell of each run, as an index into `self.cells`.
+            rate: Log learning rate of each run.
+            batch: Log batch size of each run.
+        """
         number = len(self.cells)
         levels = mode[NUM_SHARED : NUM_SHARED + number]
         moved = mode[NUM_SHARED + number :].reshape(2, number)
@@ -335,8 +356,12 @@ class OptimumModel:
         return log_losses
 
     def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Floats, Floats]:
-        """Return the gradients of the expected log losses of runs with respect to the parameters,
-        shape [runs, parameters], and the variances of the residuals, shape [runs]."""
+        """Linearize the expected log losses of runs around the mode.
+
+        Returns:
+            - Derivatives with respect to the model's parameters, shape [runs, parameters].
+            - Variances of the residuals, shape [runs].
+        """
         cells = np.array([self.cells.index(run.size) for run in runs])
         logs = np.log([(run.learning_rate, run.batch) for run in runs])
 
@@ -348,10 +373,10 @@ class OptimumModel:
 
 
 class LargeRunModel:
-    """Predicts learning rate, batch size and loss of a large run from small runs.
+    """Predicts the best learning rate, batch size and loss of a large run from small runs.
 
     Args:
-        runs: Small runs, at least six, in two or more cells (parameters, samples).
+        runs: At least six small runs, in two or more cells (model parameters, samples).
 
     Raises:
         UserError: There are too few runs or cells, a value is not positive, or the loss does not
@@ -362,7 +387,7 @@ class LargeRunModel:
         self.runs = list(runs)
         if len(self.runs) < FEWEST_RUNS:
             raise UserError(
-                f"forecast: {counted(len(self.runs), 'run')} are too few; name {FEWEST_RUNS}.",
+                f"forecast: needs at least {FEWEST_RUNS} runs; has {len(self.runs)}.",
                 ErrorCode.TOO_FEW,
             )
         self.optimum = OptimumModel(self.runs)
@@ -377,10 +402,11 @@ class LargeRunModel:
         Args:
             parameters: Parameters of the large model.
             samples: Training samples of the large run.
-            batch: Global batch size for which to predict the learning rate; None for the best.
+            batch: Global batch size for which to predict the learning rate; None for the best batch
+                size.
 
         Raises:
-            UserError: The run is smaller than the small runs.
+            UserError: The large run needs less compute than the largest small run.
         """
         largest = max(run.compute for run in self.runs)
         if FLOPS_PER_SAMPLE * parameters * samples < largest:

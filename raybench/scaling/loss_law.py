@@ -1,11 +1,11 @@
-"""Law of the loss of a training run as a function of model parameters N and training samples D.
+"""Law for the loss of a training run as a function of model parameters N and training samples D.
 
     L = E + ((A / N^alpha)^(1/g) + (B / D^beta)^(1/g))^g
 
-With g = 1 this is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2); with E = 0 and
-g = beta that of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). With values in between, it
-follows measured grids three times as closely as either (`benchmarks/scaling/forecast.py`). All
-parameters have priors; the posterior is approximated by a normal distribution (Laplace).
+With g = 1, this is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2). With E = 0 and g
+= beta, it is the law of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). With values in
+between, its errors on measured grids are a third of either's (`benchmarks/scaling/forecast.py`).
+All parameters have priors; the posterior is approximated by a normal distribution (Laplace).
 """
 
 import math
@@ -18,41 +18,41 @@ from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
 FLOPS_PER_SAMPLE = 6.0
-"""Floating-point operations per parameter and sample: forward and backward pass of a transformer on
-tokens (Kaplan et al. 2020, section 2.1)."""
+"""Floating-point operations per parameter and sample, for the forward and backward pass of a
+transformer on tokens (Kaplan et al. 2020, section 2.1)."""
 EXPONENTS = (0.34, 0.30, 0.4)
-"""Prior means of alpha and beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
-refits), and their standard deviation in log."""
+"""Prior means of alpha and of beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
+refits), and the prior standard deviation of the log of both."""
 SHARPNESS = (0.6, 0.5)
-"""Prior mean of g, and its standard deviation in log, which covers Kaplan's and Hoffmann's form."""
+"""Prior mean of g and prior standard deviation of log g; it covers the laws of both papers."""
 IRREDUCIBLE = (0.6, 0.15)
-"""Prior mean of E divided by the smallest loss of the small runs, and the standard deviation of its
-log."""
+"""Prior mean of the ratio E / smallest loss of the small runs, and prior standard deviation of the
+log of this ratio."""
 TERM_DEVIATION = 0.8
 """Prior standard deviation of log A and log B."""
 OPTIMUM_EXPONENT = (0.49, 0.03)
-"""Prior mean and standard deviation of the exponent with which the optimal N grows with compute:
+"""Prior mean and standard deviation of the exponent in (optimal N) ~ compute ** exponent:
 0.46 to 0.50 in Hoffmann et al. 2022, 0.51 in its refit (Besiroglu et al. 2024, arXiv 2404.10102),
 0.47 for Llama 3 (arXiv 2407.21783), 0.52 in DeepSeek LLM (arXiv 2401.02954)."""
 OPTIMUM_DEVIATION = 0.25
-"""Standard deviation of the log of the optimal N from its power law, per square root of the decades
-of compute beyond the largest small run."""
+"""Standard deviation of log(optimal N) around its power law, multiplied by the square root of the
+decades of compute beyond the largest small run."""
 NOISE, NOISE_RUNS = 0.004, 2
-"""Prior standard deviation of a run's log loss from the law at the largest compute, and the number
-of measured runs as which this prior counts. The standard deviation grows by as much for each decade
-of compute below the largest, because the law does not hold exactly over many decades."""
+"""NOISE: prior standard deviation of a run's log loss around the law, at the largest compute. It
+increases by NOISE for each decade of compute below the largest, because the law is not exact over
+many decades. NOISE_RUNS: weight of this prior, as a number of measured runs."""
 FEWEST_SIZES = 2
 
 
 class LossLaw:
-    """Posterior of the law, given runs.
+    """The law fitted to runs: a posterior distribution of its parameters.
 
     Args:
         parameters: Model parameters of each run, shape [runs].
         samples: Training samples of each run, shape [runs].
-        loss: Loss of each run, shape [runs]; only the best run of each size is used.
-        error: Standard deviation of the log loss of a run, in addition to its distance from the
-            law.
+        loss: Loss of each run, shape [runs]. Of runs with the same N and D, only the best is used.
+        error: Standard deviation of the measured log loss of a run, in addition to the deviation
+            from the law.
 
     Raises:
         UserError: All runs have the same size, or the loss does not fall from the smallest to the
@@ -98,10 +98,10 @@ class LossLaw:
         """Predict the compute-optimal model for a budget.
 
         Args:
-            compute: Budget: floating-point operations of the run.
+            compute: Budget in floating-point operations.
 
         Returns:
-            Number of parameters and loss of that model.
+            (number of parameters, loss) of the compute-optimal model.
         """
         total = math.log(compute / FLOPS_PER_SAMPLE)
         free = total - float(self._center.sum())
@@ -121,10 +121,11 @@ class LossLaw:
         return best, self._interval(loss, self._noise * self._scale)
 
     def _fit(self, sizes: Floats, losses: Floats) -> None:
-        """Find the posterior mode and covariance of the logs of (E, A, alpha, B, beta, g)."""
+        """Find the posterior mode and covariance of the logarithms of E, A, alpha, B, beta and
+        g."""
         lowest, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
         alpha, beta, spread = EXPONENTS
-        # Two equal terms add up to 2^g times one of them.
+        # If both terms are equal, their sum is 2^g times one of them.
         term = 2 ** (1 - SHARPNESS[0]) * part * lowest
         means = np.log([IRREDUCIBLE[0] * lowest, term, alpha, term, beta, SHARPNESS[0]])
         deviations = np.array(
@@ -153,9 +154,12 @@ class LossLaw:
         self._covariance: Floats = np.linalg.inv(of_runs.T @ of_runs + of_priors.T @ of_priors)
 
     def _interval(self, function: Callable[[Floats], float], deviation: float) -> Predicted:
-        """Return exp of a function of the law's parameters, with its 90 % interval.
+        """Return the prediction of a quantity with its 90 % interval.
 
-        `deviation`: standard deviation of the log in addition to that due to the parameters.
+        Args:
+            function: Returns the log of the quantity, given the parameters of the law.
+            deviation: Standard deviation of the log of the quantity, in addition to that caused by
+                the uncertainty of the parameters.
         """
         mean, slopes = function(self._mode), gradient(function, self._mode)
         variance = float(slopes @ self._covariance @ slopes)
@@ -163,28 +167,44 @@ class LossLaw:
 
 
 def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floats:
-    """Return the forward-difference derivatives of a function with respect to the parameters, shape
-    [parameters, *shape of the function's value]."""
+    """Return derivatives of a function with respect to its parameters, by forward differences.
+
+    Args:
+        function: Function of the parameters.
+        mode: Parameters at which to differentiate, shape [parameters].
+
+    Returns:
+        Derivatives, shape [parameters, *shape of the value of the function]."""
     base, step = function(mode), 1e-5
     return np.array([(function(mode + step * unit) - base) / step for unit in np.eye(len(mode))])
 
 
 def heavy_tailed(scaled: Floats) -> Floats:
-    """Return residuals for a Cauchy-like error distribution: their squares grow only as a log, so
-    that an outlying run changes a fit little."""
+    """Transform residuals for a heavy-tailed (Cauchy-like) error distribution.
+
+    The square of a transformed residual grows only as the log of the residual, so that an outlying
+    run has little influence on a fit."""
     residuals: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
     return residuals
 
 
 def interval(mean: float, error: float) -> Predicted:
-    """Return a value with its 90 % interval, given mean and standard deviation of its log."""
+    """Return a value with its 90 % interval.
+
+    Args:
+        mean: Mean of the log of the value.
+        error: Standard deviation of the log of the value.
+    """
     low, high = mean - NINE_OF_TEN * error, mean + NINE_OF_TEN * error
     return Predicted(math.exp(mean), math.exp(low), math.exp(high))
 
 
 def _log_loss(law: Floats, sizes: Floats) -> Floats:
-    """Return the log loss of runs, given as centered logs of parameters and samples, shape
-    [runs, 2]."""
+    """Return the log loss of runs according to the law, shape [runs].
+
+    Args:
+        law: Logarithms of E, A, alpha, B, beta and g.
+        sizes: Centered logarithms of model parameters and training samples, shape [runs, 2]."""
     alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
     of_size = (law[1] - alpha * sizes[:, 0]) / sharpness
     of_samples = (law[3] - beta * sizes[:, 1]) / sharpness

@@ -1,4 +1,5 @@
-"""Measured step times by cell: reading them from a CSV file, and pooling repeats."""
+"""Measured step times by cell (worker count, node count, batch size): read from a CSV file, and
+pooled over repeats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from raybench.spec.text import clean
 
 Floats = npt.NDArray[np.float64]
 NINE_OF_TEN = 1.645
-"""Standard deviations from the mean to the ends of the central 90 % of a normal distribution."""
+"""Half-width of the central 90 % interval of a normal distribution, in standard deviations."""
 
 
 class Predicted(NamedTuple):
@@ -29,14 +30,15 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Workers, nodes and batch size with which an optimizer step is timed or predicted."""
+    """Worker count, node count and batch size for which the time of an optimizer step is measured
+    or predicted."""
 
     num_workers: int
     num_nodes: int
     batch_size_per_worker: int
     """Samples that a worker sees in one pass (forward and backward)."""
     accumulate: int = 1
-    """Passes of an optimizer step; gradients are exchanged only in the last pass."""
+    """Number of passes in an optimizer step; gradients are exchanged only in the last pass."""
 
     @property
     def samples(self) -> int:
@@ -46,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells as arrays of equal length, for vectorized arithmetic."""
+    """Cells as arrays with one entry per cell, for vectorized arithmetic."""
 
     workers: Floats
     nodes: Floats
@@ -55,13 +57,13 @@ class Layout:
 
     @classmethod
     def of(cls, cells: Sequence[Cell]) -> "Layout":
-        """Return the arrays for cells, in their order."""
+        """Convert cells to arrays; the order is kept."""
         columns = [tuple(vars(cell).values()) for cell in cells]
         return cls(*np.array(columns, dtype=float).reshape(-1, 4).T)
 
     @property
     def workers_per_node(self) -> Floats:
-        """Workers on the average node."""
+        """Mean number of workers per node, shape [cells]."""
         return self.workers / self.nodes
 
 
@@ -69,7 +71,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class SeriesKey(NamedTuple):
-    """Key of a series, to which one throughput model is fitted; a field that is unknown is ""."""
+    """Identifies a series, to which one throughput model is fitted; unknown fields are ""."""
 
     model: str = ""
     gpu_type: str = ""
@@ -79,7 +81,7 @@ class SeriesKey(NamedTuple):
 
 
 class CellRow(BaseModel):
-    """Row of a CSV file, which describes one run spec (workers, nodes, batch size).
+    """Row of a CSV file that describes a cell (worker count, node count, batch size).
 
     Other columns are ignored.
     """
@@ -102,7 +104,7 @@ class CellRow(BaseModel):
 
     @property
     def cell(self) -> Cell:
-        """Cell that the row describes."""
+        """The cell that the row describes."""
         return Cell(self.num_workers, self.num_nodes, self.batch_size_per_worker, self.accumulate)
 
 
@@ -119,12 +121,12 @@ AnyRow = TypeVar("AnyRow", bound=CellRow)
 
 
 def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> pd.DataFrame:
-    """Return a CSV file as a table of strings; missing values are NaN.
+    """Read a CSV file as a table of strings; missing values are NaN.
 
     Args:
         path: The file.
-        needed: Columns that it must have.
-        names: Other names of columns, with ours.
+        needed: Columns that the file must have.
+        names: Alternative column names in the file, with the names in the returned table.
 
     Raises:
         UserError: The file cannot be read, or a column is missing.
@@ -161,7 +163,11 @@ def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> p
 
 
 def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
-    """Return the rows of a CSV file.
+    """Read the rows of a CSV file, and check them against a model.
+
+    Args:
+        path: The file.
+        model: Class of the rows.
 
     Raises:
         UserError: The file cannot be read, a column is missing or a value is invalid.
@@ -187,7 +193,7 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
 
 
 MeasuredSteps = Sequence[tuple[Cell, float]]
-"""Cells and the seconds of an optimizer step in each; a cell that occurs again is a repeat."""
+"""Pairs (cell, measured seconds of an optimizer step); pairs with the same cell are repeats."""
 
 
 Measurements = dict[SeriesKey, list[tuple[Cell, float]]]
@@ -195,7 +201,8 @@ Measurements = dict[SeriesKey, list[tuple[Cell, float]]]
 
 
 def read_measurements(path: Path) -> Measurements:
-    """Return the measurements of a CSV file of `MeasuredRow`; UserError if it is invalid."""
+    """Read measurements from a CSV file with rows as in `MeasuredRow`; UserError if it is
+    invalid."""
     rows = read_rows(path, MeasuredRow)
     if len(rows) == 1:
         raise UserError(
@@ -211,11 +218,12 @@ def read_measurements(path: Path) -> Measurements:
 
 
 PRIOR_NOISE = 0.03
-"""Prior relative standard deviation between repeats; it weighs as much as PRIOR_REPEATS repeats."""
+"""Prior relative standard deviation between repeats; the prior has the weight of PRIOR_REPEATS
+repeats."""
 PRIOR_REPEATS = 4
 STALL = 4.0
-"""Deviations of repeats from their cell's median are clipped to this multiple of the typical
-deviation, so that a stall of hours does not make all other cells noisy."""
+"""Deviations of repeats from the median of their cell are clipped to this multiple of the typical
+deviation, so that a stall of hours does not raise the estimated noise of all cells."""
 
 
 @dataclass(frozen=True)
@@ -224,15 +232,15 @@ class Observed:
 
     cells: tuple[Cell, ...]
     log_seconds: Floats
-    """Logarithm of each cell's median step."""
+    """Logarithm of the median seconds of a step, shape [cells]."""
     repeats: Floats
     noise: float
-    """Variance of log seconds between repeats; 0 if no cell was repeated, since the noise is then
-    part of the residuals of the law (`throughput`)."""
+    """Variance of log seconds between repeats of a cell. It is 0 if no cell was repeated; the noise
+    is then part of the residuals of the law (`throughput`)."""
 
     @classmethod
     def of(cls, rows: MeasuredSteps) -> "Observed":
-        """Pool measured steps by cell, by their medians, which are robust against stalls."""
+        """Pool repeats of a cell by the median of their step times, which is robust to stalls."""
         logs: dict[Cell, list[float]] = {}
         for cell, seconds in rows:
             logs.setdefault(cell, []).append(float(np.log(seconds)))
@@ -251,7 +259,7 @@ class Observed:
         return cls(cells, medians, repeats, float(noise))
 
     def without(self, index: int) -> "Observed":
-        """Return all measurements except one cell's."""
+        """Return the measurements of all cells except the one at `index`."""
         return self.chosen(np.arange(len(self.cells)) != index)
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> "Observed":

@@ -1,11 +1,12 @@
-"""Plans: predicted seconds and cost to the target over machines, workers and batch sizes, and the
-best of them.
+"""Plans: predicted time and cost to reach the target, for combinations of machines, worker count
+and batch size, and the best of these.
 
-A cloud bills a whole job: machines and the worker group start, data and model are set up, and the
-first step is compiled; then the model is trained and evaluated until it reaches the target. The
-seconds of training are the samples that a global batch size needs (`samples_to_target`), divided by
-the batch size, times the seconds of a step. The uncertainties of both predictions and the scatter
-of single runs are independent, so their relative intervals add in quadrature.
+A job is one training on rented machines, and a cloud bills all of it. Machines and the worker group
+start, data and model are set up, and the first step is compiled; then the model is trained and
+evaluated until it reaches the target. The training seconds are the number of samples needed at the
+global batch size (`samples_to_target`), divided by the batch size, times the seconds of a step. The
+errors of both predictions and the scatter between runs are independent, so their relative intervals
+are added in quadrature.
 """
 
 import math
@@ -24,48 +25,50 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import CPU, MachinePrice
 
 TIE = 0.05
-"""Rows within this fraction of the best are tied; among them the row that is best by the other
-measure wins, so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
+"""Rows of a plan within this fraction of the best time (or cost) are tied. Among tied rows, the one
+with the lowest cost (or time) wins, so that a trivial predicted gain does not change the answer
+(petuum/adaptdl issue 27)."""
 FASTEST, CHEAPEST = "fastest", "cheapest"
 WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
-"""Name of the kind of worker without GPUs."""
+"""Name that stands for the GPU model of workers without GPUs."""
 MONEY, WORKER_SECONDS = "money", "worker-seconds"
-"""Units of cost: without prices a worker costs 1 per second."""
+"""Units of cost. Without prices, a worker costs 1 per second, so the cost is in worker-seconds."""
 HOUR = 3600.0
 DRAWS = 2000
-"""Number of simulated jobs from which a probability is computed."""
+"""Number of draws of a job's duration from which a probability is computed."""
 
 
 StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[Predicted]]
-"""Predicts the seconds of a step on one kind of worker, for each (workers, nodes, samples per
-worker and step)."""
+"""Function that predicts the seconds of a step on one kind of worker, for each (workers, nodes,
+samples per worker and step)."""
 
 
 class Overhead(NamedTuple):
-    """Time of a job (training on rented machines) beyond that of its steps, measured on runs."""
+    """Time of a job (training on rented machines) in addition to its steps, measured on runs."""
 
     fixed_s: float = 0.0
     """Seconds for starting the worker group, loading data and model, and compiling."""
     per_sample_s: float = 0.0
     """Seconds for evaluating, saving and reporting, per training sample."""
     stalls: float = 1.0
-    """Seconds of training divided by (number of steps x median step time)."""
+    """Training seconds, divided by (number of steps x median seconds of a step)."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A kind of machine to rent, with its price."""
+    """A machine type that can be rented, with its price."""
 
     name: str
     terms: MachinePrice
     is_by_worker: bool = False
-    """Whether single workers are rented; otherwise whole machines, filled with workers."""
+    """True if single workers are rented; False if whole machines are rented and filled with
+    workers."""
 
     @property
     def kind(self) -> str:
-        """Kind of worker, as in `gpu_type` of a throughput model."""
+        """Kind of worker: the GPU model, as in `gpu_type` of a throughput model, or NO_GPU."""
         return NO_GPU if self.terms.accelerator.lower() == CPU else self.terms.accelerator
 
     def machines(self, workers: int) -> int:
@@ -74,7 +77,7 @@ class Offer:
 
 
 def by_worker(kind: str, hourly: float = HOUR) -> Offer:
-    """Return the offer of single workers at a price per hour (default: 1 per second)."""
+    """Return an offer of single workers at a price per hour (by default, 1 per second)."""
     terms = MachinePrice(accelerator=kind, workers=1, price=hourly, billing_step_s=0.0)
     return Offer(kind, terms, is_by_worker=True)
 
@@ -82,12 +85,13 @@ def by_worker(kind: str, hourly: float = HOUR) -> Offer:
 def offers_of(
     kinds: Sequence[str], price: Mapping[str, MachinePrice] | float | None
 ) -> list[Offer]:
-    """Return the machines or workers that can be rented, for given kinds of worker.
+    """Return the offers (machines or single workers) that provide kinds of worker that were
+    measured.
 
     Args:
         kinds: Kinds of worker that were measured.
-        price: Machines by name, or the price of a worker-hour. None: each worker costs 1 per
-            second.
+        price: Machines with their prices by name, or the price of a worker-hour. None if each
+            worker costs 1 per second.
 
     Raises:
         UserError: No machine has a kind that was measured.
@@ -106,8 +110,17 @@ def offers_of(
 
 
 def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
-    """Return the cost of `seconds` at `hourly`, billed in whole steps of `step_s` seconds."""
-    steps = np.ceil(seconds / np.where(step_s > 0, step_s, 1.0) - 1e-9)  # 1e-9: rounding
+    """Return the cost of a job, rounded up to the billing increment.
+
+    Args:
+        seconds: Duration of the job in seconds.
+        hourly: Price per hour.
+        step_s: Billing increment in seconds; 0 to bill exactly.
+
+    Each argument is a number or a column of numbers.
+    """
+    # 1e-9 covers rounding errors.
+    steps = np.ceil(seconds / np.where(step_s > 0, step_s, 1.0) - 1e-9)
     return hourly / HOUR * np.where(step_s > 0, steps * step_s, seconds)
 
 
@@ -121,33 +134,33 @@ def plan(
     overhead: Callable[[str, int], Overhead] = lambda kind, workers: Overhead(),
     run_spread: float | None = None,
 ) -> pd.DataFrame:
-    """Return a plan: a row for every offer, layout and global batch size.
+    """Return a plan: a table with one row for each offer, layout and global batch size.
 
     Args:
-        samples: Samples to target by global batch size.
-        step_times: Models of the step time by kind of worker (gpu_type).
-        layouts: Pairs (workers, nodes). Whole rented machines are filled with workers, and nodes is
-            ignored.
-        batch_sizes: Global batch sizes. Those that do not divide among the workers, or that cannot
-            reach the target (`SamplesToTarget.reaches`), have no row.
-        offers: Machines or workers to rent; None: each worker costs 1 per second.
-        overhead: Returns the overhead for a kind of worker and a worker count.
-        run_spread: Half-width of the 90 % interval of the log seconds of single runs around the
-            median of their cell; None: computed from the spread of `samples`.
+        samples: Fitted curve of samples to target by global batch size.
+        step_times: Functions that predict step times, by kind of worker (gpu_type).
+        layouts: Pairs (workers, nodes). If whole machines are rented, they are filled with workers
+            and the number of nodes is ignored.
+        batch_sizes: Global batch sizes. There is no row for a batch size that does not divide
+            evenly among the workers or cannot reach the target (`SamplesToTarget.reaches`).
+        offers: Machines or workers that can be rented; None if each worker costs 1 per second.
+        overhead: Returns the overhead of a job, given the kind of worker and the worker count.
+        run_spread: Half-width of the 90 % interval of the log seconds of a run, around the median
+            of its cell; None to compute it from the spread of `samples`.
 
     Returns:
-        | column | holds |
+        | column | meaning |
         |---|---|
-        | offer, machines | what is rented |
-        | gpu_type, num_workers, num_nodes | workers |
+        | offer, machines | name of the rented machine type; number of machines |
+        | gpu_type, num_workers, num_nodes | kind, number and nodes of the workers |
         | batch_size_per_worker, global_batch_size | samples of a step |
         | samples, step_s | predicted median samples to target; seconds of a step |
-        | fixed_s | seconds of the job before it trains |
+        | fixed_s | seconds of the job before training begins |
         | work_s, low_work_s, high_work_s | seconds of training and evaluation; 90 % interval |
-        | seconds, low_s, high_s | seconds of the job of one run; 90 % interval |
+        | seconds, low_s, high_s | seconds of the whole job; 90 % interval |
         | hourly, billing_step_s | price of all machines; billing increment in seconds |
         | cost, low_cost, high_cost | cost of the job |
-        | extrapolated | whether the batch size lies outside of the range with runs |
+        | extrapolated | whether the batch size lies outside the measured range |
 
     Raises:
         UserError: No row is left.
@@ -207,9 +220,14 @@ def plan(
 
 
 def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
-    """Return the probability that the job in a plan's row keeps a deadline [s] and a budget.
+    """Return the probability that a job stays within a deadline and a budget.
 
     The log of `work_s` is assumed to be normal, with different widths below and above the median.
+
+    Args:
+        row: Row of a plan, which describes the job.
+        seconds: Deadline: maximum seconds of the job.
+        budget: Maximum cost of the job.
     """
     quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
@@ -220,17 +238,24 @@ def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float =
 
 
 def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a plan with measured times added.
+    """Return a plan with columns for the measured times of runs.
 
     Args:
-        runs: One row per run: num_workers, global_batch_size, work_s (training and evaluation to
-            the target; missing if never reached), and gpu_type and num_nodes if the plan has
-            several of them.
+        table: The plan.
+        runs: One row per run, with the columns num_workers, global_batch_size and work_s (seconds
+            of training and evaluation to the target; missing if never reached), and with gpu_type
+            and num_nodes if the plan has several of them.
 
     Returns:
-        The plan with measured_s (median over the runs of a job; infinite if most did not reach the
-        target), measured_cost, error (predicted / measured - 1) and within (whether measured_s is
-        in the interval). Values are missing in rows without runs.
+        The plan with four more columns, which are missing in rows without runs:
+
+        | column | meaning |
+        |---|---|
+        | measured_s | seconds of the job, with the median work_s of its runs; infinite if most |
+        |  | runs missed the target |
+        | measured_cost | cost of the job |
+        | error | predicted / measured seconds - 1 |
+        | within | whether measured_s lies in the 90 % interval of the prediction |
     """
     needed = [key for key in KEYS if key in runs.columns]
     work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")
@@ -246,20 +271,28 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def answers(
     table: pd.DataFrame, *, budget: float | None = None, deadline_s: float | None = None
 ) -> pd.DataFrame:
-    """Return the best rows of a plan: FASTEST, CHEAPEST, WITHIN the budget and IN_TIME.
+    """Return the best rows of a plan.
 
-    FASTEST is the cheapest of the rows within TIE of the fastest, so that a trivial gain costs
-    nothing. CHEAPEST is the fastest of the rows within TIE of the cheapest. An answer without a row
-    is left out.
+    There are up to four: FASTEST, CHEAPEST, WITHIN (the fastest within the budget) and IN_TIME (the
+    cheapest within the deadline). FASTEST is the cheapest of the rows within TIE of the fastest, so
+    that no money is spent on a trivial gain. CHEAPEST is the fastest of the rows within TIE of the
+    cheapest. An answer is left out if no row qualifies.
 
     Args:
+        table: The plan.
         budget: Maximum cost, in the unit of the costs.
         deadline_s: Maximum seconds.
 
     Returns:
-        The rows, with the column `answer`. With a budget or a deadline, also the probability of
-        keeping it: keeps_budget, keeps_deadline. With the columns of `with_measured`, also loss:
-        measured value of the row / best measured value - 1.
+        The rows with more columns:
+
+        | column | meaning |
+        |---|---|
+        | answer | name of the answer |
+        | keeps_budget, keeps_deadline | probability of staying within the budget or deadline, if |
+        |  | there is one |
+        | loss | measured value of the row / best measured value - 1, with a plan from |
+        |  | `with_measured` |
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
@@ -280,6 +313,6 @@ def answers(
             row["keeps_deadline"] = chance(best_row, seconds=deadline_s)
         if "measured_s" in table.columns:
             best = float(table.loc[table[measured[tie_column]] <= limit, measured[column]].min())
-            row["loss"] = float(best_row[measured[column]]) / best - 1  # NaN if none was measured
+            row["loss"] = float(best_row[measured[column]]) / best - 1  # NaN if not measured
         rows.append(row)
     return pd.DataFrame(rows)

@@ -1,27 +1,29 @@
-"""Published scaling studies: `named/NAME.yaml` defines the cells and claims of each; this module
-builds the cells and compares the claims with measurements.
+"""Published scaling studies: build their cells (run specs), and compare their claims with
+measurements.
 
-A block of `cells` stands for all combinations of the values in its lists. `batch` is the batch size
-per worker in weak scaling and the global batch size in strong scaling. An entry of `together` sets
-several keys. A claim is about the cells that match `where` (or one item of it, if it is a list):
+The file `named/NAME.yaml` defines the cells and claims of a study. A block of `cells` stands for
+all combinations of the values in its lists. `batch` is the batch size per worker in weak scaling
+and the global batch size in strong scaling. Each item of `together` sets several keys at once. A
+claim is about the cells that match `where`; if `where` is a list, they match at least one of its
+items:
 
-| key | holds |
+| key | meaning |
 |---|---|
 | of | column of the table of cells, or a ratio of two columns; default samples_per_s |
-| over | key by which cells are compared, followed by keys that may differ with it |
+| over | key by which cells are compared, followed by keys that may differ together with it |
 | how | how the cells with the least and greatest value of that key are compared: ratio (greatest \
 / least), inverse (least / greatest), share (1 - least / greatest), difference (greatest - least); \
 or range: the range over all values of the key |
-| first | value of the key with which all others are compared, instead of least with greatest |
-| then | compare the results again by another key |
+| first | value of the key with which all other values are compared, not least with greatest |
+| then | second comparison, which compares the results of the first by another key |
 | holds | bounds within which the result confirms the claim: above, below, from, to |
-| unit, scale | how values are shown |
-| judged_at | only cells at the greatest value of the key count, and the claim is judged only if \
-that is this value |
-| against | second key; the claim holds if the range over it is smaller |
-| best | key, and its value that is expected to have the greatest mean |
-| most | key and column; the claim holds if the value of the key with the greatest value in the \
-column has a greater median than that with the least |
+| unit, scale | unit and factor with which values are printed |
+| judged_at | greatest value of the key in the publication; only cells with the greatest measured \
+value count, and the claim is judged only if that is this value |
+| against | second key; the claim holds if the range over it is smaller than that over the first |
+| best | key with one of its values; the claim holds if this value has the greatest mean |
+| most | key and column; the claim holds if the value of the key that is greatest in the column \
+has a greater median than the one that is least |
 """
 
 import itertools
@@ -42,40 +44,41 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""Fraction of the compared pairs that must confirm a claim so that it holds, or contradict it so
-that it does not hold."""
+"""A claim holds if at least this fraction of the compared pairs confirm it, and does not hold if at
+least this fraction contradict it."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a published study, and whether it holds for our measurements."""
+    """A claim of a published study, and whether our measurements confirm it."""
 
     claim: str
     published: str
-    """Published figures."""
+    """Numbers in the publication, as text."""
     ours: str
-    """Figures of this study."""
+    """Numbers measured in this study, as text."""
     holds: bool | None
-    """Whether the claim holds; None if it was not measured as published, or if too many pairs of
-    cells disagree."""
+    """Whether the claim holds; None if the published conditions were not measured, or if the
+    compared pairs of cells contradict each other too often."""
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A measured cell (run spec) and its scaling, weak or strong."""
+    """A measured cell (run spec) with its kind of scaling, weak or strong."""
 
     spec: RunSpec
     scaling: Scaling
     row: dict[str, Any]
 
     def number(self, of: str) -> float:
-        """Return a column of the cell's row, or a ratio `column / column`; NaN if unknown."""
+        """Return the value of a column, or of a ratio `column / column`; NaN if unknown."""
         values = [self.row.get(name.strip()) for name in of.split("/")]
         numbers = [math.nan if pd.isna(value) else float(value) for value in values]
         return numbers[0] if len(numbers) == 1 else _over(*numbers)
 
     def key(self, name: str) -> Any:
-        """Return a (dotted) key of the run spec, or else a column; None if there is neither."""
+        """Return the value of a (dotted) key of the run spec, else of a column; None if there is
+        neither."""
         if name == "scaling":
             return self.scaling
         value: Any = self.spec
@@ -89,7 +92,7 @@ class MeasuredPoint:
 Point = tuple[MeasuredPoint, float]
 """A cell, and the value by which it is compared with others."""
 Judged = tuple[str, bool | None] | None
-"""A phrase for the measured values, and whether the claim holds; None if nothing was measured."""
+"""Measured values in words, and whether the claim holds; None if nothing was measured."""
 
 
 def _over(numerator: float, denominator: float) -> float:
@@ -106,7 +109,12 @@ BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to":
 
 
 def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
-    """Return the measured cells of a study; `cells` is its table of cells (`cell_table`)."""
+    """Return the measured cells of a study.
+
+    Args:
+        study: The study.
+        cells: Table of cells of the study (`cell_table`).
+    """
     specs = {cell.name: cell.spec for cell in study_cells(study)}
     return [
         MeasuredPoint(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
@@ -130,15 +138,18 @@ def within(value: Any, bounds: Mapping[str, float]) -> bool:
 def grouped(
     points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
 ) -> list[dict[Any, Point]]:
-    """Return groups of points that differ only in the keys `over`, by value of the first key.
+    """Group the points that are to be compared: the points of a group differ only in certain keys.
 
-    Worker counts are compared within weak scaling at the same batch size per worker, or within
-    strong scaling at the same global batch size. Groups of one point are left out.
+    Worker counts are compared at the same batch size per worker in weak scaling, and at the same
+    global batch size in strong scaling. Groups of a single point are left out.
 
     Args:
         points: Cells (run specs) with their values.
-        over: Key by which points are compared, and keys that may differ with it.
-        gone: Keys by which points were compared before, which may differ too.
+        over: Key by which points are compared, followed by keys that may differ together with it.
+        gone: Keys of an earlier comparison, which may differ too.
+
+    Returns:
+        For each group, the points by their value of the first key of `over`.
     """
     groups: dict[str, dict[Any, Point]] = {}
     for cell, value in points:
@@ -165,9 +176,12 @@ def compared(
     first: Any = None,
     gone: Sequence[str] = (),
 ) -> list[Point]:
-    """Return the results of comparing the points of each group, each with a cell of that group.
+    """Compare the points of each group.
 
     For `over`, `how` and `first`, see the module docstring; for `gone`, see `grouped`.
+
+    Returns:
+        Results of the comparisons, each with one cell of its group.
     """
     results = []
     for group in grouped(points, over, gone):
@@ -185,8 +199,15 @@ def compared(
 
 
 def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[Point]:
-    """Return the measured values, or their ratios, that a published claim is about, each with its
-    cell (run spec)."""
+    """Return the measured values that a published claim is about, or the results of comparing them.
+
+    Args:
+        cells: Measured cells.
+        entry: Content of the claim in the file of the study.
+
+    Returns:
+        Values, each with its cell (run spec).
+    """
     where = entry.get("where", {})
     choices = where if isinstance(where, list) else [where]
     of = entry.get("of", "samples_per_s")
@@ -203,7 +224,12 @@ def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[
 
 
 def judged(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
-    """Judge a claim by the measured cells; `entry`: its content in the file of the study."""
+    """Judge a claim by the measured cells.
+
+    Args:
+        entry: Content of the claim in the file of the study.
+        cells: Measured cells.
+    """
     points = points_of(cells, entry)
     judges = {"against": _against, "best": _best, "most": _most}
     judge = next((judges[name] for name in judges if name in entry), _by_pairs)
@@ -216,8 +242,9 @@ def _by_pairs(
 ) -> Judged:
     """Judge a claim by the fraction of the known values that lie within its bounds.
 
-    The claim holds if the fraction is at least AGREE, fails if it is at most 1 - AGREE, and is
-    otherwise undecided; so is a claim whose cell `judged_at` was not measured.
+    The claim holds if the fraction is at least AGREE, and does not hold if it is at most 1 - AGREE.
+    Otherwise it is undecided. It is also undecided if cells at the value `judged_at` were not
+    measured.
     """
     unit, at = entry.get("unit", "times"), entry.get("judged_at")
     last = at
@@ -248,7 +275,10 @@ def _against(
 
 
 def _by_key(points: list[Point], key: str, min_count: int) -> dict[Any, list[float]]:
-    """Return the known values of cells by the value of `key`, if there are at least `min_count`."""
+    """Group the known values of cells by the value of `key`.
+
+    Groups of fewer than `min_count` cells are left out.
+    """
     groups: dict[Any, list[float]] = {}
     for cell, value in points:
         groups.setdefault(cell.key(key), []).append(value)
@@ -269,8 +299,8 @@ def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list
 
 
 def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the cells with the largest value of a column have a greater median than the
-    cells with the smallest."""
+    """Judge whether the value of a key that is greatest in a column has a greater median than the
+    value that is smallest in the column."""
     ((key, column),) = entry["most"].items()
     sizes = {cell.key(key): cell.number(column) for cell in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
@@ -286,12 +316,18 @@ def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list
 
 
 def finite(values: Iterable[float]) -> list[float]:
-    """Return the finite values."""
+    """Return the values that are finite."""
     return [value for value in values if math.isfinite(value)]
 
 
 def describe_values(values: Sequence[float], *, unit: str, scale: float) -> str:
-    """Return a phrase for the median and the range of values."""
+    """Return the median and the range of values in words.
+
+    Args:
+        values: The values.
+        unit: Unit to print.
+        scale: Factor on the values before they are printed.
+    """
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
     if len(values) == 1:
@@ -307,7 +343,7 @@ class NamedStudy:
 
     @property
     def file(self) -> Path:
-        """File of the study; comments at its top name the source and the command."""
+        """File of the study; comments at the top name the publication and the command."""
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:
@@ -320,15 +356,20 @@ class NamedStudy:
         return validate(ScalingStudy, study, str(self.file))
 
     def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
-        """Return the judged claims; `cells` is the table of the cells of `study`."""
+        """Judge the claims of the published study by the measured cells of `study`.
+
+        Args:
+            study: The study as it was run.
+            cells: Table of cells of `study`.
+        """
         points = measured(study, cells)
         return [judged(entry, points) for entry in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a block.
+    """Yield the cells of a block, which stands for all combinations of the values in its lists.
 
-    A single worker exchanges nothing, so its cell without gradient exchange is left out.
+    A single worker exchanges no gradients, so its cell without gradient exchange is left out.
     """
     axes = [
         [choice if key == "together" else {key: choice} for choice in choices]

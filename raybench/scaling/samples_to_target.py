@@ -1,18 +1,20 @@
-"""Training samples that a run needs to reach the target, by global batch size, with intervals.
+"""Predict how many training samples a run needs to reach the target, by global batch size.
 
-The logarithm of the median at each batch size is fitted by the law below plus a residual that is
-correlated at neighboring batch sizes (an Ornstein-Uhlenbeck process over doublings). The fit is
-Bayesian: every set of parameters on a grid is weighted by its likelihood, with S_min integrated
-out, and predictions average over all of them, so a B_crit that the runs do not determine has an
-open interval. The law:
+The median number of samples S at global batch size B follows the law
 
     S(B) = S_min (1 + (B / B_crit)^p + B_small / B)
 
 With p = 1 and B_small = 0, this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
-small batches waste nothing, and a batch size of B_crit needs twice S_min. Far above B_crit, the
-number of steps is constant, so the samples grow with the batch size. The exponent p lets the curve
-bend earlier or later (Shallue et al. 2018, arXiv 1811.03600, section 4). B_small lets tiny batches
-need more samples again, for example if the learning rate is too high for them.
+small batches need the fewest samples, S_min, and a batch size of B_crit needs twice as many. Far
+above B_crit, the number of steps is constant, so the samples are proportional to the batch size.
+The exponent p determines how sharply the curve bends (Shallue et al. 2018, arXiv 1811.03600,
+section 4). With B_small > 0, very small batches need more samples again, for example because the
+learning rate is too high for them.
+
+The fit is to the log of the medians. The law has a residual that is correlated at neighboring batch
+sizes (an Ornstein-Uhlenbeck process over doublings). The fit is Bayesian: each set of parameters on
+a grid is weighted by its likelihood, with S_min integrated out, and predictions average over all
+sets. If the runs do not determine B_crit, its interval has an open end.
 """
 
 from collections.abc import Sequence
@@ -26,29 +28,31 @@ from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
 LEAST_SPREAD = 0.01
-"""Minimum spread of the log samples of runs: if evaluations are rare, all runs can look equal."""
+"""Minimum standard deviation of the log samples of runs. It is needed because all runs can look
+equal if evaluations are rare."""
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The runs at one batch size."""
+    """Summary of the runs at one batch size."""
 
     batch_size: int
     num_runs: int
     num_reached: int
     samples: float | None
-    """Median samples to target, runs that missed it being infinite; None if most runs missed it."""
+    """Median samples to target, where a run that missed it counts as infinite; None if most runs
+    missed it."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """Runs grouped by batch size."""
+    """Measured samples to target: runs grouped by batch size."""
 
     batch_sizes: tuple[BatchSize, ...]
-    """Runs at each batch size, smallest batch size first."""
+    """Summary of the runs at each batch size, smallest batch size first."""
     spread: float
-    """Standard deviation of the log samples of runs around their median; 0 if no batch size was
-    repeated."""
+    """Standard deviation of the log samples of runs around the median at their batch size; 0 if no
+    batch size was repeated."""
 
     @property
     def medians(self) -> dict[BatchSize, float]:
@@ -57,12 +61,12 @@ class Convergence:
 
 
 def read(table: pd.DataFrame) -> Convergence:
-    """Return the runs grouped by batch size.
+    """Group runs by batch size.
 
     Args:
         table: One row per run.
 
-            | column | holds |
+            | column | meaning |
             |---|---|
             | batch_size | global batch size |
             | samples_to_target | training samples up to the target; missing if never reached |
@@ -102,36 +106,38 @@ def _batch_size(value: int, samples: Floats) -> BatchSize:
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
-"""One standard deviation of the prior of the exponent p, as a factor; the prior median is 1."""
+"""One standard deviation of the log-normal prior of the exponent p, as a factor; the prior median
+is 1."""
 CRITICAL_GRID = (0.01, 30.0, 120)
-"""Grid of critical batch sizes: from this fraction of the smallest batch size to this multiple of
-the largest, and the number of points."""
+"""Grid of critical batch sizes: smallest value as a fraction of the smallest batch size, largest
+value as a multiple of the largest batch size, and number of points."""
 SMALL_GRID = (0.25, 0.25, 14)
-"""Grid of B_small, given like CRITICAL_GRID; it also contains 0."""
+"""Grid of B_small, in the same form as CRITICAL_GRID; the value 0 is added."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
-"""Grid of the law's misfit, the relative standard deviation of its residual."""
+"""Grid of misfits: the relative standard deviation of the law's residual."""
 RESIDUAL_LENGTH = 1.0
 """Correlation length of the residual, in doublings of the batch size."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Sets of the law's parameters except S_min, as arrays of equal length."""
+    """Parameter sets of the law without S_min, as arrays with one entry per set."""
 
     critical: Floats
     power: Floats
     small: Floats
 
     def log_rise(self, batch: Floats) -> Floats:
-        """Return ln(S / S_min), shape (sets, batch sizes)."""
+        """Return ln(S / S_min), shape [sets, batch sizes]."""
         critical, power, small = (x[:, None] for x in (self.critical, self.power, self.small))
         return np.asarray(np.log1p((batch / critical) ** power + small / batch))
 
 
 def grid(smallest: float, largest: float) -> tuple[Curves, Floats]:
-    """Return the grid of parameter sets for a range of batch sizes, and their log prior."""
+    """Return the grid of parameter sets for a range of batch sizes, and the log prior of each
+    set."""
     critical = np.geomspace(
         CRITICAL_GRID[0] * smallest, CRITICAL_GRID[1] * largest, CRITICAL_GRID[2]
     )
@@ -145,7 +151,8 @@ def grid(smallest: float, largest: float) -> tuple[Curves, Floats]:
 
 
 def alike(first: Floats, second: Floats) -> Floats:
-    """Return the correlation of the law's residual between two lists of batch sizes."""
+    """Return the correlations of the law's residual between two lists of batch sizes, shape [first,
+    second]."""
     doublings = np.abs(np.log2(first[:, None] / second[None, :]))
     return np.asarray(np.exp(-doublings / RESIDUAL_LENGTH))
 
@@ -156,36 +163,38 @@ def middles(number: int) -> Floats:
 
 
 def scattered(number: int, seed: int) -> Floats:
-    """Return `number` evenly spaced quantiles of the standard normal distribution, shuffled."""
+    """Return `number` quantiles of the standard normal distribution at evenly spaced probabilities,
+    shuffled."""
     return np.asarray(np.random.default_rng(seed).permutation(ndtri(middles(number))))
 
 
 MEDIAN_NOISE = 1.2533
-"""Standard error of a median of n normal values: this times their spread / sqrt(n)."""
+"""The standard error of the median of n normal values is MEDIAN_NOISE times their standard
+deviation divided by sqrt(n)."""
 LOW, HIGH = 0.05, 0.95
 """Quantiles at the ends of a 90 % interval."""
 UNBOUNDED_FACTOR = 10.0
-"""An end of the critical batch's interval counts as unbounded if it is farther outside of the tried
-batch sizes than this factor."""
+"""An end of the interval of the critical batch size counts as open if it lies outside the measured
+batch sizes by more than this factor."""
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """Residuals of the samples-to-target law at the measured batch sizes, for each parameter
-    draw."""
+    """Residuals of the law of samples to target, for each draw of its parameters."""
 
     batch: Floats
     """Measured batch sizes."""
     solved: tuple[Floats, ...]
-    """Inverse covariance matrices of the log median samples to the target, one for each value in
+    """Inverse covariance matrices of the log median samples to target, one for each value in
     MISFITS."""
     residuals: Floats
-    """Shape (draws, batch sizes)."""
+    """Residuals of the log median samples to target, shape [draws, measured batch sizes]."""
     level: np.ndarray
-    """Index into MISFITS for each draw."""
+    """Misfit of each draw, as an index into MISFITS, shape [draws]."""
 
     def at(self, batch: Floats) -> tuple[Floats, Floats]:
-        """Return mean and variance of the residual at batch sizes, shape (draws, batch sizes)."""
+        """Return the mean and the variance of the residual at batch sizes, each of shape [draws,
+        batch sizes]."""
         mean = np.zeros((len(self.level), len(batch)))
         variance = np.zeros_like(mean)
         near = alike(batch, self.batch)
@@ -199,25 +208,27 @@ class Residuals:
 
 @dataclass(frozen=True)
 class SamplesToTarget:
-    """Samples to target by batch size: equally probable draws of the law's parameters."""
+    """Fitted curve of samples to target by batch size: equally probable draws of the law's
+    parameters."""
 
     log_least: Floats
-    """ln S_min."""
+    """ln S_min of each draw."""
     curves: Curves
     residuals: Residuals
     spread: float
-    """Standard deviation of the log samples to target of single runs (`Convergence.spread`)."""
+    """Standard deviation of the log samples to target between runs (`Convergence.spread`)."""
     tried: tuple[int, int]
-    """Smallest and largest batch size with a known median."""
+    """Smallest and largest measured batch size with a known median."""
     missed: tuple[int, ...] = ()
     """Batch sizes at which most runs missed the target."""
 
     def predict(self, batch_sizes: Sequence[float], num_runs: int | None = None) -> pd.DataFrame:
-        """Return the median run's samples to target.
+        """Predict the median number of samples to target.
 
         Args:
             batch_sizes: Global batch sizes.
-            num_runs: Widen the interval to cover a measured median of this number of runs.
+            num_runs: If given, the interval is widened so that it covers the measured median of
+                this number of runs.
 
         Returns:
             Columns batch_size, samples, low and high (90 %).
@@ -228,7 +239,7 @@ class SamplesToTarget:
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
         low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
-        # The random widths would only add noise to the median.
+        # The median is computed without the random residuals, which would only add noise to it.
         middle = np.median(logs, axis=0)
         columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
         return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
@@ -236,8 +247,9 @@ class SamplesToTarget:
     def reaches(self, batch_size: float) -> bool:
         """Return whether training at a batch size can be expected to reach the target.
 
-        False at batch sizes at which most runs missed the target. One of these beyond the range
-        `tried` rules out that whole side, since the law does not model divergence.
+        False at a batch size at which most runs missed the target. If most runs at any batch size
+        above the range `tried` missed it, the result is False at every batch size above the range,
+        since the law does not model divergence; likewise below the range.
         """
         low, high = self.tried
         missed_below = any(size < low for size in self.missed) and batch_size < low
@@ -259,7 +271,7 @@ class SamplesToTarget:
         return Predicted(value, low, high)
 
     def sentence(self) -> str:
-        """Return a sentence on the critical batch size and its interval."""
+        """Return a sentence about the critical batch size and its interval."""
         critical = self.critical_batch
         value, low, high = map(_rounded, (critical.value, critical.low, critical.high))
         if critical.low > 0 and np.isfinite(critical.high):
@@ -272,7 +284,7 @@ class SamplesToTarget:
 
 
 def _rounded(value: float) -> str:
-    """Return a number with three significant digits."""
+    """Format a number with three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -283,7 +295,10 @@ COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low
 
 
 def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
-    """Fit the curve of samples to target to runs; for the columns of the table see `read`.
+    """Fit the curve of samples to target by batch size to runs.
+
+    Args:
+        table: One row per run with the columns of `read`, or the result of `read`.
 
     Raises:
         UserError: Fewer than two batch sizes have a median.
@@ -331,9 +346,10 @@ def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
     """Predict the samples to target at each batch size from all other batch sizes.
 
     Returns:
-        Columns batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
-        (90 % interval of a median of num_runs), error (relative). Batch sizes without a median are
-        left out; the table is empty with fewer than three medians.
+        Table with one row per batch size and the columns batch_size, num_runs, num_reached, samples
+        (measured median), predicted, low, high (90 % interval of a median of num_runs runs) and
+        error (predicted / measured - 1). Batch sizes without a median are left out; the table is
+        empty with fewer than three medians.
     """
     runs = read(table)
     rows = []
@@ -349,5 +365,5 @@ def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noise(runs: Convergence, size: BatchSize) -> float:
-    """Return the standard error of a batch size's log median."""
+    """Return the standard error of the log median samples at a batch size."""
     return max(MEDIAN_NOISE * runs.spread / float(np.sqrt(size.num_runs)), LEAST_NOISE)

@@ -1,11 +1,12 @@
-"""Shares of a step's time (compute, communication, input, overhead) from probes, and slow workers.
+"""Shares of compute, communication, input and overhead in the time of a step, and slow workers.
 
-The cost of a part is the time that a step saves without it. It is measured by probes: short runs
-without gradient exchange, without reading data, or without both. This module determines which run
-specs to train as probes, and in which order.
+The time of a part of a step is the time that is saved if the part is left out. It is measured by
+probes: short runs without gradient exchange, without reading data, or without both. This module
+determines which run specs to train as probes, and in which order.
 
-Slow workers are found from the time that each worker spends on its own work, since the step time is
-the same on all ranks: in an exchange all workers wait for the slowest.
+Slow workers are found by comparing the time that each worker spends on its own work. The step times
+cannot be compared, since they are the same on all ranks: all workers wait for the slowest in the
+gradient exchange.
 """
 
 import math
@@ -24,28 +25,30 @@ from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.record import Evaluation
 
 ENDLESS_S = 1e6
-"""Limit on the training seconds of a probe, which is never reached: the number of steps ends it."""
+"""Limit on the training seconds of a probe. It is never reached, because the number of steps ends
+the probe."""
 INTERVALS = 4
-"""Intervals between evaluations of a probe; the median of all but the first counts."""
+"""Number of intervals between evaluations of a probe; the median over all but the first counts."""
 PILOT_INTERVALS, PILOT_STEPS = 2, 2
-"""Intervals, and steps of each, of the pilot run. It warms the workers up, and its step time
-determines the number of steps of the probes."""
+"""Number of intervals of the pilot run, and of steps in each. The pilot run warms up the workers,
+and its step time determines the number of steps of the probes."""
 FEWEST_STEPS, MOST_STEPS = 4, 5000
 """Minimum and maximum number of steps of an interval."""
 SYNTHETIC_BYTES = 256 * 2**20
 """Maximum bytes of synthetic training samples."""
 VALIDATION_SAMPLES = 256
-"""Synthetic samples to evaluate on; the accuracy of a probe does not matter."""
+"""Number of synthetic validation samples; the accuracy of a probe does not matter."""
 BATCH_RATIO = 4
-"""Ratio of the two batch sizes; the other batch size is smaller if possible."""
+"""Factor between the batch size of the run spec and the other batch size that is measured, which is
+smaller if possible."""
 
 
 @dataclass(frozen=True, order=True)
 class Probe:
-    """A probe: a variant of a run spec that is trained for a few steps to time them."""
+    """A variant of a run spec that is trained for a few steps to measure the step time."""
 
     exchanges: bool
-    """Whether gradients are exchanged after every step; otherwise never."""
+    """True to exchange gradients after every step, False to exchange none."""
     reads: bool
     """True to read samples of the dataset, False for synthetic samples in memory."""
     batch_size_per_worker: int
@@ -53,21 +56,23 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probes:
-    """The probes (short runs of variants) of a run spec; several fields may hold the same probe."""
+    """All probes (short runs of variants) of a run spec; several fields may be the same probe."""
 
     as_it_is: Probe
     no_exchange: Probe
     in_memory: Probe
     alone: Probe
-    """Probe in memory and without exchange, like the step of a single worker."""
+    """Probe with data in memory and without gradient exchange, like a step of a single worker."""
     other_batch: Probe
-    """`alone` with another batch size, for the time that does not depend on the samples."""
+    """Like `alone` with another batch size; it determines the time of a step that does not depend
+    on the number of samples."""
     other_exchange: Probe
-    """`other_batch` with exchange, to predict how much of the exchange overlaps with compute."""
+    """Like `other_batch` with gradient exchange; it determines how much of the exchange overlaps
+    with compute."""
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":
-        """Return the probes of a run spec; a single worker has no exchange."""
+        """Return the probes of a run spec; with a single worker, no probe exchanges gradients."""
         batch, reads = spec.batch_size_per_worker, spec.dataset.name != "synthetic"
         exchanges = spec.num_workers > 1
         other = batch // BATCH_RATIO if batch >= BATCH_RATIO else batch * BATCH_RATIO
@@ -82,7 +87,7 @@ class Probes:
 
     @property
     def names(self) -> dict[Probe, str]:
-        """The distinct probes, each with the name of the first field that has it."""
+        """The distinct probes, each with the name of the first field that contains it."""
         names: dict[Probe, str] = {}
         for name, probe in vars(self).items():
             names.setdefault(probe, name)
@@ -132,9 +137,12 @@ def probe_spec(
 
 
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
-    """Return the spec of synthetic data with the shape of a dataset.
+    """Return the spec of synthetic data with the same shape as a dataset.
 
-    It has `samples` training samples, but at most as many as the dataset and as memory allows.
+    Args:
+        dataset: The dataset.
+        samples: Number of training samples; it is reduced to the size of the dataset, and to
+            SYNTHETIC_BYTES of memory.
     """
     assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
@@ -149,16 +157,21 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
 
 
 def steps_for(seconds: float, step_s: float) -> int:
-    """Return how many steps of `step_s` seconds take about `seconds`, from FEWEST_STEPS to
-    MOST_STEPS."""
+    """Return how many steps of `step_s` seconds take about `seconds`; the result is between
+    FEWEST_STEPS and MOST_STEPS."""
     return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / step_s)))
 
 
 def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
-    """Return the seconds of a whole step: the median over the intervals after the first evaluation.
+    """Return the seconds of a step of a probe: the median over the intervals after the first
+    evaluation.
 
-    Each interval contributes its mean step time, not its median, because data that are very late
-    every tenth step slow training as much as data that are always a little late.
+    Each interval contributes its mean step time, not its median, because data that arrive very late
+    at every tenth step slow training as much as data that always arrive a little late.
+
+    Args:
+        curve: Evaluations of the probe.
+        global_batch_size: Samples of a step.
     """
     rates = [
         (later.train_s - earlier.train_s) / (later.samples - earlier.samples)
@@ -168,7 +181,8 @@ def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
 
 
 def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
-    """Yield random orders of the distinct probes endlessly, so that drift affects all equally."""
+    """Yield rounds without end: each round is a random order of the distinct probes, so that a
+    slow change of the machine's speed affects all probes equally."""
     rng = np.random.default_rng(seed)
     distinct = list(probes.names)
     while True:
@@ -178,9 +192,9 @@ def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
 StepPart = Literal["compute", "communication", "input", "overhead"]
 PARTS: tuple[StepPart, ...] = ("compute", "communication", "input", "overhead")
 CONFIDENCE = 0.95
-"""Confidence of two-sided intervals (Student's t)."""
+"""Confidence level of two-sided intervals (Student's t)."""
 FEWEST_ROUNDS = 3
-"""Fewest rounds for a conclusion."""
+"""Minimum number of rounds for a conclusion."""
 
 
 @dataclass(frozen=True)
@@ -193,18 +207,19 @@ class Estimate:
 
     @property
     def percent(self) -> str:
-        """The value as `62 %`, clipped to 0 to 100 %."""
+        """The value as text such as `62 %`, clipped to 0 to 100 %."""
         return f"{100 * min(max(self.value, 0.0), 1.0):.0f} %"
 
     @property
     def percents(self) -> str:
-        """The interval as `58 to 66 %`, clipped likewise."""
+        """The interval as text such as `58 to 66 %`, clipped to 0 to 100 %."""
         low, high = (100 * min(max(end, 0.0), 1.0) for end in (self.low, self.high))
         return f"{low:.0f} to {high:.0f} %"
 
     @classmethod
     def of(cls, values: Floats) -> "Estimate":
-        """Return the estimate from one value per round; infinitely wide for a single round."""
+        """Estimate the median from one value per round; a single round gives an infinite
+        interval."""
         middle, number = float(np.median(values)), len(values)
         if number < 2:
             return cls(middle, -math.inf, math.inf)
@@ -215,24 +230,30 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the parts of a step per round; every round sums to 1."""
+    """Share of each part of a step in the step time, one value per round; the shares of a round sum
+    to 1."""
 
     rounds: dict[StepPart, Floats]
 
     @classmethod
     def of(cls, probes: Probes, times: Mapping[Probe, Sequence[float]]) -> "Shares":
-        """Return the shares from the seconds of a step of each probe, one per round.
+        """Compute the shares from the step times of the probes.
 
         | part | time |
         |---|---|
-        | communication | saved by not exchanging gradients |
-        | input | saved by synthetic data in memory |
-        | overhead | left without exchange and input, extrapolated to a batch of 0 samples |
-        | compute | the rest: forward and backward |
+        | communication | time saved by not exchanging gradients |
+        | input | time saved by synthetic data in memory |
+        | overhead | time without exchange and input, extrapolated to a batch of 0 samples |
+        | compute | remaining time: forward and backward |
 
         Probes are compared within a round, so that a slow phase of the machine cancels out.
-        Exchange and input may overlap, so each gets the mean of its cost with and without the other
-        (Shapley 1953). Noise may make a part negative in a round; clipping would bias the mean.
+        Exchange and input may overlap. The share of each is therefore the mean of two savings: with
+        and without the other part (Shapley 1953). Noise may make a share negative in a round; it is
+        not clipped, because clipping would bias the mean.
+
+        Args:
+            probes: The probes.
+            times: Seconds of a step by probe, one value per round.
         """
         number = min(map(len, times.values()))
         at = {
@@ -240,7 +261,7 @@ class Shares:
             for name, probe in vars(probes).items()
         }
         whole, alone = at["as_it_is"], at["alone"]
-        # The time without samples: a line through two batch sizes, extrapolated to batch size 0.
+        # Overhead: a line through the times at two batch sizes, extrapolated to batch size 0.
         batch = probes.alone.batch_size_per_worker
         other = probes.other_batch.batch_size_per_worker
         fixed = alone - (alone - at["other_batch"]) / (batch - other) * batch
@@ -265,8 +286,8 @@ class Shares:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the largest part is significantly larger than every other: the intervals of all
-        differences lie above 0."""
+        """Whether the largest part is significantly larger than each other part: the intervals of
+        all differences lie above 0."""
         largest, *others = self.order
         if len(self.rounds[largest]) < FEWEST_ROUNDS:
             return False
@@ -276,11 +297,12 @@ class Shares:
 
 
 SLOW_FACTOR = 1.1
-"""A worker is slow in a measurement if it takes at least this many times the median rank's time."""
+"""A worker is slow in a measurement if its time is at least this multiple of the median over
+ranks."""
 SLOW_FRACTION = 0.75
-"""Minimum fraction of the measurements in which a worker must be slow to be reported."""
+"""A worker is reported if it is slow in at least this fraction of the measurements."""
 FEWEST_MEASURED = 6
-"""Fewest measurements for a conclusion."""
+"""Minimum number of measurements for a conclusion."""
 
 
 SlowKind = Literal["compute", "cores", "input"]
@@ -299,14 +321,14 @@ class SlowRank:
     where: str
     """Host and device."""
     times: float
-    """Ratio of its seconds to those of the median rank; median over the measurements."""
+    """Seconds of the worker, divided by those of the median rank; median over the measurements."""
     kind: SlowKind
-    """Why the worker is slow. `compute`: its steps are; `cores`: other processes take its cores;
-    `input`: its samples are read slowly."""
+    """Why the worker is slow. `compute`: its computation is slow; `cores`: other processes use its
+    cores; `input`: its samples are read slowly."""
 
     @property
     def sentence(self) -> str:
-        """Sentence on the worker, and on what to do."""
+        """Sentence about how slow the worker is, and what to do about it."""
         return (
             f"Worker {self.rank} ({self.where}) takes {self.times:.2g} times as long as the others "
             f"for the same work, and every step waits for it; {SLOW_WORDS[self.kind]}."
@@ -314,19 +336,24 @@ class SlowRank:
 
 
 RankRows = dict[SlowKind, list[Floats]]
-"""Seconds of each measurement (row) and rank (column), by kind. Kinds are cumulative: `compute`;
-`cores` adds the time when other processes had the cores; `input` adds waiting for data."""
+"""Seconds of work by measurement (row) and rank (column), in three cumulative versions. `compute`:
+the rank's own computation; `cores`: in addition, the time when other processes used the rank's
+cores; `input`: in addition, the time waiting for data."""
 
 
 def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
-    """Return the seconds of each rank's own work in the intervals after the first evaluation.
+    """Return the seconds that each rank spent on its own work, for each interval after the first
+    evaluation.
 
-    Ranks that exchange gradients wait for the slowest rank, by as much as their own work (CPU time,
-    time lost to other processes, waiting for data) was shorter.
+    A rank's own work is its CPU time, the time lost to other processes, and waiting for data. The
+    rest of its time is spent waiting for the slowest rank in the gradient exchange.
+
+    Args:
+        curve: Evaluations of the run.
+        spec: Run spec of the run.
     """
-    cores = (
-        math.inf if spec.gpus_per_worker else spec.cpus_per_worker
-    )  # with a GPU, CPU time is busy waiting for it
+    # With a GPU, CPU time is not counted, since the CPU only waits actively for the GPU.
+    cores = math.inf if spec.gpus_per_worker else spec.cpus_per_worker
     rows: RankRows = {"compute": [], "cores": [], "input": []}
     for earlier, later in pairwise(curve):
         if later.rank_parts is None:
@@ -336,7 +363,7 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
         work_s += max(later.train_s - earlier.train_s - work_s.max(), 0.0)
         if later.rank_s is not None:
             work_s = np.array(later.rank_s)
-        # Cores taken by other processes while a rank waited for other ranks cost it no time.
+        # Losing cores to other processes while it waits for other ranks costs a rank no time.
         min_s = np.maximum(used / cores, max(work_s.min() / 10, 1e-9))
         rows["compute"].append(np.maximum(work_s - taken - waited, min_s))
         rows["cores"].append(np.maximum(work_s - waited, min_s))
@@ -347,21 +374,31 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
 def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     """Return the workers that are consistently slower than the others.
 
-    The `kind` of each is the first kind of seconds in which the worker is slow. `where`: host and
-    device of each rank.
+    Args:
+        measured: Seconds of work by measurement and rank. The reason for which a worker is slow is
+            the first of the three versions in which it is.
+        where: Host and device of each rank.
     """
     slow: dict[int, SlowRank] = {}
     whole = dict(_slow(np.array(measured["input"])))
     for kind, rows in measured.items():
         for rank, times in _slow(np.array(rows)):
-            if rank in whole or not measured["input"]:  # otherwise no rank waits for it
+            # A rank that is not slow in total keeps no other rank waiting.
+            if rank in whole or not measured["input"]:
                 slow.setdefault(rank, SlowRank(rank, where[rank], times, kind))
     return [slow[rank] for rank in sorted(slow)]
 
 
 def _slow(seconds: Floats) -> list[tuple[int, float]]:
-    """Return the ranks that are slow in most measurements, with the median of their ratios to the
-    (lower) median over ranks."""
+    """Return the ranks that are slow in most measurements.
+
+    Args:
+        seconds: Seconds by measurement and rank, shape [measurements, ranks].
+
+    Returns:
+        Pairs (rank, times), where `times` is the median over measurements of the rank's seconds,
+        divided by the (lower) median over ranks.
+    """
     if len(seconds) < FEWEST_MEASURED or seconds.shape[1] < 2:
         return []
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]

@@ -1,9 +1,10 @@
-"""Settings that change the speed of training but not its learning curve, and the choice of the
-fastest values by probes (short runs), which `runs.diagnose` trains.
+"""Find the fastest values of settings that change the speed of training but not its learning curve.
 
-Each such setting is an axis; a variant is the run spec with one of the setting's values. All
-variants have the same global batch size, so they are compared by the seconds of a step. Each axis
-starts from the fastest variant so far, so the number of probes is a sum over axes, not a product.
+Each such setting is an axis, and a variant is the run spec with another value of the setting. The
+variants are measured by probes: short runs that `runs.diagnose` trains. All variants have the same
+global batch size, so they are compared by the seconds of a step. The axes are measured one after
+another, each starting from the fastest variant so far; the number of probes is therefore a sum over
+axes, not a product.
 """
 
 import importlib.util
@@ -20,24 +21,24 @@ from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
-"""Numbers of passes into which a step is split, and worker counts, to try."""
+"""Values to try: the number of passes into which a step is split, and the worker count."""
 BATCH_NORM = "batch normalization uses the samples of a pass, so the curve would change"
 Changes = Iterable[dict[str, Any]]
-"""Alternative changes of a run spec; each is a dict of keys and new values."""
+"""Alternative changes to a run spec; each is a dict of keys and new values."""
 
 
 @dataclass(frozen=True)
 class Leeway:
-    """Properties of a run that limit its changes."""
+    """Properties of a run that determine which of its settings may change."""
 
     equal_frameworks: bool
     """Whether the network is the same in every framework."""
     batch_statistics: bool
-    """Whether a layer normalizes over the samples of one worker's pass."""
+    """Whether a layer normalizes over the samples that one worker processes in one pass."""
     reads: bool
     """Whether samples are read on demand, or augmented."""
     fits: Callable[[Placement], bool]
-    """Returns whether the cluster has room for a worker group."""
+    """Returns whether a worker group fits on the cluster."""
 
 
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
@@ -46,7 +47,7 @@ def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
     installed = [
         framework for framework in FRAMEWORKS if importlib.util.find_spec(framework) is not None
     ]
-    # The value of `compile` belongs to the previous framework.
+    # Values of `compile` are specific to a framework.
     return [
         {"framework": framework, "compile": "none"}
         for framework in installed
@@ -93,13 +94,12 @@ def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
 
 
 class SpeedAxis(NamedTuple):
-    """Setting that affects only speed: how to vary it in a run spec, and the label of its
-    values."""
+    """A setting that affects only the speed: how to vary it, and how to label its values."""
 
     changes: Callable[[RunSpec, Leeway], Changes | str]
-    """Returns the changes of a run spec, or the reason why there are none."""
+    """Returns the possible changes to a run spec, or the reason why there are none."""
     label: str
-    """Format string with keys of the run spec in braces."""
+    """Format string for the label of a variant, with keys of its run spec in braces."""
 
 
 AXES: dict[str, SpeedAxis] = {
@@ -109,14 +109,21 @@ AXES: dict[str, SpeedAxis] = {
     "prefetch": SpeedAxis(_prefetched, "{prefetch}"),
     "compile": SpeedAxis(_compiled, "{compile}"),
 }
-"""Axes in the order in which they are measured; compilation is last, since it is slow and for a
-single shape."""
+"""Axes in the order in which they are measured. Compilation is last, since it is slow and must be
+repeated for each batch size."""
 
 
 def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
-    """Return the variants of a run spec along an axis (setting), by label; the given spec is first.
+    """Return the variants of a run spec along an axis (setting).
 
-    If there are no variants, return the reason as a string.
+    Args:
+        axis: Name of the axis, a key of AXES.
+        spec: The run spec.
+        leeway: Properties of the run that determine which settings may change.
+
+    Returns:
+        Run specs by label, with `spec` itself first. If there is no other variant, the reason as a
+        string.
     """
     changes, label = AXES[axis]
     alternatives = changes(spec, leeway)
@@ -134,21 +141,22 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
 
 
 NEXT_ROUND = (1.25, 1.1)
-"""Maximum step time, relative to the fastest variant, of a variant in the next round: after the
-first round, and after later rounds."""
+"""A variant takes part in the next round if its step time is at most this multiple of the fastest
+variant's. The first value applies after the first round, the second after later rounds."""
 CLEARLY_SLOWER = 1.5
-"""The original drops out without a test if, after two or more rounds, each of its step times
-exceeds the slowest round of the fastest variant by this factor."""
+"""The original run spec drops out without a significance test if, after two or more rounds, even
+its fastest round is slower than the slowest round of the fastest variant by this factor."""
 ERRORS = 0.05 / len(AXES)
-"""Probability of a wrong choice per axis; 5 % over all axes."""
+"""Significance level per axis, so that the probability of any wrong choice is at most 5 % over all
+axes."""
 
 
 @dataclass(frozen=True)
 class AxisProbes:
-    """Results of the probes (short runs) along an axis: one variant for each value of a setting."""
+    """Results of the probes (short runs) of all variants along an axis."""
 
     original: str
-    """Label of the given run spec."""
+    """Label of the original run spec."""
     step_s: dict[str, list[float]]
     """Seconds of a step in each round, by variant; variants that failed are missing."""
     compile_s: dict[str, list[float]]
@@ -156,13 +164,16 @@ class AxisProbes:
 
     @property
     def _last(self) -> list[str]:
-        """The variants that took part in the last round."""
+        """Labels of the variants that took part in the last round."""
         num_rounds = max(map(len, self.step_s.values()))
         return [variant for variant, seconds in self.step_s.items() if len(seconds) == num_rounds]
 
     def next_round(self) -> list[str]:
-        """Return the variants for the next round: all that may be the fastest, and the original
-        unless it is CLEARLY_SLOWER."""
+        """Return the labels of the variants for the next round.
+
+        These are all variants that may be the fastest, and the original unless it is clearly slower
+        (CLEARLY_SLOWER).
+        """
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
@@ -175,7 +186,8 @@ class AxisProbes:
         return [variant for variant in last if middles[variant] <= near or variant in kept_variants]
 
     def gain(self, variant: str) -> Estimate:
-        """Return the speed-up of a variant over the original, from the rounds of both."""
+        """Estimate the speed-up of a variant over the original, from the rounds in which both
+        ran."""
         rounds = min(len(self.step_s[variant]), len(self.step_s[self.original]))
         original_s, variant_s = self.step_s[self.original][:rounds], self.step_s[variant][:rounds]
         logs = Estimate.of(np.log(np.divide(original_s, variant_s)))
@@ -183,17 +195,18 @@ class AxisProbes:
 
     @property
     def chosen(self) -> str:
-        """The fastest variant, or the original if no other is significantly faster."""
+        """Label of the fastest variant, or of the original if no other is significantly faster."""
         last = self._last
         best = min(last, key=lambda variant: float(np.median(self.step_s[variant])))
         is_doubtful = self.original in self.next_round() and not self._is_faster(best)
         return self.original if is_doubtful else best
 
     def _is_faster(self, best: str) -> bool:
-        """Return whether the fastest variant is significantly faster than the original.
+        """Return whether the fastest variant, `best`, is significantly faster than the original.
 
-        The test is Student's t with the two-way residuals of all variants of the last round, at
-        level ERRORS divided by the number of other variants (Bonferroni).
+        The test is Student's t. The error variance is estimated from the residuals of all variants
+        of the last round after removing variant and round means (two-way analysis of variance). The
+        significance level is ERRORS divided by the number of other variants (Bonferroni).
         """
         logs = np.log([self.step_s[variant] for variant in self._last])
         number, rounds = logs.shape
@@ -208,7 +221,8 @@ class AxisProbes:
 
     @property
     def compile_words(self) -> str:
-        """Sentence on the cost of compiling, and on the length of run from which it pays off."""
+        """Sentence about how long compilation takes, and how long a run must be for it to pay
+        off."""
         first_s, *later = self.compile_s[self.chosen]
         more_s = first_s - float(np.median(self.compile_s[self.original]))
         pays_s = more_s / (1 - 1 / self.gain(self.chosen).value)
@@ -219,14 +233,18 @@ class AxisProbes:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the content of `diagnosis.yaml`."""
+        """Return the results as plain data for `diagnosis.yaml`."""
         gains = {variant: list(vars(self.gain(variant)).values()) for variant in self.step_s}
         return {"chosen": self.chosen, "times": gains, **vars(self)}
 
 
 def gains_sentence(probes_by_axis: Mapping[str, AxisProbes]) -> str:
-    """Return sentences on the speed-up from each axis and from all axes together, and on when
-    compiling pays off."""
+    """Return sentences about the speed-up by each axis and by all axes together, and about when
+    compilation pays off.
+
+    Args:
+        probes_by_axis: Results of the probes by axis.
+    """
     better = {
         axis: probes for axis, probes in probes_by_axis.items() if probes.chosen != probes.original
     }

@@ -1,34 +1,43 @@
-"""The law: step time by workers, nodes, batch size and passes, and the priors of its parameters.
+"""The law that predicts the step time from worker count, node count, batch size and passes.
 
-Each of the k workers computes s passes (forward and backward) of b samples per step; there are n
-nodes with m workers each. The compute time C of a pass is constant until the device is full, then
-linear in b (q = 1 is the usual affine law), and grows as k^kappa because of stragglers:
+There are k workers on n nodes, m on each. In a step, each worker computes s passes (forward and
+backward) of b samples. The compute time C of a pass is constant until the device is fully used,
+then linear in b (with q = 1, it is an affine function of b). It is proportional to k^kappa because
+of stragglers:
 
     C = k^kappa (f^q + (c b)^q)^(1/q)
 
-The time S of the gradient exchange follows ring all-reduce (Patarasuk and Yuan 2009), in which
-2 (e - 1) / e of the bytes pass the slowest link between e ends; psi below 1 makes that dependence
-weaker. Powers cover what else grows: latencies, trees, congestion. Between nodes, the ring has from
-n ends (if gradients are first summed within each node) to k ends (a flat ring):
+The time S of the gradient exchange follows that of a ring all-reduce (Patarasuk and Yuan 2009): in
+a ring of e participants, 2 (e - 1) / e of the bytes pass the slowest link. With psi below 1, the
+time depends less on e. Other effects (latency, tree algorithms, congestion) are modeled by powers
+of the worker and node counts. Between nodes, the ring has from n participants (if gradients are
+first summed within each node) to k (a flat ring):
 
     S = 0                                                       for one worker
     S = A (2 (k - 1) / k)^psi (k / 2)^rho                       within a node
     S = A R (2 (e - 1) / e)^psi (n / 2)^rho_n m^rho_m           between nodes, e = n m^h
 
-with h and psi from 0 to 1. The last pass hides part of the exchange (p-norm of Pollux, Qiao 2021,
-arXiv 2008.12260, eq. 11: gamma = 1 hides nothing, 10 nearly all). The whole step hides most of the
-time F s b m that samples take to reach the workers of a node, which share that path:
+with h and psi from 0 to 1. The exchange overlaps with the last pass, by the p-norm of Pollux (Qiao
+2021, arXiv 2008.12260, eq. 11): with gamma = 1 there is no overlap, with 10 it is nearly complete.
+Feeding samples to the workers of a node, which share the path, takes F s b m and mostly overlaps
+with the step. So the step time is
 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 
-The residuals of the law are a Gaussian process on the logarithm of step times, with four parts:
-jumps between batch sizes, shared by the compute of all worker counts (kernels are chosen by shape);
-random walks over doublings of workers and over doublings of nodes, so that the uncertainty grows
-with the distance of an extrapolation; and an independent deviation of each cell. Their levels
-(standard deviations) maximize the marginal likelihood under log-normal priors.
+The residuals of the law, in log step time, are a Gaussian process with four parts:
 
-The fit is Bayesian: the most probable parameters under normal priors, and draws from their
-posterior by importance sampling.
+- jumps between batch sizes, since libraries choose kernels by shape; they affect compute in the
+  same way at all worker counts,
+- a random walk over doublings of the worker count, so that the uncertainty grows with the distance
+  of an extrapolation,
+- a random walk over doublings of the node count,
+- an independent deviation of each cell (worker count, node count, batch size).
+
+The standard deviations of the parts ("levels") maximize the marginal likelihood under log-normal
+priors.
+
+The fit is Bayesian: it determines the most probable parameters under normal priors, and draws
+parameters from the posterior by importance sampling.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,14 +49,14 @@ from scipy.optimize import least_squares, minimize
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 
 NO_EXCHANGE = -60.0
-"""Log seconds of the exchange with a single worker; the seconds are practically 0."""
+"""Log seconds of the gradient exchange of a single worker; it stands for 0 seconds."""
 FEED_OVERLAP = 4.0
-"""Exponent of the p-norm by which reading samples overlaps with the step; with 4 nearly all of the
-reading is hidden, as by prefetching."""
+"""Exponent of the p-norm by which reading samples overlaps with the step; with 4, the overlap is
+nearly complete, as with prefetching."""
 
 
 Priors = dict[str, tuple[float, float]]
-"""Mean and standard deviation of each parameter."""
+"""Prior mean and standard deviation by parameter."""
 # Chosen by held-out error and coverage on the simulated clusters of
 # benchmarks/scaling/throughput_model.py; floor and network on the real clusters of
 # extrapolation.py, where samples take more time than the constant part of a pass, and hosts with a
@@ -58,26 +67,29 @@ PRIORS: Priors = {
     "sharpness": (-0.5, 1.0),  # log(q - 1)
     "log_exchange": (-2.0, 1.5),  # log of A / (c b) for the typical batch
     "growth": (0.1, 0.15),  # rho
-    "log_network": (0.5, 1.2),  # log of R: how many times slower the network between nodes is
+    "log_network": (0.5, 1.2),  # log of R: slowdown of an exchange between nodes
     "growth_nodes": (0.1, 0.15),  # rho_n
     "growth_share": (0.04, 0.1),  # rho_m
     "flatness": (1.0, 1.5),  # logit of h
     "overlap": (-1.5, 1.5),  # logit of (gamma - 1) / 9
     "straggling": (0.005, 0.01),  # kappa
     "log_feed": (-3.0, 1.0),  # log of F / c
-    "ringness": (1.5, 1.5),  # logit of psi: 1 is a ring; with 0, more ends cost nothing
+    "ringness": (1.5, 1.5),  # logit of psi: 1 for a ring; with 0, more participants cost nothing
 }
-"""Prior of each parameter; for the symbols see the module docstring."""
+"""Prior mean and standard deviation by parameter; the module docstring explains the symbols."""
 NUM_PARAMETERS = len(PRIORS)
 
 Parameters = dict[str, Floats]
-"""The law's parameters by name, each a column with one entry per parameter set."""
+"""Parameters of the law by name, each of shape [sets, 1]."""
 
 
 def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
-    """Return parameters by name from standardized rows, shape (sets, parameters).
+    """Convert standardized parameters to parameters by name.
 
-    Standardized parameters have prior mean 0 and prior standard deviation 1.
+    Args:
+        units: Standardized parameters, which have prior mean 0 and prior standard deviation 1,
+            shape [sets, parameters].
+        priors: Prior mean and standard deviation by parameter.
     """
     numbered = enumerate(priors.items())
     return {name: mean + sd * units[:, i, None] for i, (name, (mean, sd)) in numbered}
@@ -85,7 +97,8 @@ def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
 
 @dataclass(frozen=True)
 class Scale:
-    """Units of the parameters: a typical batch size per worker, and seconds of a typical pass."""
+    """Units in which the law measures: a typical batch size per worker, and typical seconds of a
+    pass."""
 
     batch: float
     seconds: float
@@ -93,29 +106,29 @@ class Scale:
 
 @dataclass(frozen=True)
 class Sites:
-    """Cells, with what determines the covariance of their residuals."""
+    """Cells with the properties that determine the covariance of their residuals."""
 
     layout: Layout
     compute_share: Floats
-    """Share of compute in each step, 0 to 1; jumps affect this part, random walks mainly the
-    rest."""
+    """Share of compute in the step time, 0 to 1, shape [cells]. Jumps affect this share; random
+    walks affect mainly the rest."""
 
     @property
     def walk_weight(self) -> Floats:
-        """Factor on the random walks for each cell."""
+        """Factor on the standard deviation of the random walks, shape [cells]."""
         return WALK_OF_COMPUTE + (1 - WALK_OF_COMPUTE) * (1 - self.compute_share)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The law for given cells; its methods return log seconds, shape (parameter sets, cells)."""
+    """The law for given cells; the methods return log seconds, shape [parameter sets, cells]."""
 
     scale: Scale
     layout: Layout
     priors: Priors = field(default_factory=lambda: PRIORS)
 
     def compute(self, at: Parameters) -> Floats:
-        """Return log seconds of the compute of a pass."""
+        """Return the log seconds of computing a pass."""
         q = 1 + np.exp(at["sharpness"])
         linear = np.log(self.layout.batch / self.scale.batch)
         relative = np.logaddexp(q * at["log_floor"], q * linear) / q
@@ -123,7 +136,7 @@ class Law:
         return np.asarray(np.log(self.scale.seconds) + at["log_pass"] + relative + slower)
 
     def exchange(self, at: Parameters) -> Floats:
-        """Return log seconds of the gradient exchange."""
+        """Return the log seconds of the gradient exchange."""
         k, n, m = self.layout.workers, self.layout.nodes, self.layout.workers_per_node
         psi = _logistic(at["ringness"])
         within = psi * _log_ring(k) + at["growth"] * np.log(k / 2)
@@ -134,7 +147,7 @@ class Law:
         return np.where(k > 1, of_two + np.where(n > 1, between, within), NO_EXCHANGE)
 
     def feed(self, at: Parameters) -> Floats:
-        """Return log seconds for feeding the samples of a step to a node's workers."""
+        """Return the log seconds of feeding the samples of a step to all workers of a node."""
         layout = self.layout
         samples = layout.batch / self.scale.batch * layout.workers_per_node * layout.accumulate
         return np.asarray(
@@ -142,28 +155,31 @@ class Law:
         )
 
     def worked(self, at: Parameters, exchange: Floats | None = None) -> Floats:
-        """Return log seconds of a step that does not wait for samples.
+        """Return the log seconds of a step that does not wait for samples.
 
-        `exchange`: log seconds of the gradient exchange; by default those of the law.
+        Args:
+            at: Parameters of the law.
+            exchange: Log seconds of the gradient exchange; by default, those predicted by the law.
         """
         exchange = self.exchange(at) if exchange is None else exchange
         compute, gamma = self.compute(at), _gamma(at)
         last = np.logaddexp(gamma * compute, gamma * exchange) / gamma
         earlier = self.layout.accumulate - 1
-        # The logarithm of 0 passes is -inf, which adds nothing in logaddexp.
+        # The logarithm of 0 passes is -inf, so that logaddexp ignores it.
         logs = np.log(earlier, out=np.full_like(earlier, -np.inf), where=earlier > 0)
         return np.asarray(np.logaddexp(logs + compute, last))
 
     def step(self, units: Floats) -> Floats:
-        """Return log seconds of an optimizer step."""
+        """Return the log seconds of an optimizer step, given standardized parameters."""
         at = parameters(units, self.priors)
         combined = np.logaddexp(FEED_OVERLAP * self.worked(at), FEED_OVERLAP * self.feed(at))
         return np.asarray(combined / FEED_OVERLAP)
 
     def sites(self, unit: Floats) -> Sites:
-        """Return the cells with their shares of compute at standardized parameters.
+        """Return the cells with their shares of compute, given one set of standardized parameters.
 
-        The share is the relative growth of a step's last pass per relative growth of compute.
+        The share is the elasticity of the time of the last pass with respect to the compute time:
+        the relative increase of the former per relative increase of the latter.
         """
         at = parameters(unit[None], self.priors)
         shares = _logistic(_gamma(at) * (self.compute(at) - self.exchange(at)))
@@ -171,11 +187,12 @@ class Law:
 
 
 def _gamma(at: Parameters) -> Floats:
-    """Return the exponent of the overlap, 1 to 10."""
+    """Return gamma, the exponent of the overlap, 1 to 10."""
     return 1 + 9 * _logistic(at["overlap"])
 
 
 def _log_ring(ends: Floats) -> Floats:
+    """Return the log of 2 (e - 1) / e for rings of e participants."""
     return np.log(np.maximum(2 * (ends - 1) / ends, 1e-9))
 
 
@@ -184,21 +201,22 @@ def _logistic(value: Floats) -> Floats:
 
 
 JUMP_LENGTH = 1.0
-"""Doublings of the batch size over which the correlation of jumps falls to 1/e."""
+"""Number of doublings of the batch size over which the correlation of jumps falls to 1/e."""
 WALK_OF_COMPUTE = 0.2
-"""Factor on the standard deviation of the random walks for a step that is all compute; the factor
-rises linearly to 1 as the compute share falls to 0."""
+"""Factor on the standard deviation of the random walks for a step that is all compute. The factor
+increases linearly to 1 as the share of compute falls to 0."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Relative standard deviations of the four parts of the residuals: 0.03 is 3 % of a step."""
+    """Relative standard deviations of the four parts of the residuals; 0.03 is 3 % of the step
+    time."""
 
     jump: float
     walk: float
-    """Standard deviation per doubling of the workers; variances add up."""
+    """Standard deviation of the random walk per doubling of the worker count."""
     walk_nodes: float
-    """Standard deviation per doubling of the nodes; variances add up."""
+    """Standard deviation of the random walk per doubling of the node count."""
     cell: float
     """Standard deviation of the independent deviations of cells."""
 
@@ -206,14 +224,14 @@ class Levels:
 PRIOR_LEVELS = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, cell=0.04)
 """Medians of the log-normal priors of the levels."""
 PRIOR_LEVEL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, cell=0.6)
-"""Standard deviations of the levels' logarithms."""
+"""Standard deviations of the logarithms of the levels under their priors."""
 
 
 def parts(row_sites: Sites, column_sites: Sites) -> list[Floats]:
-    """Return the covariances of jumps, walk over workers and walk over nodes, at levels of 1.
+    """Return the covariance matrices of three parts of the residuals, at levels of 1.
 
-    Rows are the cells of `row_sites`, columns those of `column_sites`, without the independent
-    deviations of cells.
+    The parts are the jumps, the random walk over workers and the random walk over nodes. The rows
+    of a matrix are the cells of `row_sites`, and the columns are those of `column_sites`.
     """
     doublings = np.abs(
         np.log2(row_sites.layout.batch[:, None] / column_sites.layout.batch[None, :])
@@ -231,8 +249,8 @@ def parts(row_sites: Sites, column_sites: Sites) -> list[Floats]:
 
 
 def covariance(levels: Levels, row_sites: Sites, column_sites: Sites) -> Floats:
-    """Return the covariances of the residuals of `row_sites` and `column_sites`, without
-    the independent deviations of cells."""
+    """Return the covariances between the residuals at `row_sites` and those at `column_sites`,
+    without the independent deviations of cells."""
     sizes = levels.jump, levels.walk, levels.walk_nodes
     total = [
         size**2 * part for size, part in zip(sizes, parts(row_sites, column_sites), strict=True)
@@ -242,23 +260,25 @@ def covariance(levels: Levels, row_sites: Sites, column_sites: Sites) -> Floats:
 
 MAX_ROUNDS = 15
 DEGREES = 4.0
-"""Degrees of freedom of the independent deviations of cells (Student's t), which lower the weight
-of a single outlying cell."""
+"""Degrees of freedom of Student's t for the independent deviations of cells; it gives a single
+outlying cell a lower weight."""
 NORMAL_WEIGHT = 0.767
-"""Mean of weight times squared distance for normal deviations. Weights are divided by this number,
-so that down-weighting outliers does not make the levels too small."""
+"""Mean of (weight x squared distance) if deviations are normal. Weights are divided by this number,
+because the lower weights of outliers would otherwise make the levels too small."""
 LEVEL_RANGE = 3.0
 """Levels are searched within this number of prior standard deviations from the prior median."""
 
 
 def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
-    """Return the covariance of the residuals at measured cells, noise included."""
+    """Return the covariance matrix of the residuals at measured cells, including the noise between
+    repeats."""
     independent = levels.cell**2 + observed.noise / observed.repeats
     return covariance(levels, sites, sites) + np.diag(independent / weights)
 
 
 def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
-    """Return the matrix that whitens residuals, so that they are independent with variance 1."""
+    """Return the matrix that transforms residuals to independent ones with variance 1
+    (whitening)."""
     spread = np.linalg.cholesky(covariance_of(levels, sites, observed, weights))
     return np.asarray(np.linalg.inv(spread))
 
@@ -266,17 +286,23 @@ def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats)
 def probable_levels(
     residuals: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
-    """Return the most probable levels, given the residuals, of mean zero.
+    """Return the most probable levels, given the residuals of the law.
 
-    `spread` is the covariance due to the uncertainty of the law's fitted parameters; without it the
-    levels would be too small (Rasmussen and Williams 2006, section 2.7).
+    Args:
+        residuals: Residuals at the measured cells, in log seconds.
+        spread: Covariance of the law's predictions that is due to the uncertainty of its fitted
+            parameters. Without it, the levels would be too small (Rasmussen and Williams 2006,
+            section 2.7).
+        sites: The measured cells.
+        observed: Their measurements.
+        weights: Weight of each cell (`robust_weights`).
     """
     means, sds = (
         np.log(list(vars(PRIOR_LEVELS).values())),
         np.array(list(vars(PRIOR_LEVEL_SDS).values())),
     )
 
-    # The covariance is a sum of parts times squared levels, and so is the gradient of the loss.
+    # The covariance is a sum of parts times squared levels, so the gradient is such a sum too.
     terms = [*parts(sites, sites), np.diag(1 / weights)]
     fixed = spread + np.diag(observed.noise / observed.repeats / weights)
 
@@ -297,9 +323,14 @@ def probable_levels(
 
 
 def left_out(left: Floats, covariance: Floats) -> Floats:
-    """Return each residual's distance from its prediction by the others, in standard deviations.
+    """Return the distance of each residual from its prediction by all other residuals.
 
-    See Rasmussen and Williams 2006, equations 5.10 to 5.12.
+    The unit is the standard deviation of the prediction. See Rasmussen and Williams 2006, equations
+    5.10 to 5.12.
+
+    Args:
+        left: Residuals, shape [cells].
+        covariance: Their covariance matrix.
     """
     precision = np.linalg.inv(covariance)
     return np.asarray(precision @ left / np.sqrt(np.diag(precision)))
@@ -308,8 +339,8 @@ def left_out(left: Floats, covariance: Floats) -> Floats:
 def robust_weights(distances: Floats) -> Floats:
     """Return the weight of each cell, given its distance from its prediction (`left_out`).
 
-    These are the weights of Student's t as a mixture of normal distributions (Lange 1989), capped
-    at the weight of a cell at one standard deviation.
+    The weights are those of Student's t, written as a mixture of normal distributions (Lange 1989).
+    No weight exceeds that of a cell at one standard deviation.
     """
     weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + distances**2))
     return np.asarray(weights / NORMAL_WEIGHT)
@@ -319,12 +350,16 @@ SLOPE_STEP = 1e-4
 TOLERANCE = 1e-6
 
 Function = Callable[[Floats], Floats]
-"""Maps standardized parameters, shape (sets, parameters), to log seconds, shape (sets, cells)."""
+"""Function from standardized parameters, shape [sets, parameters], to log seconds, shape [sets,
+cells]."""
 
 
 def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
-    """Return log seconds [cells] at the parameters `unit`, and their central-difference Jacobian
-    [cells, parameters]."""
+    """Linearize the law at standardized parameters.
+
+    Returns:
+        - Log seconds, shape [cells].
+        - Their derivatives by central differences, shape [cells, parameters]."""
     number = len(unit)
     moves = SLOPE_STEP * np.eye(number)
     values = law(np.vstack([unit, unit + moves, unit - moves]))
@@ -332,9 +367,16 @@ def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
 
 
 def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats) -> Floats:
-    """Return the parameters that minimize squared misfit plus squared distance from the priors.
+    """Return the most probable standardized parameters.
 
-    `whiten` is the matrix that whitens residuals.
+    They minimize the sum of the squared whitened residuals and of the squared parameters (the
+    normal prior).
+
+    Args:
+        law: The law.
+        measured: Measured log seconds, shape [cells].
+        whiten: Matrix that whitens residuals (`whitening`).
+        start: Parameters from which the search starts.
     """
 
     def residuals(unit: Floats) -> Floats:
@@ -349,17 +391,20 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
 
 SAMPLING_ROUNDS = 3
 PROPOSAL_DEGREES = 5.0
-"""Degrees of freedom of the proposals: heavy tails, so that no probable region is missed."""
+"""Degrees of freedom of the proposal distribution (Student's t), which has heavy tails so that no
+probable region is missed."""
 LEAST_EFFECTIVE = 0.25
-"""Effective sample size, as a fraction of the draws, at which a proposal is good enough."""
+"""The proposal distribution is good enough if the effective sample size is at least this fraction
+of the draws."""
 
 
 def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, number: int) -> Floats:
-    """Return `number` rows of standardized parameters, drawn from their posterior.
+    """Draw standardized parameters from their posterior, by importance sampling.
 
-    The proposal is Student's t around the peak with the curvature there. It is then adapted to the
-    weighted draws (Cappé 2004, population Monte Carlo). Parameters that the measurements do not
-    determine keep the width of their priors. The same measurements give the same draws.
+    The proposal distribution is Student's t around the peak, with the curvature at the peak. It is
+    then adapted to the weighted draws (Cappé 2004, population Monte Carlo). Parameters that the
+    measurements do not determine keep the width of their priors. The same measurements give the
+    same draws.
     """
     rng = np.random.default_rng(0)
     size = len(peak)
@@ -389,31 +434,33 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
 
 
 ROUNDS = 4
-"""Rounds of fitting first the law, then the levels; already the third round changes little."""
+"""Number of rounds, each of which fits the law and then the levels; the third changes little."""
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
-"""Number of draws of parameters for a fit, and for each leave-one-out fit."""
+"""Number of parameter draws for a fit, and for each leave-one-out fit."""
 BLOCK = 256
-"""Maximum number of cells predicted together, which limits their covariance matrix."""
+"""Maximum number of cells that are predicted together; it limits the size of the covariance
+matrix."""
 
 
 @dataclass(frozen=True)
 class LawFit:
-    """The law fitted to measurements, and its residuals."""
+    """The law, fitted to measurements together with its residuals."""
 
     observed: Observed
     scale: Scale
     unit: Floats
-    """Most probable parameters, standardized (`parameters`)."""
+    """Most probable standardized parameters (`parameters`)."""
     levels: Levels
     weights: Floats
-    """Weight of each cell: about 1, less if it is far from its prediction by the other cells."""
+    """Weight of each cell: about 1, but less for a cell that is far from its prediction by the
+    others."""
     draws: Floats
-    """Standardized parameters drawn from the posterior, shape (draws, parameters)."""
+    """Standardized parameters drawn from the posterior, shape [draws, parameters]."""
     priors: Priors
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "LawFit":
-        """Fit to measured cells; with a single cell the priors determine most of the fit."""
+        """Fit the law to measured cells; with a single cell, most parameters keep their priors."""
         layout = Layout.of(observed.cells)
         batch = np.exp(np.mean(np.log(layout.batch)))
         seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
@@ -423,7 +470,7 @@ class LawFit:
             whiten = whitening(levels, law.sites(unit), observed, weights)
             unit = most_probable(law.step, observed.log_seconds, whiten, unit)
             value, jacobian = slopes(law.step, unit)
-            # The law is linearized around the peak, so that the measurements are normal.
+            # The law is linearized around the peak, so that predictions are normally distributed.
             residuals = observed.log_seconds - value + jacobian @ unit
             sites, spread = law.sites(unit), jacobian @ jacobian.T
             levels = probable_levels(residuals, spread, sites, observed, weights)
@@ -434,7 +481,7 @@ class LawFit:
         return cls._around(observed, law, levels, weights, unit, DRAWS)
 
     def without(self, index: int) -> "LawFit":
-        """Return the fit without one cell, with the same levels and weights."""
+        """Return the law refitted without one cell, with the same levels and weights."""
         observed = self.observed.without(index)
         weights = np.delete(self.weights, index)
         law = Law(self.scale, Layout.of(observed.cells), self.priors)
@@ -458,14 +505,16 @@ class LawFit:
         return cls(observed, law.scale, unit, levels, weights, draws, law.priors)
 
     def quantiles(self, cells: Sequence[Cell]) -> Floats:
-        """Return the log seconds that a measurement of each cell would have, shape (3, cells): low
-        end of the 90 % interval, median, high end."""
+        """Predict the log seconds that would be measured at each cell.
+
+        Returns:
+            Low end of the 90 % interval, median and high end, shape [3, cells]."""
         blocks = [self._quantiles(cells[i : i + BLOCK]) for i in range(0, len(cells), BLOCK)]
         return np.concatenate(blocks, axis=1)
 
     def _quantiles(self, cells: Sequence[Cell]) -> Floats:
         centre, doubt = self.outcomes(cells)
-        # Few cells do not determine the noise well, hence Student's t instead of a normal.
+        # Few cells do not determine the noise well, so Student's t is used instead of a normal.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
         noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
         spread = np.sqrt(np.diag(doubt) + self.levels.cell**2 + self.observed.noise)
@@ -473,15 +522,19 @@ class LawFit:
         return np.stack([low, np.median(centre, axis=0), high])
 
     def outcomes(self, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
-        """Return the log seconds that each draw predicts, shape (draws, cells), and the covariance
-        of the cells' residuals, without the independent deviations and the noise between repeats.
+        """Predict the log seconds of cells for each draw of the parameters.
+
+        Returns:
+            - Log seconds, shape [draws, cells].
+            - Covariance matrix of the residuals of the cells, without the independent deviations
+              and the noise between repeats.
         """
         measured_law = Law(self.scale, Layout.of(self.observed.cells), self.priors)
         asked_law = Law(self.scale, Layout.of(cells), self.priors)
         measured_sites, asked_sites = measured_law.sites(self.unit), asked_law.sites(self.unit)
         whiten = whitening(self.levels, measured_sites, self.observed, self.weights)
         cross = covariance(self.levels, asked_sites, measured_sites)
-        # Residuals at measured cells carry over to similar cells.
+        # Residuals at measured cells predict those at similar cells.
         gain = cross @ whiten.T @ whiten
         residuals = self.observed.log_seconds - measured_law.step(self.draws)
         doubt = covariance(self.levels, asked_sites, asked_sites) - gain @ cross.T
