@@ -156,7 +156,7 @@ class Study:
         """The scaling study in `study.yaml`; UserError if the folder holds none."""
         if not self.is_scaling:
             raise UserError(
-                f"{self.place}: holds no scaling study; python -m raybench.scale makes one.",
+                f"{self.place}: holds no scaling study; raybench scale makes one.",
                 ErrorCode.UNSUPPORTED,
             )
         return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")

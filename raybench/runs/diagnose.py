@@ -458,7 +458,7 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
-            "training loop of your own is measured by python -m raybench.scale.",
+            "training loop of your own is measured by raybench scale.",
             ErrorCode.UNSUPPORTED,
         )
     if options.fastest:
@@ -474,7 +474,7 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
         raise UserError(
             f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which exist for "
             f"images and vectors with classes, not for {kind}; measure its speed with "
-            "python -m raybench.scale.",
+            "raybench scale.",
             ErrorCode.UNSUPPORTED,
         )
 

@@ -109,7 +109,7 @@ function quoted(text) {
 
 function commandOf(settings) {
   const parts = settings.map(([key, value]) => `--set ${quoted(`${key}=${value}`)}`);
-  return ["python -m raybench.train", ...parts].join(" \\\n  ");
+  return ["raybench train", ...parts].join(" \\\n  ");
 }
 
 function ledger(phases, seconds, wall) {

@@ -139,7 +139,7 @@ def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
     tab.keyboard.press("Enter")
     text = dialog.inner_text()
     assert "Trial 0000" in text
-    assert "raybench.train" in text
+    assert "raybench train" in text
     assert """--set 'objective={"target": 0.9}'""" in text
     assert dialog.get_by_role("img").get_attribute("aria-label").endswith("s of training.")
     address = tab.url
