@@ -1,75 +1,87 @@
-"""Optuna alone, as a contestant."""
+"""Optuna alone as a contestant."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from peer import GRACE, THOUSANDTHS, Peer
-from recorded import Config, Point, Space
+from peer import GRACE, THOUSANDTHS
+from peer_axes import Tool, ToolPeer, Values
+from recorded import Point, Space
+
+PRUNERS: dict[str, Callable[[int], optuna.pruners.BasePruner]] = {
+    # A factor of three gives four brackets: the documentation advises "about 4 - 6".
+    "hyperband": lambda lowest: optuna.pruners.HyperbandPruner(
+        min_resource=lowest, max_resource=THOUSANDTHS, reduction_factor=3
+    ),
+    "halving": lambda lowest: optuna.pruners.SuccessiveHalvingPruner(
+        min_resource=lowest, reduction_factor=4
+    ),
+    "none": lambda lowest: optuna.pruners.NopPruner(),
+}
 
 
-def ask_optuna(trial: Any, space: Space) -> Config:
-    """Suggest by Optuna's define-by-run API, with one learning-rate parameter per optimizer."""
-    optimizer = trial.suggest_categorical("optimizer", list(space.rates))
-    low, high = space.rates[optimizer]
-    rate = trial.suggest_float(f"rate_{optimizer}", low, high, log=True)
-    batch = trial.suggest_categorical("batch", list(space.batch_sizes_per_worker))
-    workers = trial.suggest_categorical("workers", list(space.num_workers))
-    return Config(optimizer, rate, batch, workers)
+class OptunaTool(Tool):
+    """TPE and a pruner over thousandths of max_train_seconds, by ask and tell.
 
-
-class Optuna(Peer):
-    """Optuna alone: TPE with its options for parallel search, a pruner, ask and tell.
-
-    A last report can be both the target and a reason to prune; the target counts.
+    If the last report of a trial is both at the target and a reason to prune, the target counts.
     """
 
     def __init__(
         self,
-        space: Space,
+        define: Callable[[Any], None],
         seed: int,
-        folder: Path,
-        pruner: str = "hyperband",
+        max_seconds: float,
+        *,
+        pruner: str,
+        grace: float = GRACE,
+        is_parallel: bool = True,
     ):
-        super().__init__(space, seed, folder)
-        lowest = round(GRACE * THOUSANDTHS)
-        pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
-            # Three gives four brackets: the documentation advises "about 4 - 6".
-            "hyperband": lambda: optuna.pruners.HyperbandPruner(
-                min_resource=lowest, max_resource=THOUSANDTHS, reduction_factor=3
-            ),
-            "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(
-                min_resource=lowest, reduction_factor=4
-            ),
-        }
-        self.study = optuna.create_study(
-            # Hyperband's brackets are drawn from the study's name.
+        """`define` suggests the values of a trial; `is_parallel` sets TPE's `constant_liar`."""
+        self._define, self._max_seconds = define, max_seconds
+        self._study = optuna.create_study(
+            # Hyperband draws its brackets from the study's name.
             study_name=f"study{seed}",
-            direction="minimize",
             sampler=optuna.samplers.TPESampler(
-                multivariate=True, group=True, constant_liar=True, seed=seed
+                multivariate=True, group=True, constant_liar=is_parallel, seed=seed
             ),
-            pruner=pruners[pruner](),
+            pruner=PRUNERS[pruner](round(grace * THOUSANDTHS)),
         )
-        self.trials: dict[str, optuna.Trial] = {}
+        self._trials: dict[str, optuna.Trial] = {}
 
-    def propose(self, trial: str) -> Config:
-        """Ask."""
-        self.trials[trial] = self.study.ask()
-        return ask_optuna(self.trials[trial], self.space)
+    def ask(self, trial: str) -> Values:
+        """Suggest the values of a trial."""
+        self._trials[trial] = self._study.ask()
+        self._define(self._trials[trial])
+        return dict(self._trials[trial].params)
 
-    def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Report, and ask the pruner."""
-        self.trials[trial].report(point.score, self.elapsed(point))
-        return not self.trials[trial].should_prune()
+    def goes_on(self, trial: str, point: Point) -> bool:
+        """Report an evaluation and ask the pruner."""
+        self._trials[trial].report(
+            point.score, max(1, round(THOUSANDTHS * point.train_s / self._max_seconds))
+        )
+        return not self._trials[trial].should_prune()
 
-    def told(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the end."""
+    def tell(self, trial: str, point: Point, stop: str) -> None:
+        """Record the end of a trial."""
         if stop == "stopped":
-            self.study.tell(self.trials[trial], state=optuna.trial.TrialState.PRUNED)
+            self._study.tell(self._trials[trial], state=optuna.trial.TrialState.PRUNED)
             return
-        self.trials[trial].report(point.score, self.elapsed(point))
-        # Asked for its bookkeeping only: it is what enters a trial into a rung.
-        self.trials[trial].should_prune()
-        self.study.tell(self.trials[trial], point.score)
+        self.goes_on(trial, point)  # The pruner enters a trial into a rung when it is asked.
+        self._study.tell(self._trials[trial], point.score)
+
+
+def suggest(trial: Any, space: Space) -> None:
+    """Suggest a configuration by Optuna's define-by-run API, with one rate for each optimizer."""
+    optimizer = trial.suggest_categorical("optimizer", list(space.rates))
+    low, high = space.rates[optimizer]
+    trial.suggest_float(f"rate_{optimizer}", low, high, log=True)
+    trial.suggest_categorical("batch", list(space.batch_sizes_per_worker))
+    trial.suggest_categorical("workers", list(space.num_workers))
+
+
+def optuna_peer(space: Space, seed: int, folder: Path, pruner: str) -> ToolPeer:
+    """Return Optuna over a table's space."""
+    define, limit = partial(suggest, space=space), space.objective.max_train_seconds
+    return ToolPeer(partial(OptunaTool, define, seed, limit, pruner=pruner), space, seed, folder)

@@ -1,11 +1,14 @@
 """Stock Ray Tune as a contestant: its Optuna searcher and its ASHA."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from peer import GRACE, Peer, Random, result_of
-from peer_optuna import ask_optuna
+from peer import GRACE, Random, result_of
+from peer_axes import Tool, ToolPeer, Values
+from peer_optuna import suggest
 from recorded import Config, Point, Space
 
 
@@ -72,46 +75,44 @@ class RandomAsha(Random):
         self.scheduler.end(trial, point)
 
 
-class Ray(Peer):
+class RayTool(Tool):
     """Stock Ray: OptunaSearch (define by run, its own TPE) with ASHA.
 
-    A stopped trial is told to OptunaSearch like a finished one, with its last score; that is
-    what `TuneController.stop_trial` does. The result that stops or ends a trial does not reach
+    A stopped trial is reported to OptunaSearch like a finished one, with its last score, as
+    `TuneController.stop_trial` does. The result that stops or ends a trial does not reach
     `Searcher.on_trial_result`.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        seed: int,
-        folder: Path,
-        by: str = "train_s",
-    ):
-        super().__init__(space, seed, folder)
+    def __init__(self, define: Callable[[Any], None], seed: int, scheduler: TuneScheduler):
         from ray.tune.search.optuna import OptunaSearch
 
-        def define(trial: Any) -> None:
-            ask_optuna(trial, space)
+        self._searcher = OptunaSearch(space=define, metric="score", mode="min", seed=seed)
+        self._scheduler = scheduler
 
-        self.searcher = OptunaSearch(space=define, metric="score", mode="min", seed=seed)
-        self.scheduler = TuneScheduler(space, by)
+    def ask(self, trial: str) -> Values:
+        """Suggest the values of a trial and register it with the scheduler."""
+        values: Values = self._searcher.suggest(trial)
+        self._scheduler.add(trial)
+        return values
 
-    def propose(self, trial: str) -> Config:
-        """Suggest, then register with the scheduler."""
-        values = self.searcher.suggest(trial)
-        self.scheduler.add(trial)
-        optimizer = values["optimizer"]
-        rate = values[f"rate_{optimizer}"]
-        return Config(optimizer, rate, values["batch"], values["workers"])
-
-    def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Ask the scheduler; the searcher hears of it if the trial goes on."""
-        if not self.scheduler.goes_on(trial, point):
+    def goes_on(self, trial: str, point: Point) -> bool:
+        """Ask the scheduler; report the evaluation to the searcher if the trial goes on."""
+        if not self._scheduler.goes_on(trial, point):
             return False
-        self.searcher.on_trial_result(trial, result_of(point))
+        self._searcher.on_trial_result(trial, result_of(point))
         return True
 
-    def told(self, trial: str, point: Point, stop: str) -> None:
-        """Complete the trial in both, whatever ended it."""
-        self.scheduler.end(trial, point)
-        self.searcher.on_trial_complete(trial, result=result_of(point))
+    def tell(self, trial: str, point: Point, stop: str) -> None:
+        """Complete the trial in searcher and scheduler, whatever ended it."""
+        del stop
+        self._scheduler.end(trial, point)
+        self._searcher.on_trial_complete(trial, result=result_of(point))
+
+
+def ray_peer(space: Space, seed: int, folder: Path, by: str) -> ToolPeer:
+    """Return stock Ray over a table's space; ASHA counts `by` seconds or epochs."""
+
+    def build() -> Tool:
+        return RayTool(partial(suggest, space=space), seed, TuneScheduler(space, by))
+
+    return ToolPeer(build, space, seed, folder)

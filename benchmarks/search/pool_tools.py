@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peer import THOUSANDTHS, result_of
 from peer_axes import Axis, Tool, Values, limits
 from peer_flaml import Flaml
-from peer_ray import TuneScheduler
+from peer_optuna import OptunaTool
+from peer_ray import RayTool, TuneScheduler
 from pool_policies import Outcome
 from pool_worlds import Draws, Pool, Run
 from recorded import Point
@@ -50,106 +50,36 @@ def option_of(pool: Pool, values: Values) -> int:
     return pool.find(group, int(values[group]))
 
 
-class OptunaTool(Tool):
-    """Optuna alone: TPE, and one of its pruners, over thousandths of max_seconds."""
-
-    def __init__(
-        self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path, *, has_pruner: bool
-    ):
-        import optuna
-
-        del folder
-        self.axes, self.max_seconds = axes, max_seconds
-        lowest = round(GRACE * THOUSANDTHS)
-        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-        if has_pruner:
-            pruner = optuna.pruners.HyperbandPruner(
-                min_resource=lowest, max_resource=THOUSANDTHS, reduction_factor=3
-            )
-        self.study = optuna.create_study(
-            study_name=f"study{seed}",
-            sampler=optuna.samplers.TPESampler(multivariate=True, group=True, seed=seed),
-            pruner=pruner,
-        )
-        self.trials: dict[str, Any] = {}
-
-    def ask(self, trial: str) -> Values:
-        """Ask."""
-        self.trials[trial] = self.study.ask()
-        return choose(self.trials[trial], self.axes)
-
-    def goes_on(self, trial: str, point: Point) -> bool:
-        """Report, and ask the pruner."""
-        self.trials[trial].report(point.score, self._step(point))
-        return not self.trials[trial].should_prune()
-
-    def tell(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the end."""
-        import optuna
-
-        if stop == "stopped":
-            self.study.tell(self.trials[trial], state=optuna.trial.TrialState.PRUNED)
-            return
-        self.trials[trial].report(point.score, self._step(point))
-        # Asked for its bookkeeping only: it is what enters a trial into a rung.
-        self.trials[trial].should_prune()
-        self.study.tell(self.trials[trial], point.score)
-
-    def _step(self, point: Point) -> int:
-        return max(1, round(THOUSANDTHS * point.train_s / self.max_seconds))
-
-
-class RayTool(Tool):
-    """Ray Tune: OptunaSearch and ASHA by seconds, called as `TuneController` calls them."""
-
-    def __init__(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path):
-        from ray.tune.search.optuna import OptunaSearch
-
-        del folder
-
-        def define(trial: Any) -> None:
-            choose(trial, axes)
-
-        self.searcher = OptunaSearch(space=define, metric="score", mode="min", seed=seed)
-        self.scheduler = TuneScheduler(limits(max_seconds), "train_s", GRACE)
-
-    def ask(self, trial: str) -> Values:
-        """Suggest, then register with the scheduler."""
-        found: Values = self.searcher.suggest(trial)
-        self.scheduler.add(trial)
-        return found
-
-    def goes_on(self, trial: str, point: Point) -> bool:
-        """Ask the scheduler; the searcher hears of it if the trial goes on."""
-        if not self.scheduler.goes_on(trial, point):
-            return False
-        self.searcher.on_trial_result(trial, result_of(point))
-        return True
-
-    def tell(self, trial: str, point: Point, stop: str) -> None:
-        """Complete the trial in both, whatever ended it."""
-        del stop
-        self.scheduler.end(trial, point)
-        self.searcher.on_trial_complete(trial, result=result_of(point))
-
-
-def choose(trial: Any, axes: Sequence[Axis]) -> Values:
-    """Suggest in Optuna's define-by-run manner: only what applies."""
+def choose(trial: Any, axes: Sequence[Axis]) -> None:
+    """Suggest the axes that apply by Optuna's define-by-run API."""
     values: Values = {}
     for axis in axes:
         if axis.when is None or values[axis.when[0]] == axis.when[1]:
             values[axis.name] = trial.suggest_categorical(axis.name, list(axis.choices))
-    return values
+
+
+def optuna_tool(
+    axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path, pruner: str
+) -> Tool:
+    """Return Optuna over the axes of a pool."""
+    define = partial(choose, axes=axes)
+    return OptunaTool(define, seed, max_seconds, pruner=pruner, grace=GRACE, is_parallel=False)
+
+
+def ray_tool(axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
+    """Return stock Ray over the axes of a pool; ASHA counts seconds."""
+    scheduler = TuneScheduler(limits(max_seconds), "train_s", GRACE)
+    return RayTool(partial(choose, axes=axes), seed, scheduler)
 
 
 TOOLS: dict[str, tuple[str, Any]] = {
-    "Optuna, no pruner": ("optuna", partial(OptunaTool, has_pruner=False)),
-    "Optuna, Hyperband": ("optuna", partial(OptunaTool, has_pruner=True)),
-    "Ray Tune, Optuna and ASHA": ("ray", RayTool),
+    "Optuna, no pruner": ("optuna", partial(optuna_tool, pruner="none")),
+    "Optuna, Hyperband": ("optuna", partial(optuna_tool, pruner="hyperband")),
+    "Ray Tune, Optuna and ASHA": ("ray", ray_tool),
     "FLAML BlendSearch, ASHA": ("flaml", partial(Flaml, grace=GRACE)),
     "FLAML CFO, ASHA": ("flaml", partial(Flaml, method="CFO", grace=GRACE)),
 }
-"""Name: its module, maker(axes, seed, max_seconds, folder)."""
+"""Needed module and maker (axes, seed, max_seconds, folder) of each tool, by name."""
 
 
 def points_of(pool: Pool, run: Run) -> tuple[list[Point], str]:
