@@ -1,16 +1,17 @@
-"""Claim: what raybench's search holds is nearer to the best at any time than what others hold.
+"""Claim: at any time, the configuration that raybench's search holds is near the best one.
 
-Six recorded tables by chance, eight slots (`search_table.py` says how they are replayed): the true
-time to target of the incumbent over the best one, after so many best times; where nothing was held,
-or worse, `NOTHING`. Two truths: the time of the mean curve over seeds, infinite where the mean
-misses the target though seeds reach it, and the expected running time over the recorded seeds,
-which a study reports. The tools' CPU seconds do not count on the clock (`--charge 1` counts them).
+Six recorded tables are replayed by chance in eight slots, as in `search_table.py`. Measured is the
+true time to target of the incumbent over the best one, after several multiples of the best time to
+target; without an incumbent, or above it, `NOTHING`. There are two true times: that of the mean
+curve over seeds, which is infinite if the mean misses the target, even if some seeds reach it; and
+the expected running time over the recorded seeds, which a study reports. CPU seconds of the search
+do not count on the clock (`--charge 1` counts them).
 
     python benchmarks/search/anytime.py [--contestants NAME ...] [--seeds 100:120] [--jobs 2]
 
-Bars of the default sampler, the curve model, by the mean curve: geometric means over tables and
-seeds of 1.6, 1.25, 1.1 and 1.05 after 8, 12, 20 and 30 best times, and at most 1.25 on every table
-after 20. Writes results/anytime.md; exit 1 below a bar. An hour on two cores.
+Bars of the default sampler by the mean curve: geometric means over tables and seeds of at most 1.6,
+1.25, 1.1 and 1.05 after 8, 12, 20 and 30 best times, and of at most 1.25 on each table after 20.
+Writes results/anytime.md; exit 1 above a bar. An hour on two cores.
 """
 
 import argparse
@@ -33,14 +34,16 @@ from replay import search
 from raybench.results.store import machine, versions
 
 TIMES = (3, 5, 8, 12, 20, 30, 50)
-"""Best times to target after which the incumbent is looked at."""
+"""Times at which the incumbent is recorded, in best times to target."""
 NOTHING = 8.0
-"""Ratio that counts where nothing was held, or worse."""
+"""Largest ratio that counts, also without an incumbent."""
 RESULTS = Path(__file__).parents[1] / "results"
 NEAR = 1.05
 BARS = {8: 1.6, 12: 1.25, 20: 1.1, 30: 1.05}
 TABLE_BAR = (20, 1.25)
 Row = dict[str, Any]
+Job = tuple[str, str, int, float, float, dict[str, Any]]
+"""Table, contestant, seed, charge, limit, options of the contestant."""
 
 
 @cache
@@ -49,8 +52,8 @@ def load_task(table: str) -> Task:
     return Task(Table(table))
 
 
-def replay_one(job: tuple[str, str, int, float, float, dict[str, Any]]) -> Row:
-    """Run one search; return what it held at each of TIMES."""
+def replay_one(job: Job) -> Row:
+    """Run one search; return its row: the ratio of its incumbent at each of TIMES."""
     import optuna
 
     warnings.simplefilter("ignore")
@@ -60,7 +63,7 @@ def replay_one(job: tuple[str, str, int, float, float, dict[str, Any]]) -> Row:
     task = load_task(table)
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder), **options)
-        found = search(
+        result = search(
             task,
             contestant,
             rng=np.random.default_rng(seed),
@@ -69,22 +72,22 @@ def replay_one(job: tuple[str, str, int, float, float, dict[str, Any]]) -> Row:
             until=-math.inf,
             limit=limit,
         )
-    held = [held_at(found["held"], moment) for moment in TIMES]
+    held = [held_at(result["held"], moment) for moment in TIMES]
     return {
         "table": table,
         "contestant": name,
         "seed": seed,
         "held": [min(ratio, NOTHING) for ratio, _ in held],
         "expected": [min(expected_of(task, config), NOTHING) for _, config in held],
-        "trials": found["trials"],
-        "cpu_s": found["cpu_s"],
+        "trials": result["trials"],
+        "cpu_s": result["cpu_s"],
     }
 
 
 def held_at(
     course: list[tuple[float, float, Config | None]], moment: float
 ) -> tuple[float, Config | None]:
-    """Return ratio and configuration that were held at a moment."""
+    """Return ratio and configuration of the incumbent at a moment."""
     before = [(ratio, config) for clock, ratio, config in course if clock <= moment]
     return before[-1] if before else (math.inf, None)
 
@@ -95,21 +98,21 @@ def expected_of(task: Task, config: Config | None) -> float:
 
 
 def mean_of(rows: list[Row], kind: str = "held") -> np.ndarray:
-    """Return the geometric mean of what was held, [TIMES]."""
+    """Return the geometric mean of the ratios, shape [len(TIMES)]."""
     return np.asarray(np.exp(np.log([row[kind] for row in rows]).mean(axis=0)))
 
 
-def line_of(what: str, rows: list[Row], kind: str = "held") -> str:
+def line_of(label: str, rows: list[Row], kind: str = "held") -> str:
     """Return one line of the table."""
     means = " | ".join(f"{one:.2f}" for one in mean_of(rows, kind))
     near = (np.array([row[kind] for row in rows]) <= NEAR).mean(axis=0)
     cpu = np.mean([1000 * row["cpu_s"] / row["trials"] for row in rows])
     shares = " | ".join(f"{one:.0%}" for one in near)
-    return f"| {what} | {means} | {shares} | {cpu:.0f} |"
+    return f"| {label} | {means} | {shares} | {cpu:.0f} |"
 
 
 def table_of(rows: list[Row], options: argparse.Namespace, kind: str) -> list[str]:
-    """Return the lines of a table of what was held."""
+    """Return the lines of the table of ratios `kind`."""
     times = " | ".join(map(str, TIMES))
     lines = [f"| | {times} | <= 5 %: {times} | CPU ms a trial |", "|---" * 16 + "|"]
     for name in options.contestants:
@@ -122,14 +125,14 @@ def table_of(rows: list[Row], options: argparse.Namespace, kind: str) -> list[st
 
 
 def bars(rows: list[Row]) -> list[tuple[str, float, float]]:
-    """Return what the curve model is held to: what, what it came to, the bar."""
+    """Return label, value and bar of each bar."""
     means = dict(zip(TIMES, mean_of(rows), strict=True))
-    found = [(f"all, {at} best times", float(means[at]), bar) for at, bar in BARS.items()]
+    values = [(f"all, {at} best times", float(means[at]), bar) for at, bar in BARS.items()]
     for table in dict.fromkeys(row["table"] for row in rows):
         own = mean_of([row for row in rows if row["table"] == table])
         moment, bar = TABLE_BAR
-        found.append((f"{table}, {moment}", float(own[TIMES.index(moment)]), bar))
-    return found
+        values.append((f"{table}, {moment}", float(own[TIMES.index(moment)]), bar))
+    return values
 
 
 def main() -> int:
@@ -138,14 +141,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="*", default=list(NAMES))
     parser.add_argument("--contestants", nargs="*", default=[OURS])
-    parser.add_argument("--seeds", default="100:120", help="FIRST:LAST, the last one left out")
+    parser.add_argument("--seeds", default="100:120", help="FIRST:END, END excluded")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=52.0, help="best times of each search")
+    parser.add_argument(
+        "--limit", type=float, default=52.0, help="length of a search, in best times"
+    )
     parser.add_argument("--charge", type=float, default=0.0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     first, last = map(int, options.seeds.split(":"))
-    jobs = [
+    jobs: list[Job] = [
         (table, name, seed, options.charge, options.limit, {})
         for name in options.contestants
         for seed in range(first, last)
@@ -161,14 +166,14 @@ def main() -> int:
     lines = ["## By the mean curve", "", *table_of(rows, options, "held"), ""]
     lines += ["## By the expected running time", "", *table_of(rows, options, "expected"), ""]
     held = bars([row for row in rows if row["contestant"] == OURS])
-    for what, value, bar in held:
-        lines.append(f"- {'met' if value <= bar else 'MISSED'}: {what}: {value:.2f} (bar {bar})")
+    for label, value, bar in held:
+        lines.append(f"- {'met' if value <= bar else 'MISSED'}: {label}: {value:.2f} (bar {bar})")
     print("\n".join(lines))
-    told = (
+    about = (
         f"Seeds {options.seeds}, until {options.limit:g} best times, CPU charged "
         f"{options.charge:g} times; {machine()['processor']}, Python and libraries: {versions()}."
     )
-    text = "\n".join(["# What a search holds at any time", "", told, "", *lines, ""])
+    text = "\n".join(["# What a search holds at any time", "", about, "", *lines, ""])
     (options.out / "anytime.md").write_text(text)
     return int(any(value > bar for _, value, bar in held))
 

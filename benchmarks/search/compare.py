@@ -22,7 +22,7 @@ from statistics import fmean, median
 
 import numpy as np
 from noisy import NOISE
-from recorded import Config, Table, Task
+from recorded import Table, Task
 from scipy import stats
 
 from raybench.results.store import machine, versions
@@ -95,19 +95,12 @@ def known_runs() -> list[list[np.ndarray]]:
         task = Task(Table(name))
         rows = []
         for config in task.table.configs():
-            seeds = task.table.seeds(config)
-            if len(seeds) >= SEEDS:
-                seconds = np.array([_seconds(task, config, seed) for seed in seeds])
+            if len(task.table.seeds(config)) >= SEEDS:
+                seconds = task.seed_seconds(config)
                 if np.isfinite(seconds).all():
                     rows.append(np.log(seconds))
         found.append(rows)
     return found
-
-
-def _seconds(task: Task, config: Config, seed: int) -> float:
-    _, seconds, values = task.table.curve(config, seed=seed)
-    reached = np.flatnonzero(np.asarray(values) >= task.target)
-    return float(seconds[reached[0]]) if len(reached) else math.inf
 
 
 def pairs_between(rows: list[np.ndarray], low: float, high: float) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""raybench's own search as a contestant: what Ray Tune drives in a study, without the cluster."""
+"""raybench's search as a contestant: the object that Ray Tune drives in a study, without Ray."""
 
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ from raybench.stats.curve_model import ModelSettings
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 REACHED = -1e9
-"""Puts trials that reached the target before all that missed it."""
+"""Score offset that ranks trials that reached the target before those that missed it."""
 
 
 class Raybench:
-    """The search that a study runs: asked, reported to and told on a simulated clock."""
+    """The search of a study, on a simulated clock."""
 
     def __init__(
         self,
@@ -33,35 +33,45 @@ class Raybench:
         curve_policy: dict[str, Any] | None = None,
         **search: Any,
     ):
-        """`overwrite` changes parts of `space:`, `curve_policy` the constants of sampler `model`;
-        other options are keys of `search:`."""
-        chosen = dict(curve_policy or {})
-        model = ModelSettings(**chosen.pop("model", {}))
+        """Build the search.
+
+        Args:
+            space: The search space of the table.
+            seed: Seed of the search.
+            folder: Folder of the study's journal.
+            overwrite: Keys of `space:` to replace.
+            curve_policy: Constants of the sampler `model` to change, by name.
+            search: Keys of `search:`.
+        """
+        constants = dict(curve_policy or {})
+        model = ModelSettings(**constants.pop("model", {}))
         content = {
             "objective": space.objective.model_dump() | {"baseline_value": space.baseline_value},
-            # A table has no rates beyond its own.
+            # A table has no rates outside of its range.
             "search": {"trials": 1_000_000, "seed": seed, "widen": False} | search,
             "space": space_of(space) | (overwrite or {}),
             "fixed": {"epochs": space.num_evaluations},  # an epoch is what one evaluation sees
         }
         study, parsed = build_study(content, "benchmark")
-        found = factorise(study, parsed, equal_frameworks=True)
+        factors = factorise(study, parsed, equal_frameworks=True)
         self._new_search = partial(
             Search,
             study,
             parsed,
             folder,
-            factors=found if study.search.factorise and isinstance(found, Factors) else None,
-            curve_policy=CurvePolicy(**chosen, model=model),
+            factors=factors if study.search.factorise and isinstance(factors, Factors) else None,
+            curve_policy=CurvePolicy(**constants, model=model),
             slots=SLOTS,
         )
         self._search = self._new_search()
-        self._chance, self._is_modeled = space.baseline_value, study.search.sampler == "model"
-        self._asked: dict[str, tuple[str, RunSpec]] = {}
+        self._baseline_value = space.baseline_value
+        self._is_modeled = study.search.sampler == "model"
+        self._suggested: dict[str, tuple[str, RunSpec]] = {}
+        """The search's name and the run spec of each trial, by the replay's name."""
         self.records: dict[str, RunRecord] = {}
-        """Of the trials that have ended, by the replay's names."""
+        """Records of ended trials, by the replay's name."""
         self._curves: dict[str, list[Evaluation]] = {}
-        """Evaluations by the search's names."""
+        """Evaluations of each trial, by the search's name."""
 
     def resume(self) -> None:
         """Begin a new session, as a study does after its driver was killed."""
@@ -69,51 +79,51 @@ class Raybench:
         self._search = self._new_search(runs=runs, curves=self._curves)
 
     def continues(self, trial: str) -> str | None:
-        """Return the replay's name of the interrupted trial that this one continues."""
-        name = self._asked[trial][0]
-        own = [one for one, (other, _) in self._asked.items() if other == name and one != trial]
-        return own[-1] if own else None
+        """Return the replay's name of the interrupted trial that a trial continues."""
+        name = self._suggested[trial][0]
+        others = [
+            other for other, (own, _) in self._suggested.items() if own == name and other != trial
+        ]
+        return others[-1] if others else None
 
     def suggest(self, trial: str) -> Config | None:
         """Propose the next trial."""
-        asked = self._search.suggest()
-        if asked is None:
+        suggestion = self._search.suggest()
+        if suggestion is None:
             return None
-        self._asked[trial] = asked
-        return config_of(asked[1])
+        self._suggested[trial] = suggestion
+        return config_of(suggestion[1])
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Report an evaluation after which the trial would go on."""
-        name, _ = self._asked[trial]
+        """Record an evaluation; return whether the trial goes on."""
+        name, _ = self._suggested[trial]
         return self._search.on_result(name, self._outcome(trial, point)) is Decision.CONTINUE
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
-        """Tell how the trial ended."""
-        name, spec = self._asked[trial]
+        """Record the end of a trial."""
+        name, spec = self._suggested[trial]
         outcome = self._outcome(trial, point, None if stop == "stopped" else stop)
         record = outcome.record(name, spec, role="trial", source=None, stopped_by="scheduler")
         self._search.on_end(record)
         self.records[trial] = record
 
     def incumbent(self) -> Config | None:
-        """Return the best trial that reached the target, on the placement predicted to be its
-        fastest: by the model of all curves, which proposes with sampler `model`, else by its own
-        seconds."""
-        best = self.leaders(1)
+        """Return the best trial that reached the target, on its fastest placement as predicted.
+
+        The sampler `model` ranks trials by its model of all curves, other samplers by the seconds
+        of each trial.
+        """
         if self._is_modeled and (names := self._search.curves.ranked()):
             spec = next(one.spec for one in self.records.values() if one.trial == names[0])
             return config_of(placed(spec, self._fastest(spec)[0]))
-        return best[0] if best else None
-
-    def leaders(self, number: int) -> list[Config]:
-        """Return the best trials, each on the placement predicted to be its fastest."""
-        return [config_of(spec) for _, spec, _ in self._ranked()[:number]]
+        ranked = self._ranked()
+        return config_of(ranked[0][1]) if ranked else None
 
     def candidates(self) -> list[Leader]:
-        """Return those that reached the target, best first and apart, with their own run's seconds.
+        """Return dissimilar configurations that reached the target, best first.
 
-        No such seconds have those that ran on another placement, and the first trial: a study's
-        begins on a cold machine.
+        The seconds of their search run are None if it had another placement, and for the first
+        trial, because that of a study begins on a cold machine.
         """
         kept: list[tuple[RunSpec, float | None]] = []
         for score, spec, own in self._ranked():
@@ -122,9 +132,9 @@ class Raybench:
         return [(config_of(spec), own) for spec, own in kept]
 
     def _ranked(self) -> list[tuple[float, RunSpec, float | None]]:
-        """Return score (near `REACHED` where the target was), run spec, own seconds."""
-        found: list[tuple[float, RunSpec, float | None]] = []
-        first = next(iter(self._asked), None)
+        """Return score (near `REACHED` for a hit), run spec and seconds of ended trials, sorted."""
+        ranked: list[tuple[float, RunSpec, float | None]] = []
+        first = next(iter(self._suggested), None)
         for trial, record in self.records.items():
             spec, score, own = record.spec, record.score, record.time_to_target_s
             if own is not None:
@@ -132,19 +142,19 @@ class Raybench:
                 score = REACHED + own * ratio
                 is_comparable = fastest == spec.placement and trial != first
                 spec, own = placed(spec, fastest), own if is_comparable else None
-            found.append((score, spec, own))
-        return sorted(found, key=lambda one: one[0])
+            ranked.append((score, spec, own))
+        return sorted(ranked, key=lambda row: row[0])
 
     def _fastest(self, spec: RunSpec) -> tuple[Placement, float]:
         """Return a run's fastest placement, and its seconds there over those where it ran."""
         placer = self._search.placer
         ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
-        fastest = min(ratios, key=lambda one: ratios[one])
+        fastest = min(ratios, key=lambda placement: ratios[placement])
         return fastest, ratios[fastest]
 
     def _outcome(self, trial: str, point: Point, stop: Any = None) -> RunOutcome:
-        """Record an evaluation and return it as a run client gives it."""
-        name, spec = self._asked[trial]
+        """Record an evaluation; return it as a run client does."""
+        name, spec = self._suggested[trial]
         evaluation = Evaluation(
             index=point.evaluation - 1,
             epoch=point.evaluation,
@@ -165,7 +175,7 @@ class Raybench:
             evaluation=evaluation,
             is_over=stop is not None,
             ledger={"train": point.train_s},
-            baseline_value=self._chance,
+            baseline_value=self._baseline_value,
         )
 
 
@@ -183,5 +193,5 @@ def space_of(space: Space) -> dict[str, Any]:
 
 
 def config_of(spec: RunSpec) -> Config:
-    """Return a run spec as the replay names it."""
+    """Return a run spec as a configuration of the replay."""
     return Config(spec.optimizer, spec.learning_rate, spec.batch_size_per_worker, spec.num_workers)

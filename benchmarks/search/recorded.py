@@ -1,6 +1,6 @@
-"""Recorded grids: learning curves and step times of really trained configurations, by table.
+"""Recorded tables: learning curves and step times of grids of configurations that were trained.
 
-`record_table.py` writes them. A `Task` is a table with a target: what a search is for.
+`record_table.py` writes them. A `Task` is a table with a target.
 """
 
 import itertools
@@ -27,22 +27,23 @@ NAMES = (
 )
 """Tables that benchmarks replay unless told otherwise."""
 WORKERS = (1, 2, 4, 8)
-"""A table's batches per worker are those whose every product with these is a recorded one."""
+"""Worker counts. A table has the batch sizes per worker whose product with each of these is a
+recorded global batch size."""
 SLOTS = 8
 CHANCE = 0.1
-"""Accuracy of an answer that never looks, in tables that do not say it."""
+"""Baseline accuracy of tables that do not record one."""
 REACHING = 0.10
-"""The default target is one that this share of the recorded cells ever reaches."""
+"""Share of the recorded cells that reach the default target."""
 PATIENCE = 8.0
-"""max_train_seconds over the best time to target: a user's guess, made without knowing it."""
+"""`max_train_seconds` over the best time to target: the guess of a user who does not know it."""
 LATENCY_SHARE = 0.85
-"""Of two workers' exchange time. Gloo on this machine: 2 x 0.45 ms of latency and 1.1 GB/s, and
-the gradients of these small networks are 0.2 MB at most."""
+"""Share of latency in the exchange time of two workers. Measured with Gloo on the recording
+machine: 2 x 0.45 ms of latency and 1.1 GB/s; gradients of these networks have at most 0.2 MB."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a tool proposes; the replay takes the recorded rate nearest to `rate`, in log."""
+    """A configuration that a tool proposes; replayed at the recorded rate nearest to `rate`."""
 
     optimizer: str
     rate: float
@@ -52,7 +53,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Point:
-    """A trial at an evaluation. `score` is what every tool minimises (log seconds to target)."""
+    """A trial at an evaluation. Every tool minimizes `score` (log seconds to target)."""
 
     evaluation: int
     samples: int
@@ -66,20 +67,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Space:
-    """What a user would write down before the search; all that a tool may know."""
+    """The search space that a user writes, which is all that a tool knows."""
 
     rates: dict[str, tuple[float, float]]
-    """Per optimizer, log-uniform."""
+    """Log-uniform range of each optimizer."""
     batch_sizes_per_worker: tuple[int, ...]
     num_workers: tuple[int, ...]
     objective: Objective
-    """time_to_accuracy with the task's target and max_train_seconds."""
+    """Time to the task's target, with its `max_train_seconds`."""
     num_evaluations: int
-    """Of a trial that nothing ends early."""
+    """Evaluations of a trial that is not ended early."""
     baseline_value: float = CHANCE
 
     def rate(self, optimizer: str, share: float) -> float:
-        """Map 0..1 to the optimizer's range, for tools without conditional ranges."""
+        """Map a share (0 to 1) to the optimizer's range, for tools without conditional ranges."""
         low, high = self.rates[optimizer]
         return float(low * (high / low) ** share)
 
@@ -105,7 +106,7 @@ class Table:
         )
         arrays = np.load(folder / f"{self.meta.get('curves', name)}.npz")
         correct, self.samples = arrays["correct"].astype(float), arrays["samples"]
-        # A diverged run ends early: it stays where it was, so that seeds can be averaged.
+        # A diverged run ended early: its last value is repeated, so that seeds can be averaged.
         for i in range(1, correct.shape[-1]):
             ended = (correct[..., i] < 0) & (correct[..., i - 1] >= 0)
             others = (correct[..., i] >= 0).any(axis=-1, keepdims=True)
@@ -123,7 +124,7 @@ class Table:
 
     @cached_property
     def _exchange_s(self) -> float:
-        """What a second worker adds to a step; the gradients do not depend on the batch."""
+        """Seconds that a second worker adds to a step, whatever the batch size."""
         added = [
             s - self._step_s[optimizer, batch, 1]
             for (optimizer, batch, workers), s in self._step_s.items()
@@ -132,11 +133,11 @@ class Table:
         return max(float(np.median(added)), 0.0)
 
     def step_s(self, optimizer: str, batch: int, workers: int) -> float:
-        """Seconds of a step: measured for one and two workers, extrapolated beyond.
+        """Return the seconds of a step: measured for one and two workers, extrapolated beyond.
 
-        step(k) = step(1) + exchange(2) f(k). The ring all-reduce takes 2 (k-1) messages of
-        1/k of the gradients each: its latency grows with k-1 and its transfer with 2 (k-1)/k,
-        both 1 at k=2.
+        step(k) = step(1) + exchange(2) f(k). The ring all-reduce sends 2 (k-1) messages of 1/k of
+        the gradients each, so its latency grows with k-1 and its transfer time with 2 (k-1)/k. Both
+        factors are 1 for k=2.
         """
         if workers <= 2:
             return self._step_s[optimizer, batch, workers]
@@ -159,7 +160,16 @@ class Table:
     def curve(
         self, config: Config, rng: np.random.Generator | None = None, *, seed: int | None = None
     ) -> tuple[list[int], list[float], list[float]]:
-        """Return samples, train seconds and accuracies: the seeds' mean, or one given or drawn."""
+        """Return the evaluations of a configuration.
+
+        Args:
+            config: The configuration.
+            rng: Draws one of the recorded seeds if given.
+            seed: One of the recorded seeds. Without `rng` and `seed`, seeds are averaged.
+
+        Returns:
+            Samples, train seconds and accuracies.
+        """
         optimizer, rate, batch = self.cell(config)
         accuracy = self.mean[optimizer, rate, batch]
         if rng is not None:
@@ -183,32 +193,32 @@ class Table:
         ]
 
     def default_target(self) -> float:
-        """Return the accuracy that 10 % of the cells ever reach, rounded down to half a point."""
+        """Return the accuracy that 10 % of the cells reach, rounded down to half a percent."""
         highest = np.nanmax(self.mean, axis=-1)
         return math.floor(200 * float(np.quantile(highest, 1 - REACHING))) / 200
 
     def tta(self, config: Config, target: float) -> float:
-        """Train seconds of the mean curve's first evaluation at the target, or infinity."""
+        """Return the seconds until the mean curve reaches the target; infinite if it does not."""
         _, seconds, accuracies = self.curve(config)
         hits = (s for s, accuracy in zip(seconds, accuracies, strict=True) if accuracy >= target)
         return next(hits, math.inf)
 
     def best(self, target: float) -> tuple[Config, float]:
-        """Return the exhaustive best and its time to target."""
+        """Return the best configuration of the grid and its time to target."""
         times = {config: self.tta(config, target) for config in self.configs()}
         config = min(times, key=lambda c: times[c])
         return config, times[config]
 
 
 def _mean_over_seeds(accuracy: np.ndarray) -> np.ndarray:
-    there = ~np.isnan(accuracy)
-    counts = there.sum(axis=-2)
-    sums = np.where(there, accuracy, 0.0).sum(axis=-2)
+    is_recorded = ~np.isnan(accuracy)
+    counts = is_recorded.sum(axis=-2)
+    sums = np.where(is_recorded, accuracy, 0.0).sum(axis=-2)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 class Task:
-    """A table with a target: what a search is for."""
+    """A table with a target."""
 
     def __init__(self, table: Table, target: float | None = None):
         self.table = table
@@ -221,7 +231,7 @@ class Task:
 
     @property
     def space(self) -> Space:
-        """Return what the tools are told."""
+        """Return the search space of the table."""
         rates = self.table.meta["rates"]
         return Space(
             rates={name: (min(values), max(values)) for name, values in rates.items()},
@@ -233,12 +243,21 @@ class Task:
         )
 
     def tta(self, config: Config) -> float:
-        """Return the true time to target, infinite beyond max_train_seconds."""
+        """Return the true time to target; infinite beyond `max_train_seconds`."""
         seconds = self.table.tta(config, self.target)
         return seconds if seconds <= self.t_max else math.inf
 
+    def seed_seconds(self, config: Config) -> np.ndarray:
+        """Return the seconds to the target with each recorded seed; infinite for a miss."""
+        seconds = []
+        for seed in self.table.seeds(config):
+            _, times, accuracies = self.table.curve(config, seed=seed)
+            is_hit = np.asarray(accuracies) >= self.target
+            seconds.append(times[int(is_hit.argmax())] if is_hit.any() else math.inf)
+        return np.array(seconds)
+
     def expected_s(self, config: Config) -> float:
-        """Return the expected running time over the recorded seeds: of who trains it again."""
+        """Return the expected running time over the recorded seeds."""
         repeats = []
         for seed in self.table.seeds(config):
             _, seconds, accuracies = self.table.curve(config, seed=seed)
@@ -261,7 +280,7 @@ class Task:
     def trial(
         self, config: Config, rng: np.random.Generator | None = None
     ) -> tuple[list[Point], str]:
-        """Return a trial's evaluations and what ends it, if its tool does not."""
+        """Return the evaluations of a trial, and what ends it if the tool does not stop it."""
         points: list[Point] = []
         best = 0.0
         for samples, seconds, accuracy in zip(*self.table.curve(config, rng), strict=True):

@@ -10,7 +10,7 @@ from replay import Contestant
 from raybench.spec.study import DEFAULT_TRIALS
 
 SEARCHED = DEFAULT_TRIALS
-"""Trials before the race of RACED begins, as in the default study."""
+"""Trials of RACED before its race begins, as in the default study."""
 OURS, RACED, TPE = "raybench", "raybench, then its race", "raybench, TPE"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
@@ -31,7 +31,7 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "random, ASHA": ("peer_ray:RandomAsha", {}),
     "random": ("peer:Random", {}),
 }
-"""Name: module:maker(space, seed, folder, **options), options."""
+"""Maker as `module:function` (called with space, seed and folder) and its options, by name."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     TPE: ("contestant:Raybench", {"sampler": "tpe"}),
     "raybench, no priors": ("contestant:Raybench", {"priors": False}),
@@ -40,33 +40,31 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, no stops": ("contestant:Raybench", {"early_stopping": False}),
     "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
 }
-"""What search_ablation.py compares; not contestants of the table."""
+"""Variants of raybench's search for `search_ablation.py`; not contestants of `search_table.py`."""
 REGISTRY = CONTESTANTS | VARIANTS
-
-
 NEEDS: dict[str, tuple[str, ...]] = {
     "peer_syne": ("syne_tune",),
     "peer_neps": ("neps",),
     "peer_smac": ("smac",),
     "peer_flaml": ("flaml",),
 }
-"""Modules by the contestant's module."""
+"""Libraries that a contestant's module needs."""
 
 
 def needs(name: str) -> tuple[str, ...]:
-    """Return the modules that a contestant needs and raybench does not."""
-    place, options = REGISTRY[name]
-    modules = NEEDS.get(place.partition(":")[0], ())
-    # Syne Tune's quantile searchers import its repository of black boxes, which imports this.
+    """Return the libraries that a contestant needs beyond those of raybench."""
+    maker, options = REGISTRY[name]
+    modules = NEEDS.get(maker.partition(":")[0], ())
+    # Syne Tune's quantile searchers import its blackbox repository, which imports huggingface_hub.
     is_cqr = str(options.get("method", "")).endswith("CQR")
     return (*modules, "huggingface_hub") if is_cqr else modules
 
 
 def make(name: str, task: Task, seed: int, folder: Path, **more: Any) -> Contestant:
     """Build a contestant of the registry."""
-    place, options = REGISTRY[name]
-    module, _, maker = place.partition(":")
-    made: Contestant = getattr(importlib.import_module(module), maker)(
+    maker, options = REGISTRY[name]
+    module, _, function = maker.partition(":")
+    contestant: Contestant = getattr(importlib.import_module(module), function)(
         task.space, seed, folder, **(options | more)
     )
-    return made
+    return contestant

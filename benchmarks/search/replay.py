@@ -1,8 +1,8 @@
 """Replays recorded learning curves on a simulated clock, so that search tools can be compared.
 
-A search tool (`Contestant`) proposes configurations and is told of every evaluation, exactly as
-in a real search; only the training is looked up in a recorded table. One search takes seconds
-instead of hours, and the best configuration is known.
+A search tool (`Contestant`) proposes configurations and gets every evaluation, as in a real search;
+only the training is looked up in a recorded table. A search takes seconds instead of hours, and the
+best configuration is known.
 """
 
 import heapq
@@ -17,38 +17,39 @@ import numpy as np
 from recorded import SLOTS, Config, Point, Task
 
 START_COST = 0.05
-"""Of a trial, before its first training second, over the best time to target."""
+"""Time between the start of a trial and its training, over the best time to target."""
 LIMIT, MAX_TRIALS = 400.0, 600
-"""A search ends after this many best times to target, or trials."""
+"""A search ends after this multiple of the best time to target, or this many trials."""
 MARGINS = (0.20, 0.10, 0.05, 0.01)
-"""How near the incumbent is to the best: a search is timed until each, and ends with the last."""
+"""Distances of the incumbent from the best configuration. The time until each is recorded, and a
+search ends with the last."""
 
 
 class Contestant(Protocol):
-    """A search tool. Every evaluation is told once: the last one of a trial with `on_end` alone.
+    """A search tool. It gets every evaluation once; the last one of a trial only by `on_end`.
 
-    A trial that the tool stops itself (`on_evaluation` returned False) gets `on_end` with the
-    same point and stop "stopped"; other values of stop: "target", "max_train_seconds", "epochs".
+    If the tool stops a trial (`on_evaluation` returns False), `on_end` gets the same evaluation and
+    the stop "stopped". Other stops are "target", "max_train_seconds" and "epochs".
     """
 
     def suggest(self, trial: str) -> Config | None:
-        """Propose the next trial; None: nothing now (asked again later)."""
+        """Return the next configuration; None: nothing now (called again later)."""
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Say whether the trial goes on."""
+        """Record an evaluation; return whether the trial goes on."""
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
-        """Learn that the trial ended at this point."""
+        """Record the end of a trial at this evaluation."""
 
     def incumbent(self) -> Config | None:
-        """Return what would be reported as best now."""
+        """Return the configuration that the tool would report as the best one now."""
 
 
 class Resumable(Contestant, Protocol):
     """A search tool whose process may be killed."""
 
     def resume(self) -> None:
-        """Begin a new session from what was recorded; all running trials were interrupted."""
+        """Begin a new session from the records; all running trials were interrupted."""
 
     def continues(self, trial: str) -> str | None:
         """Return the interrupted trial that a suggested one continues from its checkpoint."""
@@ -74,15 +75,26 @@ def search(
     limit: float = LIMIT,
     kills: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Replay one search; return when the incumbent was first within each margin of the best.
+    """Replay one search in SLOTS slots, of which a trial of k workers takes k.
 
-    Eight slots; a trial of k workers holds k of them. First come, first served: a proposal that
-    does not fit waits, and the next is asked for when it was placed and a slot is free. The
-    tool's CPU seconds (times `charge`) advance the clock of the one driver that every event
-    waits for. Times are in units of the best time to target; inf: never.
+    A proposal that does not fit waits, and no further one is requested until it has started and a
+    slot is free. All times are multiples of the best time to target; infinite means never.
 
-    At the times `kills`, in that unit, the process of a `Resumable` tool is killed: trials end, and
-    go on from their last evaluation when the tool suggests them again.
+    Args:
+        task: The table and its target.
+        contestant: The search tool.
+        rng: Draws the seed of each trial; without it, recorded seeds are averaged.
+        charge: The CPU seconds of the tool, times this, advance the clock.
+        max_trials: Number of trials after which no more are requested.
+        until: Margin at which the search ends.
+        limit: Time at which the search ends.
+        kills: Times at which the process of a `Resumable` tool is killed: running trials end, and
+            resume from their last evaluation when the tool suggests them again.
+
+    Returns:
+        When the incumbent first was within each margin (`within`), the incumbent at the end of each
+        trial with its true time to target (`held`), the time (`clock`), and the tool's CPU seconds,
+        trials and their stops.
     """
     clock, cpu, free, trials = 0.0, 0.0, SLOTS, 0
     order = itertools.count()

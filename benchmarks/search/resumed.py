@@ -1,8 +1,8 @@
 """Claim: a search that is killed and resumed ten times finds as much as an undisturbed one.
 
 The searches of `anytime.py` (same tables, clock and measure), undisturbed and with ten kills at
-equal intervals. A kill ends all running trials; the next session has the records and the journal
-alone, as after `kill -9` of the driver, and continues trials from their last evaluation. Starting
+equal intervals. A kill ends all running trials; the next session has only the records and the
+journal, as after `kill -9` of the driver, and continues trials from their last evaluation. Starting
 Ray again takes no time here.
 
     python benchmarks/search/resumed.py [--seeds 100:110] [--jobs 2] [--tables ...]
@@ -35,12 +35,12 @@ Job = tuple[str, int, bool]
 
 
 def replay_one(job: Job) -> list[float]:
-    """Run one search; return the logs of what it had found at each of TIMES."""
+    """Run one search; return the log of its incumbent's ratio at each of TIMES."""
     table, seed, is_killed = job
     task = load_task(table)
     kills = [LIMIT * (at + 1) / (NUM_KILLS + 1) for at in range(NUM_KILLS)] if is_killed else []
     with tempfile.TemporaryDirectory() as folder:
-        found = search(
+        result = search(
             task,
             make(OURS, task, seed, Path(folder)),
             rng=np.random.default_rng(seed),
@@ -50,7 +50,7 @@ def replay_one(job: Job) -> list[float]:
             limit=LIMIT,
             kills=kills,
         )
-    return [math.log(min(held_at(found["held"], moment)[0], NOTHING)) for moment in TIMES]
+    return [math.log(min(held_at(result["held"], moment)[0], NOTHING)) for moment in TIMES]
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def main() -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="*", default=list(NAMES))
-    parser.add_argument("--seeds", default="100:110", help="FIRST:LAST, the last one left out")
+    parser.add_argument("--seeds", default="100:110", help="FIRST:END, END excluded")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -81,7 +81,7 @@ def main() -> int:
     ratio = float(np.exp(differences.mean()))
     error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
     is_met = ratio <= BAR
-    told = (
+    about = (
         f"Seeds {options.seeds} of {len(options.tables)} tables, CPU not charged; "
         f"{machine()['processor']}, {versions()}."
     )
@@ -89,7 +89,7 @@ def main() -> int:
         f"- {'met' if is_met else 'MISSED'}: after {MOMENT} best times {ratio:.3f} times that of "
         f"the undisturbed (standard error of the log {error:.3f}; bar {BAR})"
     )
-    text = "\n".join(["# A search killed and resumed", "", told, "", *lines, "", verdict, ""])
+    text = "\n".join(["# A search killed and resumed", "", about, "", *lines, "", verdict, ""])
     print(text)
     (options.out / "resumed.md").write_text(text)
     return int(not is_met)

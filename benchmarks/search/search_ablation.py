@@ -1,12 +1,12 @@
 """Claim: every part of the search pays, and its constants are not fitted to the tables.
 
 The search of `anytime.py` (same tables, clock and measure), with one part left out or one constant
-of the curve model changed at a time. For each change: geometric mean over tables and seeds of what
-is held after 8, 12 and 20 best times, over that of the search as shipped; below 1 the search is
-better with the change, which is printed like the rest.
+of the curve model changed at a time. For each change: the geometric mean over tables and seeds of
+the incumbent's ratio after 8, 12 and 20 best times, over that of the search as shipped. Below 1 the
+search is better with the change.
 
-Leave one table out: of all changes the one that is best on the other tables is applied to a table.
-If that is no better than the constants as shipped, they are not fitted to the tables.
+Leave one table out: on each table, the change that is best on the other tables is applied. If that
+is no better than the constants as shipped, they are not fitted to the tables.
 
     python benchmarks/search/search_ablation.py [--seeds 200:204] [--jobs 2] [--tables ...]
 
@@ -30,7 +30,7 @@ from raybench.results.store import machine, versions
 
 RESULTS = Path(__file__).parents[1] / "results"
 LIMIT = 20.5
-"""Best times after which a search ends."""
+"""Length of a search, in best times to target."""
 MOMENTS = (8, 12, 20)
 SHIPPED = "as shipped"
 PARTS = (
@@ -60,32 +60,32 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
 
 
 def changes() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return contestant and options of every change, by name."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {SHIPPED: (OURS, {})}
-    found |= {name: (name, {}) for name in PARTS}
+    """Return contestant and options of every change, by the change's name."""
+    contestants: dict[str, tuple[str, dict[str, Any]]] = {SHIPPED: (OURS, {})}
+    contestants |= {name: (name, {}) for name in PARTS}
     for key, values in CONSTANTS.items():
         part, _, name = key.rpartition(".")
         for value in values:
             policy = {part: {name: value}} if part else {name: value}
-            found[f"{key} {value:g}"] = OURS, {"curve_policy": policy}
-    return found
+            contestants[f"{key} {value:g}"] = OURS, {"curve_policy": policy}
+    return contestants
 
 
 def logs_of(rows: list[Row], table: str) -> np.ndarray:
-    """Return the mean log of what was held on a table, shape [moments]."""
+    """Return the mean log of the ratios on a table, shape [len(MOMENTS)]."""
     at = [TIMES.index(moment) for moment in MOMENTS]
     own = [np.log(row["held"])[at] for row in rows if row["table"] == table]
     return np.asarray(np.mean(own, axis=0))
 
 
 def left_out(logs: dict[str, dict[str, np.ndarray]], tables: list[str]) -> list[tuple[str, str]]:
-    """Return the change that is best on the other tables, by table."""
-    found = []
+    """Return each table with the change that is best on the other tables."""
+    changes_by_table = []
     for table in tables:
-        others = [one for one in tables if one != table]
+        others = [other for other in tables if other != table]
         best = min(logs, key=lambda name: sum(float(logs[name][one].mean()) for one in others))
-        found.append((table, best))
-    return found
+        changes_by_table.append((table, best))
+    return changes_by_table
 
 
 def main() -> int:
@@ -94,7 +94,7 @@ def main() -> int:
     assert set(PARTS) <= set(VARIANTS)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="*", default=list(NAMES))
-    parser.add_argument("--seeds", default="200:204", help="FIRST:LAST, the last one left out")
+    parser.add_argument("--seeds", default="200:204", help="FIRST:END, END excluded")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -137,12 +137,14 @@ def write(rows: dict[str, list[Row]], options: argparse.Namespace, num_seeds: in
         total.append(float((logs[best][table] - logs[SHIPPED][table]).mean()))
         lines.append(f"| {table} | {best} | {np.exp(total[-1]):.2f} |")
     lines += ["", f"Geometric mean of the last column: {np.exp(np.mean(total)):.2f}."]
-    told = (
-        f"First row: what is held over the best; all others: over the first row. {num_seeds} seeds "
+    about = (
+        f"First row: incumbent over the best; other rows: over the first row. {num_seeds} seeds "
         f"from {options.seeds.split(':')[0]}, CPU not charged; {machine()['processor']}, "
         f"{versions()}."
     )
-    text = "\n".join(["# What each part and constant of the search is worth", "", told, "", *lines])
+    text = "\n".join(
+        ["# What each part and constant of the search is worth", "", about, "", *lines]
+    )
     print(text)
     options.out.mkdir(exist_ok=True)
     (options.out / "search_ablation.md").write_text(text + "\n")

@@ -1,35 +1,34 @@
 """Claim: raybench's search finds the fastest configuration sooner than other search tools.
 
-Recorded tables (`record_table.py`: optimizer, rate, global batch; step times of one and two
-workers, extrapolated to eight) are replayed on a simulated clock with eight slots; every tool is
-its own library code (`peer_ray.py`, `peer_optuna.py`, `peer_syne.py`), told the same score.
-Measured is the simulated time, in best times to target, until the tool's incumbent is truly
-within 5 % (and 20, 10, 1 %) of the exhaustive best's time to target. A tool's CPU seconds count
-on that clock: as measured, or with `--charge 0.01` as if every training took a hundred times
-longer.
+Recorded tables (`record_table.py`: optimizer, learning rate, global batch; step times of one and
+two workers, extrapolated to eight) are replayed on a simulated clock with eight slots. Every tool
+is its own library's code (`peer_ray.py`, `peer_optuna.py`, ...) and gets the same score. Measured
+is the simulated time, in multiples of the best configuration's time to target, until the true time
+to target of the tool's incumbent is within 5 % (and 20, 10, 1 %) of the best one. A tool's CPU
+seconds count on that clock: as measured, or with `--charge 0.01` as if all trainings were a hundred
+times as long.
 
-Every table is replayed twice: with the mean of its seeds, where trials repeat themselves exactly,
-and "by chance", where every trial draws one of its recorded seeds; near the best is by the mean
-curve in both.
+Every table is replayed twice: with the mean of its seeds, so that repeated trials are equal, and
+"by chance": every trial draws one of its recorded seeds. True times are those of the mean curve in
+both.
 
-By chance, the luckiest single run is held, by raybench's search too, which runs no configuration
-often; the product goes on with a race. "raybench, then its race" searches for as many trials and
-races as the default study does, in the same slots, and then holds what it names.
+By chance, every tool, raybench's search too, holds a configuration that was lucky in a single run;
+a study then continues with a race. "raybench, then its race" searches for as many trials as the
+default study, races in the same slots, and then holds the configuration that the race names.
 
-Bars, on the geometric mean over tables of the ratio of the medians to raybench's (`--margin`, 5 %):
-stock Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random >= 20; and
-raybench finds it in every search. A search ends after 400 best times to target or 600 trials; one
-that has not found it by then counts with the time at which it ended, which favours it.
+Bars, on the geometric mean over tables of a tool's median over raybench's (`--margin`, 5 %): stock
+Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random >= 20; and every search of
+raybench gets there. A search ends after 400 best times to target or 600 trials; one that has not
+got there counts with the time at which it ended, which favors the tool.
 
     python benchmarks/search/search_table.py [--tables mnist_conv ...] [--seeds 20] [--jobs 2]
 
-Syne Tune comes with `pip install 'raybench[benchmarks]'`; contestants whose library is not
-installed are named at the start and left out, and so is the bar that compares with them. Twelve
-minutes on two cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a
-second of CPU for every suggestion, and 90 minutes with `--limit 60`. Contestants can be run apart
-(`--contestants`) and put into one table (`--add FILE.json`). Writes
-results/search_table.{md,json}; prints losses like wins; exit 1 below a bar, 2 if nothing that
-was asked for is installed.
+Syne Tune comes with `pip install 'raybench[benchmarks]'`. Contestants whose library is not
+installed are named at the start and left out, with the bar that compares with them. Twelve minutes
+on two cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a second of
+CPU for every suggestion, and 90 minutes with `--limit 60`. `--contestants` runs some of them,
+`--add FILE.json` joins earlier results. Writes results/search_table.{md,json} with losses and wins;
+exit 1 below a bar, 2 if no contestant is installed.
 """
 
 import argparse
@@ -61,21 +60,21 @@ BARS = (
     ("Optuna alone", "Optuna", 3.0),
     ("random", "random", 20.0),
 )
-"""What, name (or its beginning: the best of them in each table), ratio."""
+"""Label, contestant (or the beginning of several names: the best of these in each table), ratio."""
 RACED_BAR = 3.0
 RACE_RUNS = 24
-"""Of the row with the race, as in the default study."""
+"""Runs of the race, as in the default study."""
 BY_CHANCE = ", by chance"
-"""What a table is called where every trial draws one of its recorded seeds."""
+"""Suffix of a table's name if every trial draws one of its recorded seeds."""
 SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}
 Row = dict[str, Any]
 """A search: table, contestant, seed, time until it was within each margin, clock, CPU seconds and
 number of trials."""
 Job = tuple[str, str, int, argparse.Namespace]
 Cells = dict[tuple[str, str], dict[str, Any]]
-"""Table and contestant: the summary of its searches."""
+"""Summary of a contestant's searches, by table and contestant."""
 Bar = tuple[str, float, float, bool]
-"""What, value, bar, met."""
+"""Label, value, bar, and whether it is met."""
 
 
 def key_of(margin: float) -> str:
@@ -85,7 +84,7 @@ def key_of(margin: float) -> str:
 
 @cache
 def load_task(table: str, folder: Path, target: float | None) -> Task:
-    """Load a table once in every process; how its seeds are drawn is no matter here."""
+    """Load a table once in every process."""
     return Task(Table(table.removesuffix(BY_CHANCE), folder), target)
 
 
@@ -102,7 +101,7 @@ def replay_one(job: Job) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder))
         is_raced = name == RACED
-        found = search(
+        result = search(
             task,
             contestant,
             rng=rng,
@@ -112,25 +111,25 @@ def replay_one(job: Job) -> Row:
             limit=options.limit,
         )
         if is_raced:
-            named(task, contestant, found, None if rng is None else seed)
-    within, _ = found.pop("within"), found.pop("held")
+            add_race(task, contestant, result, None if rng is None else seed)
+    within, _ = result.pop("within"), result.pop("held")
     times = {key_of(margin): time for margin, time in within.items()}
-    return {"table": table, "contestant": name, "seed": seed, **times, **found}
+    return {"table": table, "contestant": name, "seed": seed, **times, **result}
 
 
-def named(task: Task, contestant: Any, found: dict[str, Any], seed: int | None) -> None:
-    """Race what a search found: from then on it holds the configuration that is named."""
+def add_race(task: Task, contestant: Any, result: dict[str, Any], seed: int | None) -> None:
+    """Race the best configurations of a search; afterwards the search holds the race's winner."""
     if not (leaders := contestant.candidates()):
         return
     raced = race(task, leaders, stages(RACE_RUNS), seed=seed)
-    found["clock"] += raced.wall_s / task.best_s
-    for margin, since in found["within"].items():
+    result["clock"] += raced.wall_s / task.best_s
+    for margin, since in result["within"].items():
         if math.isinf(since) and task.tta(raced.winner) <= (1 + margin) * task.best_s:
-            found["within"][margin] = found["clock"]
+            result["within"][margin] = result["clock"]
 
 
 def raced_lines(cells: Cells, margin: float) -> list[str]:
-    """Compare every peer with raybench's search and race, in the tables where runs scatter."""
+    """Compare every peer with raybench's search and race, on the tables by chance."""
     key = key_of(margin)
     tables = [table for table, name in cells if name == RACED and table.endswith(BY_CHANCE)]
     if not tables:  # --runs mean
@@ -152,12 +151,12 @@ def raced_lines(cells: Cells, margin: float) -> list[str]:
             if peer == best
             else ""
         )
-        for peer, gain in sorted(gains.items(), key=lambda one: one[1])
+        for peer, gain in sorted(gains.items(), key=lambda item: item[1])
     ] + [f"- {RACED}, never: {never:.0%} (bar 0 %) {'met' if never == 0 else 'BELOW'}"]
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Median, mean, quartiles and share of never, of one contestant's searches in a table."""
+    """Return median, mean, quartiles and share of misses of a contestant's searches on a table."""
     content: dict[str, Any] = {"n": len(rows)}
     for key in (key_of(margin) for margin in MARGINS):
         times = np.array([min(row[key], row["clock"]) for row in rows])
@@ -184,27 +183,27 @@ def summaries(rows: list[Row]) -> Cells:
 
 
 def ratios(cells: Cells, beginning: str, key: str) -> list[float]:
-    """Return, per table, the median of the best contestant of that name over raybench's."""
+    """Return the median of the best contestant of that name over raybench's, for each table."""
     names = [n for n in CONTESTANTS if n == beginning] or [
         n for n in CONTESTANTS if n.startswith(beginning)
     ]
-    found = []
+    values = []
     for table in dict.fromkeys(table for table, _ in cells):
         medians = [cells[table, n][key]["median"] for n in names if (table, n) in cells]
         if medians and (table, OURS) in cells:
-            found.append(min(medians) / cells[table, OURS][key]["median"])
-    return found
+            values.append(min(medians) / cells[table, OURS][key]["median"])
+    return values
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Not a number where nothing was compared."""
+    """Return the geometric mean; not a number for no values."""
     if not values:
         return math.nan
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def table_lines(tasks: dict[str, Task], cells: Cells, margin: float) -> list[str]:
-    """Describe every table, and what each contestant needed on it."""
+    """Return the lines that describe every table and the search times of its contestants."""
     columns = ("contestant", *2 * ("within {}", "mean", "never"), "CPU s", "trials")
     lines = []
     for table, task in tasks.items():
@@ -231,7 +230,7 @@ def table_lines(tasks: dict[str, Task], cells: Cells, margin: float) -> list[str
 
 
 def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
-    """Compare every contestant with raybench over the tables; hold the bars."""
+    """Compare every contestant with raybench over the tables; return the lines and the bars."""
     heads = " | ".join(f"within {m:.0%}" for m in MARGINS)
     lines = [f"| times raybench's median | {heads} |", "|---" * (len(MARGINS) + 1) + "|"]
     for name in dict.fromkeys(name for _, name in cells if name in CONTESTANTS):
@@ -239,41 +238,51 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
         lines.append(f"| {name} | {' | '.join(f'{mean:.2f}' for mean in means)} |")
     lines.append("")
     bars: list[Bar] = []
-    for what, beginning, bar in BARS:
-        if found := ratios(cells, beginning, key_of(margin)):
-            bars.append((what, geometric_mean(found), bar, geometric_mean(found) >= bar))
+    for label, beginning, bar in BARS:
+        if values := ratios(cells, beginning, key_of(margin)):
+            bars.append((label, geometric_mean(values), bar, geometric_mean(values) >= bar))
         else:
-            lines.append(f"- {what}: not compared (bar {bar:g})")
+            lines.append(f"- {label}: not compared (bar {bar:g})")
     never = max(cell[key_of(margin)]["never"] for (_, name), cell in cells.items() if name == OURS)
     bars.append(("raybench never", never, 0.0, never == 0))
     lines += [
-        f"- {what}: {value:.2f} (bar {bar:g}) {'met' if good else 'BELOW'}"
-        for what, value, bar, good in bars
+        f"- {label}: {value:.2f} (bar {bar:g}) {'met' if is_met else 'BELOW'}"
+        for label, value, bar, is_met in bars
     ]
     return [*lines, ""], bars
 
 
-def parse(contestants: list[str] | None = None) -> argparse.Namespace:
-    """Read the options that all replaying benchmarks share; `contestants` run by default."""
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="+", default=NAMES)
     parser.add_argument("--targets", nargs="*", default=[], metavar="TABLE=ACCURACY")
-    parser.add_argument("--contestants", nargs="+", choices=REGISTRY, default=contestants)
+    parser.add_argument("--contestants", nargs="+", choices=REGISTRY)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--margin", type=float, choices=MARGINS, default=0.05, help="of the bars")
+    parser.add_argument(
+        "--margin", type=float, choices=MARGINS, default=0.05, help="margin of the bars"
+    )
     parser.add_argument(
         "--runs",
         choices=SEEDS,
         default="both",
-        help="the seeds' mean, or one drawn for every trial",
+        help="mean: the mean of the seeds; chance: every trial draws one",
     )
-    parser.add_argument("--charge", type=float, default=1.0, help="of the tools' CPU seconds")
-    parser.add_argument("--trials", type=int, default=MAX_TRIALS, help="of a search, at most")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="best times to target, at most")
-    parser.add_argument("--add", type=Path, nargs="+", default=[], help="results/*.json to join")
+    parser.add_argument(
+        "--charge", type=float, default=1.0, help="factor on the CPU seconds of tools"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=MAX_TRIALS, help="maximum number of trials of a search"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help="maximum length of a search, in best times"
+    )
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], help="earlier results (JSON) to join"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
+    parser.add_argument("--folder", type=Path, default=TABLES, help="folder of the tables")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
@@ -301,7 +310,7 @@ def run_all(options: argparse.Namespace) -> list[Row]:
         for table in options.tables
         for name in names
     ]
-    # One thread a search: CPU seconds are then seconds, and searches do not disturb each other.
+    # One thread for each search: CPU seconds are seconds, and searches do not disturb each other.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     rows = []
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:

@@ -58,22 +58,15 @@ class World:
         self.task = Task(Table(name))
         self.table = self.task.table
         configs = [one for one in self.table.configs() if one.num_workers == 1]
-        self.runs = {one: self._seconds(one) for one in configs}
+        limit = self.task.t_max
+        known = {config: self.task.seed_seconds(config) for config in configs}
+        self.runs = {one: np.where(s <= limit, s, math.inf) for one, s in known.items()}
         self.truth = {one: self.task.expected_s(one) for one in configs}
         best = min(self.truth.values())
         self.starts = {
             name: [one for one in configs if low * best <= self.truth[one] <= high * best]
             for name, (low, high) in STARTS.items()
         }
-
-    def _seconds(self, config: Config) -> np.ndarray:
-        found = []
-        for seed in self.table.seeds(config):
-            _, seconds, values = self.table.curve(config, seed=seed)
-            reached = np.flatnonzero(np.asarray(values) >= self.task.target)
-            at = seconds[reached[0]] if len(reached) else math.inf
-            found.append(at if at <= self.task.t_max else math.inf)
-        return np.array(found)
 
     def edit(self, config: Config, rng: np.random.Generator) -> Config:
         """Return a proposal beside a configuration; the same one for an edit that is none."""

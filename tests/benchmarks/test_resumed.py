@@ -25,5 +25,5 @@ def test_interrupted_trials_go_on_and_none_runs_twice(monkeypatch: pytest.Monkey
     (search,) = made
     ended = [record.trial for record in search.records.values()]
     assert len(ended) == len(set(ended))
-    suggested = [name for name, _ in search._asked.values()]
+    suggested = [name for name, _ in search._suggested.values()]
     assert len(suggested) > len(set(suggested)), "some were suggested again after a kill"
