@@ -1,11 +1,11 @@
-# Needs Python 3.11 or newer, make and git; everything else goes into .venv.
+# Requires Python 3.11 or newer, make and git; everything else is installed into .venv.
 PYTHON ?= python3
 BIN = .venv/bin
-# Processes that the tests without Ray run in.
+# Number of processes for the tests without Ray.
 JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest
 PURE = $(PYTEST) -n $(JOBS) --dist worksteal
-# The folders of all tests with Ray: to collect the others takes as long as some tests.
+# Folders of all tests with Ray; collecting the other folders would take as long as some tests.
 WITH_RAY = tests/cluster tests/deploy tests/e2e tests/gpu
 RAY_TESTS = $(or $(filter tests/%,$(ARGS)),$(WITH_RAY))
 
@@ -13,7 +13,7 @@ RAY_TESTS = $(or $(filter tests/%,$(ARGS)),$(WITH_RAY))
 
 env: .venv/ready
 
-# pip fetches the pinned uv, which is several times as fast as pip, and uv the rest.
+# pip installs the pinned uv; uv, which is several times as fast, installs the rest.
 .venv/ready: pyproject.toml requirements.txt
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
@@ -22,32 +22,35 @@ env: .venv/ready
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 
-# Makes requirements.txt again: versions stay where they fit, ARGS=--upgrade takes new ones.
+# Rewrite requirements.txt from pyproject.toml. Versions stay if they fit; ARGS=--upgrade takes new
+# ones.
 pins:
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url \
 		--custom-compile-command "make pins" --extra dev pyproject.toml -o requirements.txt $(ARGS)
 
-# The oldest and the newest Ray that pyproject.toml allows: canaries, one search each.
+# Test the private parts of Ray that raybench uses, and one search, with the oldest and the newest
+# Ray that pyproject.toml allows.
 rays: env
 	.ci/rays $(ARGS)
 
-# The default search: real digits, both frameworks, 1 and 2 workers.
+# Run the default search: handwritten digits, both frameworks, 1 and 2 workers.
 tune: env
 	$(BIN)/python -m raybench.tune $(ARGS)
 
-# All checks and tests: those without Ray, and beside them those with real Ray sessions.
+# Run all checks and tests. Tests without Ray and tests with real Ray sessions run in parallel.
 test: check
 	.ci/both '$(PURE) -m "not ray and not all" $(ARGS)' '$(PYTEST) -m "ray and not all" $(RAY_TESTS) $(ARGS)'
 
-# Long and rare cases too: every signal at every moment, many kills. Tests with Ray wait much, so
-# some of them run beside the others once those without Ray are done.
+# Also run tests that take long or cover rare cases: every signal at every moment, many kills. Tests
+# with Ray mostly wait, so those marked `apart` run in parallel with the other tests with Ray, after
+# the tests without Ray.
 test-all: check
 	.ci/both '$(PURE) -m "not ray" $(ARGS) || bad=1; \
 		$(PYTEST) -m "ray and apart" $(RAY_TESTS) $(ARGS) || bad=1; [ -z "$$bad" ]' \
 		'$(PYTEST) -m "ray and not apart" $(RAY_TESTS) $(ARGS)'
 
-# What only a GPU can show, in ten minutes. An environment a framework: the cuDNN and NCCL of
-# TensorFlow's CUDA 12 and of torch's CUDA 13 are the same files.
+# Run the tests that need a GPU, in ten minutes. Each framework has its own environment, because
+# TensorFlow's CUDA 12 and torch's CUDA 13 install the same files of cuDNN and NCCL.
 gpu: gpu-torch gpu-tensorflow
 
 gpu-torch gpu-tensorflow: gpu-%: env
