@@ -58,8 +58,18 @@ def tune(
     *,
     workload: str | type | None = None,
     train: "str | Callable[[Run], object] | None" = None,
+    command: str | None = None,
     data: Any = None,
     out: Place = None,
+    trials: int | None = None,
+    workers: Sequence[int] | int | None = None,
+    target: float | str | None = None,
+    time_budget: float | str | None = None,
+    more: int | None = None,
+    seed: int | None = None,
+    address: str | None = None,
+    fresh: bool = False,
+    dry_run: bool = False,
     **changes: Any,
 ) -> "StudyResults":
     """Search a space for the configuration that reaches the target fastest, and confirm it.
@@ -71,13 +81,24 @@ def tune(
             defined in a file, because workers import it.
         train: Your own training loop instead of a workload: a function that is defined in a file,
             or `FILE.py:FUNCTION`.
+        command: Training command to run instead, such as `"python train.py --lr {learning_rate}"`.
         data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
             `label`, or a PyTorch or Hugging Face dataset; written to a file beside the results.
             A dict of plain values is passed to the workload's `load_dataset` as arguments.
         out: Results folder or URL.
-        **changes: Options of the command by name (`time_budget="10min"`, `target=0.95`,
-            `confirm={"race": 12}`, `seed=1`, `fresh=True`, `address="auto"`, ...). All other names
-            are keys of the space, as for `--set`: `optimizer="lamb"`, `**{"objective.hold": 2}`.
+        trials: Number of trials. This and the following options default to the value in the space.
+        workers: Worker counts to search.
+        target: Value of the validation metric to reach, such as 0.95, or `"auto"`.
+        time_budget: Maximum total time, including confirmation: seconds, or a string like `"2h"`.
+        more: Number of additional runs for the configurations of a finished study that are still
+            tied, instead of a search.
+        seed: Seed of the search.
+        address: Address of a Ray cluster, such as `"auto"`. By default, Ray starts on this machine.
+        fresh: Whether to start a new study instead of resuming the one in `out`.
+        dry_run: Whether to return the plan without running anything.
+        **changes: Other options of the command by name, such as `confirm={"race": 12}`. All other
+            names are keys of the space, as for `--set`: `optimizer="lamb"`,
+            `**{"objective.hold": 2}`.
 
     Returns:
         The results. With `dry_run=True`, nothing is run and the plan is returned (`DryRun`).
@@ -91,8 +112,18 @@ def tune(
         >>> plan.plan["num_trials"]
         20
     """
+    given = _given(
+        command=command,
+        trials=trials,
+        workers=workers,
+        target=target,
+        time_budget=time_budget,
+        more=more,
+        seed=seed,
+        address=address,
+    )
     arguments = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
-    return _run("tune", arguments | changes)
+    return _run("tune", arguments | given | {"fresh": fresh, "dry_run": dry_run} | changes)
 
 
 def train(
@@ -100,6 +131,9 @@ def train(
     *,
     data: Any = None,
     out: Place = None,
+    seed: int | None = None,
+    address: str | None = None,
+    dry_run: bool = False,
     **changes: Any,
 ) -> "StudyResults":
     """Train one run spec and save its model, which `raybench.load_model(out)` loads.
@@ -109,16 +143,24 @@ def train(
             default, all keys have their default values.
         data: See `tune`.
         out: Results folder or URL.
-        **changes: Options of the command, and keys of the run spec such as `epochs=20`.
+        seed: Seed of the training.
+        address: See `tune`.
+        dry_run: Whether to return the plan without running anything.
+        **changes: Other options of the command, and keys of the run spec such as `epochs=20`.
 
     Returns:
-        The results or the plan, as for `tune`, which also raises the same exceptions.
+        The results. With `dry_run=True`, nothing is run and the plan is returned (`DryRun`).
+
+    Raises:
+        UserError: The input is invalid.
+        StudyError: The run has failed, or cannot start.
 
     Example:
         >>> raybench.train(optimizer="lamb", epochs=20, dry_run=True).plan["optimizer"]
         'lamb'
     """
-    return _run("train", {"spec": spec, "data": data, "out": out} | changes)
+    arguments = {"spec": spec, "data": data, "out": out, "dry_run": dry_run}
+    return _run("train", arguments | _given(seed=seed, address=address) | changes)
 
 
 def scale(
@@ -126,6 +168,11 @@ def scale(
     *,
     data: Any = None,
     out: Place = None,
+    quick: bool = False,
+    predict: str | None = None,
+    time_budget: float | str | None = None,
+    address: str | None = None,
+    dry_run: bool = False,
     **changes: Any,
 ) -> "StudyResults":
     """Measure how training scales with workers and batch sizes.
@@ -135,10 +182,22 @@ def scale(
             The default study measures weak and strong scaling of the shipped small model.
         data: See `tune`.
         out: Results folder or URL.
-        **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
+        quick: Whether to shorten the default study, or a study shipped with raybench, to suit a
+            machine with two cores.
+        predict: Worker counts for which to predict step times, such as `"8,16,64"`, or a CSV file
+            with the columns num_workers, num_nodes and batch_size_per_worker.
+        time_budget: Maximum total time: seconds, or a string like `"2h"`.
+        address: See `tune`.
+        dry_run: Whether to return the plan without running anything.
+        **changes: Other options of the command, and keys of the study such as
+            `num_workers=[1, 2]`.
 
     Returns:
-        The results or the plan, as for `tune`, which also raises the same exceptions.
+        The results. With `dry_run=True`, nothing is run and the plan is returned (`DryRun`).
+
+    Raises:
+        UserError: The input is invalid.
+        StudyError: All runs have failed, or the study cannot continue.
 
     Example:
         >>> plan = raybench.scale(num_workers=[1, 2], scaling="weak", repeats=2, dry_run=True)
@@ -148,7 +207,9 @@ def scale(
         ...
         2 cells, 2 repeats: 4 runs, ...
     """
-    return _run("scale", {"study": study, "data": data, "out": out} | changes)
+    given = _given(predict=predict, time_budget=time_budget, address=address)
+    arguments = {"study": study, "data": data, "out": out, "quick": quick, "dry_run": dry_run}
+    return _run("scale", arguments | given | changes)
 
 
 def plan(
@@ -196,11 +257,29 @@ def diagnose(
     *,
     data: Any = None,
     out: Place = None,
+    fastest: bool = False,
+    address: str | None = None,
+    dry_run: bool = False,
     **changes: Any,
 ) -> "StudyResults":
     """Find the bottleneck of a training: compute, communication or input.
 
-    Takes the same arguments as `train`, and returns and raises the same.
+    Args:
+        spec: Run spec, as for `train`.
+        data: See `tune`.
+        out: Results folder or URL.
+        fastest: Whether to find the fastest way to run the same training instead, by varying what
+            leaves its learning curve unchanged: framework, workers, micro-batch, prefetch, compile.
+        address: See `tune`.
+        dry_run: Whether to return the plan without running anything.
+        **changes: Other options of the command, and keys of the run spec such as `num_workers=2`.
+
+    Returns:
+        The results. With `dry_run=True`, nothing is run and the plan is returned (`DryRun`).
+
+    Raises:
+        UserError: The input is invalid, or the training cannot be diagnosed.
+        StudyError: A probe has failed.
 
     Example:
         >>> print(raybench.diagnose(num_workers=2, dry_run=True))
@@ -208,11 +287,20 @@ def diagnose(
         ...
         as_it_is: ...
     """
-    return _run("diagnose", {"spec": spec, "data": data, "out": out} | changes)
+    arguments = {"spec": spec, "data": data, "out": out, "fastest": fastest, "dry_run": dry_run}
+    return _run("diagnose", arguments | _given(address=address) | changes)
 
 
 def compare(
-    *sides: "str | Path | dict[str, Any] | RunSpec", out: Place = None, **changes: Any
+    *sides: "str | Path | dict[str, Any] | RunSpec",
+    out: Place = None,
+    runs: int = 20,
+    smallest: float | str = 0.02,
+    metric: str | None = None,
+    time_budget: float | str | None = None,
+    address: str | None = None,
+    dry_run: bool = False,
+    **changes: Any,
 ) -> "StudyResults":
     """Test whether B is better than A, by paired runs: `compare(a, b, runs=20, smallest="2%")`.
 
@@ -220,11 +308,22 @@ def compare(
         *sides: Configurations, A first: run specs, results folders (whose `best.yaml` is used) or
             spaces with a single configuration.
         out: Results folder or URL.
-        **changes: Options of the command, and run-spec keys to set in all configurations.
+        runs: Maximum number of runs of each configuration.
+        smallest: Smallest relative difference that matters, such as 0.02 or `"2%"`; 0 looks for any
+            difference.
+        metric: `"samples_per_s"` to compare training throughput instead of the objective.
+        time_budget: Maximum total time: seconds, or a string like `"2h"`.
+        address: See `tune`.
+        dry_run: Whether to return the plan without running anything.
+        **changes: Other options of the command, and run-spec keys to set in all configurations.
 
     Returns:
-        The results (`.comparison` is the outcome) or the plan, as for `tune`, which also raises the
-        same exceptions.
+        The results; `.comparison` is the outcome. With `dry_run=True`, nothing is run and the plan
+        is returned (`DryRun`).
+
+    Raises:
+        UserError: The input is invalid.
+        StudyError: The runs of a configuration have failed.
 
     Example:
         >>> before, after = {"optimizer": "adam"}, {"optimizer": "lamb"}
@@ -233,7 +332,14 @@ def compare(
         B  torch 1x64 lamb 0.001  (side B)
         up to 10 runs of each side ...
     """
-    return _run("compare", {"sides": list(sides), "out": out} | changes)
+    arguments = {"sides": list(sides), "out": out, "runs": runs, "smallest": smallest}
+    given = _given(metric=metric, time_budget=time_budget, address=address)
+    return _run("compare", arguments | given | {"dry_run": dry_run} | changes)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that are not None; the others keep their defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _run(name: str, arguments: dict[str, Any]) -> "StudyResults":

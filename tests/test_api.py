@@ -1,5 +1,6 @@
 """`raybench.tune(...)` and its like: what a call asks for, and what comes of it, without Ray."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def test_a_space_is_a_file_its_content_or_a_study(tmp_path: Path) -> None:
     (folder / "study.yaml").write_text(to_yaml({"study": is_set.document(), "command": "x.py"}))
     again, name = tuned(folder / "study.yaml")
     assert (name, again.needs_target, again.space) == ("there", True, study.space)
+
+
+@pytest.mark.parametrize("name", ["tune", "train", "scale", "diagnose", "compare"])
+def test_parameters_of_a_function_are_options_of_its_command(name: str) -> None:
+    options = OPTIONS[name].model_fields
+    parameters = inspect.signature(getattr(raybench, name)).parameters
+    for parameter in parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "data":
+            assert parameter.default == options[parameter.name].default, parameter.name
+    assert list(parameters)[-1] == "changes"
 
 
 def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
