@@ -1,1 +1,2 @@
-"""The commands train, scale, diagnose and compare; options, checks and runs of all commands."""
+"""The commands `train`, `scale`, `diagnose` and `compare`, and what all commands share: options,
+checks and the life cycle of runs."""

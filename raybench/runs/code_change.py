@@ -1,8 +1,8 @@
-"""Digests of the user's code that a study runs, and whether it has changed since earlier runs.
+"""Detect whether the user's code has changed since the earlier runs of a study, by file digests.
 
-The code is the file of a training loop or of a model's class, or the scripts of a command, plus all
-files that these import from their own folders, even inside functions. Installed packages are not
-included.
+The code consists of the file that defines the training loop or the model class (or the scripts of a
+command), and of all files that it imports from its own folder, even inside functions. Installed
+packages are not included.
 """
 
 import ast
@@ -26,11 +26,11 @@ from raybench.spec.text import clean, command_line
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 << 20
-"""Maximum size of a code file named in a command; larger files count as data."""
+"""Maximum size in bytes of a code file that is named in a command; larger files count as data."""
 DIGITS = 12
 Versions = dict[str, dict[str, str]]
-"""Digests of the user's files by file name, for each version of the code; the current version is
-last."""
+"""For each version of the user's code, the digests of its files by file name. The current version
+is last."""
 MAX_NAMED = 5
 
 
@@ -59,16 +59,17 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
         if coded_runs:
             last_digests = versions.get(runs[coded_runs[-1]].code or "", {})
             raise UserError(
-                _changed(last_digests, digests, coded_runs, place), ErrorCode.STUDY_CHANGED
+                _change_message(last_digests, digests, coded_runs, place), ErrorCode.STUDY_CHANGED
             )
     return {version: versions[version] for version in versions if version != current} | {
         current: digests
     }
 
 
-def _changed(
+def _change_message(
     old_digests: dict[str, str], new_digests: dict[str, str], runs: list[str], place: str
 ) -> str:
+    """Return the error message for code that has changed since earlier runs."""
     changed = [
         name
         for name in {**old_digests, **new_digests}
@@ -93,8 +94,8 @@ def digests_of(workload: str) -> dict[str, str]:
         workload: The key `workload` of a run spec; files are relative to the current folder.
 
     Returns:
-        Digests by path, relative to the current folder where possible; empty if the workload has no
-        files of the user's, such as a model of a library.
+        Digests by file path, relative to the current folder where possible. Empty if the workload
+        uses no file of the user, as with a library's model.
     """
     files = list[Path]()
     remaining = list(_first_files(workload))
@@ -132,14 +133,15 @@ def _first_files(workload: str) -> Iterator[Path]:
 
 
 CODE_SUFFIXES = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
-"""Suffixes of files of code or settings, to exclude logs and models that a command writes."""
+"""Suffixes of code and settings files. Other files, such as logs and models that a command writes,
+are not code."""
 
 
 def _files_of_command(command: str) -> Iterator[Path]:
-    """Yield the code files among the words of a command, and the file of the module after `-m`.
+    """Yield the code files that a command names, including the file of the module after `-m`.
 
-    In `--config=small.yaml`, the file is `small.yaml`. The first word (the program) is included if
-    it is a relative path to a file.
+    A word such as `--config=small.yaml` names the file `small.yaml`. The first word (the program)
+    is included if it is a relative path to a file.
     """
     words = shlex.split(command)
     for number, word in enumerate(words):
@@ -156,7 +158,8 @@ def _files_of_command(command: str) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files that a Python file imports from its own or its package's parent folder."""
+    """Yield the files that a Python file imports from its own folder, or from the folder that
+    contains its top-level package."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -182,9 +185,10 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, *folders: Path) -> Iterator[Path]:
-    """Yield the files in these folders of a module and of the packages that contain it.
+    """Yield the files of a module, and of the packages that contain it, in the given folders.
 
-    For `module.name`, if `name` is a function or class, only the file of the module is found.
+    The name may also be that of a function or class (`module.name`); the file of the module is then
+    yielded.
     """
     for folder in folders:
         place = folder

@@ -1,8 +1,8 @@
-"""The command `raybench compare A B`: test by pairs of runs with the same seed whether
-configuration B is better than A.
+"""The command `raybench compare A B`: test whether configuration B is better than A, by pairs of
+runs with the same seed.
 
-The runs of a pair follow each other in random order, so that a slow minute of the machine affects
-both. After every pair, the sequential test in `stats.sequential` decides whether to stop.
+The runs of a pair follow each other directly, in random order, so that a slow minute of the machine
+affects both. After every pair, the sequential test in `stats.sequential` decides whether to stop.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ RUN_NAME = "{side}-{number:03d}"
 
 @dataclass(frozen=True)
 class Compared:
-    """The sides (configurations) of a comparison, checked before Ray starts."""
+    """The sides (configurations) and settings of a comparison, checked before Ray starts."""
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
@@ -69,9 +69,10 @@ class Compared:
     smallest: float
     """Smallest relative difference that matters to the user."""
     is_throughput: bool = False
-    """Whether samples per second are compared instead of the results defined by the objective."""
+    """Whether samples per second are compared instead of the metric or time of the objective."""
     errors: float = ALPHA
-    """Error rate of this comparison; lower than ALPHA for comparisons of a `--session`."""
+    """Probability of a wrong decision in this comparison; below ALPHA if the comparison belongs to
+    a `--session`."""
 
     @property
     def documents(self) -> dict[str, Any]:
@@ -80,14 +81,23 @@ class Compared:
 
     @property
     def digest(self) -> str:
-        """Hash of the comparison's settings: run specs, smallest difference, what is compared."""
+        """Hash of the settings of the comparison: run specs, smallest difference and compared
+        quantity."""
         compared = [self.documents, self.smallest, *["samples_per_s"] * self.is_throughput]
         text = json.dumps(compared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
-    """Compare configurations, write the records, print the answer; return how the command ended."""
+    """Run the `compare` command: compare configurations, write the records and print the answer.
+
+    Args:
+        options: Options of the command.
+        interrupt: Records whether the user asked to stop.
+
+    Returns:
+        How the command ended.
+    """
     console = make_console(file=sys.stdout)
     check_address(options.address)
     place = check_place(options.out or "results/compare")
@@ -119,7 +129,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 
 
 def check_sides(options: CompareOptions) -> Compared:
-    """Read and check all sides, which must have the same objective and validation set."""
+    """Read and check all sides; they must have the same objective and validation set."""
     if len(options.sides) < 2:
         raise UserError(
             "compare: name two configurations or more, such as A.yaml B.yaml.", ErrorCode.MISSING
@@ -161,9 +171,8 @@ def check_sides(options: CompareOptions) -> Compared:
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.without_defaults().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
-        flats = [
-            values | {"workload": ""} for values in flats
-        ]  # shown already as source of the side
+        # The workload is already shown as the source of the side.
+        flats = [values | {"workload": ""} for values in flats]
     keys = [
         key
         for key in dict.fromkeys(key for values in flats for key in values)
@@ -214,9 +223,10 @@ def read_side(
 
 
 def at_revision(side: str) -> str:
-    """Resolve a side at a git revision: `HEAD~1:train.py:train` -> `COPY/train.py:train`.
+    """Resolve a side that names a git revision: `HEAD~1:train.py:train` -> `COPY/train.py:train`.
 
-    COPY is a copy of that revision's files, in a cache folder. Other sides are returned unchanged.
+    COPY is a cache folder with a copy of all files at that revision. A side without a revision is
+    returned unchanged.
 
     Raises:
         UserError: Git fails, for example because there is no such revision.
@@ -294,7 +304,11 @@ def _run(
     interrupt: Interrupt,
 ) -> Pairs:
     """Run pairs until the comparison is decided, `--runs` pairs are done, or the time budget is
-    spent; return all pairs."""
+    used up.
+
+    Returns:
+        All pairs, including those of earlier sessions.
+    """
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -361,15 +375,20 @@ def _run(
 
 
 def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str]:
-    """Return the random order of the sides in pair `number`; a resumed comparison has the same."""
+    """Return the random order in which the sides run in pair `number`.
+
+    It depends only on the seed and the number, so that a resumed comparison has the same order.
+    """
     return random.Random(f"{seed}/{number}").sample(list(names), len(names))
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return the error rate of a comparison that shares a `--session` file, and record it there.
+    """Return the error rate of a comparison that belongs to a `--session`, and record it in the
+    session file.
 
-    The j-th comparison in the file gets ALPHA / (j (j + 1)); these rates never sum to more than
-    ALPHA. A resumed comparison keeps its rate. Safe for comparisons in parallel.
+    The j-th comparison in the file gets the rate ALPHA / (j (j + 1)), so that the sum of all rates
+    never exceeds ALPHA. A resumed comparison keeps its rate. Comparisons that run in parallel may
+    use the same file.
 
     Args:
         file: The session file.

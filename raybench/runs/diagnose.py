@@ -1,7 +1,7 @@
-"""The command `raybench diagnose`: find what limits the speed of a run, and the fastest settings
-that leave its learning curve unchanged.
+"""The command `raybench diagnose`: find what limits the speed of a run, or the fastest settings
+that leave its learning curve unchanged (`--fastest`).
 
-It trains probes: short runs of variants of the run, such as one without exchanging gradients.
+It trains probes: short runs of variants of the run, for example without gradient exchange.
 """
 
 import sys
@@ -70,14 +70,14 @@ from raybench.stats.record import Evaluation, RunRecord
 def train_probe(
     single_run: SingleRun, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
 ) -> tuple[list[Evaluation], RunRecord]:
-    """Train a probe, a short run that measures speed, to its end.
+    """Train a probe (a short run that measures speed) to its end.
 
     Args:
         single_run: Trains runs on reused worker groups.
         spec: Run spec of the probe.
         name: Name of the run.
         source: Name of the variant, for the record.
-        may_fail: False raises StudyError if the probe fails.
+        may_fail: Whether the probe may fail; otherwise a failure raises StudyError.
 
     Returns:
         The evaluations and the record of the probe.
@@ -121,8 +121,8 @@ class ProbeRuns:
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds per step of each probe, one value per round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
-        """Seconds of each rank in probes without gradient exchange: `input` with the run's own
-        data, the others with synthetic data."""
+        """Seconds that each rank spends on its own work, from probes without gradient exchange.
+        `input` is measured with the data of the run, the others with synthetic data."""
         self._single_run, self._dataset = single_run, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -139,8 +139,8 @@ class ProbeRuns:
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes in `--repeats` rounds, and up to as many more until the largest share is
-        significant; Ctrl-C ends this early."""
+        """Train all probes in rounds: `--repeats` rounds, and up to as many more until the largest
+        share of a step is significantly larger than the others. Ctrl-C ends this early."""
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes per round")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -153,7 +153,8 @@ class ProbeRuns:
                 say(console, f"round {number + 1}: {self.so_far()}")
 
     def report(self, store: Store, console: Console) -> None:
-        """Write the verdict; print it below step times, shares of a step and predicted gains."""
+        """Write the verdict to the results folder, and print it with the step times, the shares of
+        a step and the predicted gains."""
         verdict = self.verdict()
         times = {name: self.times[probe] for probe, name in self.probes.names.items()}
         slow_workers = [vars(rank) for rank in slow_ranks(self.ranks, self.places)]
@@ -204,7 +205,7 @@ class ProbeRuns:
         say(console, verdict.sentence)
 
     def pilot(self, seconds: float) -> None:
-        """Determine the number of steps that takes about `seconds`, for each probe."""
+        """Determine for each probe how many steps take about `seconds`."""
         for probe, name in self.probes.names.items():
             if self._single_run.deadline.over:
                 return
@@ -221,13 +222,13 @@ class ProbeRuns:
             curve = self._train(probe, f"{name}-{number}", self._steps[probe])
             if not self._single_run.deadline.over:
                 self.times[probe].append(self._step_s(curve, probe))
-                of_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
-                if of_batch and not probe.exchanges:
+                is_same_batch = probe.batch_size_per_worker == self.spec.batch_size_per_worker
+                if is_same_batch and not probe.exchanges:
                     for kind, rows in rank_rows(curve, self.spec).items():
                         self.ranks[kind] += rows if (kind == "input") == probe.reads else []
 
     def so_far(self) -> str:
-        """Return the shares of a step so far as text."""
+        """Return the shares of a step according to the rounds so far, as text."""
         shares = self._shares
         shares_text = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return shares_text if shares.is_sure else f"{shares_text} (not sure yet)"
@@ -270,14 +271,14 @@ class ProbeRuns:
 
 
 MIN_STEPS = 20
-"""Minimum optimizer steps between two evaluations of a probe, with `--fastest`."""
+"""Minimum number of optimizer steps between two evaluations of a probe with `--fastest`."""
 
 
 class SpeedRuns:
     """Finds the fastest variant of a run spec that has the same learning curve.
 
-    One axis (such as framework or compilation) is varied after another, each starting from the
-    fastest variant so far.
+    The axes (settings such as framework or compilation) are varied one after another, each starting
+    from the fastest variant so far.
     """
 
     def __init__(
@@ -286,9 +287,9 @@ class SpeedRuns:
         self.spec = spec
         """Run spec of the fastest variant so far."""
         self.found: dict[str, AxisProbes] = {}
-        """Measurements by axis."""
+        """Results of the probes by axis."""
         self.left_out: dict[str, str] = {}
-        """Why an axis or a variant was not measured, by its name."""
+        """By name of an axis or variant that was not measured, the reason."""
         self._single_run, self._dataset, self._leeway = single_run, dataset, leeway
         self._steps, self._repeats = PILOT_STEPS, 1
         self._wall_s: list[float] = []
@@ -300,7 +301,7 @@ class SpeedRuns:
         return bool(self.found)
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Measure the variants of all axes, one axis after another, or until Ctrl-C."""
+        """Measure the variants of all axes, one axis after another; Ctrl-C ends this early."""
         step_s, record = self._probe(self.spec, "pilot", "pilot")
         self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
         if all(isinstance(variants_of(axis, self.spec, self._leeway), str) for axis in AXES):
@@ -325,8 +326,8 @@ class SpeedRuns:
                 say(console, f"{axis}: {probes.chosen}")
 
     def report(self, store: Store, console: Console) -> None:
-        """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`); print the
-        step time of each variant, and the combined gain of the fastest variants."""
+        """Write the measurements and the fastest variant (`fastest.yaml`) to the results folder,
+        and print the step time of each variant and the total gain."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {
@@ -358,7 +359,10 @@ class SpeedRuns:
         say(console, sentence)
 
     def _measured(self, axis: str, variants: Mapping[str, RunSpec], console: Console) -> AxisProbes:
-        """Measure the variants of an axis in rounds, in random order; slow variants drop out."""
+        """Measure the variants of an axis in rounds.
+
+        In each round, the variants run in random order. Slow variants drop out after a round.
+        """
         original = next(iter(variants))
         probes = AxisProbes(
             original, {name: [] for name in variants}, {name: [] for name in variants}
@@ -402,7 +406,15 @@ MARK = "diagnosis"
 
 
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
-    """Train the probes, print and write the verdict; return how the command ended."""
+    """Run the `diagnose` command: train the probes, then print and write the verdict.
+
+    Args:
+        options: Options of the command.
+        interrupt: Records whether the user asked to stop.
+
+    Returns:
+        How the command ended.
+    """
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
     name = "fastest" if options.fastest else "diagnose"
@@ -454,7 +466,8 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
 
 
 def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
-    """Raise UserError for data that probes cannot replace by synthetic data."""
+    """Raise UserError if there are no synthetic data with which probes could replace the
+    dataset."""
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
@@ -496,9 +509,15 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
 
 
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> Leeway:
-    """Return which changes would leave the learning curve of a run unchanged.
+    """Return which settings may change without changing the learning curve of a run.
 
-    This is preliminary: whether the model has batch statistics is known only after the first probe.
+    The result is preliminary: whether the model has batch normalization is known only after the
+    first probe.
+
+    Args:
+        address: Address of the Ray cluster, as given by the user.
+        spec: Run spec of the run.
+        dataset: Dataset of the run.
     """
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     is_here = chosen_address(address) is None

@@ -1,7 +1,7 @@
-"""Life cycle of a run as seen by the driver, from resuming to recording it.
+"""Life cycle of a run as seen by the driver, from resuming it to recording it.
 
-Used by `search.live_trials` for the trials of a search, which Ray Tune drives, and by `SingleRun`
-for all other runs: before and after a search, and in other commands.
+`search.live_trials` uses it for the trials of a search, which Ray Tune drives. `SingleRun` uses it
+for all other runs: those before and after a search, and those of other commands.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ class RunRecorder:
     saved: SavedRuns
     """Checkpoints and output of the runs."""
     notes: set[str] = field(default_factory=set, repr=False)
-    """Notes on runs that were printed."""
+    """Notes that were already printed."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """Lock that is held while a record is written."""
+    """Locked while a record is written."""
 
     def append(self, line: dict[str, object]) -> bool:
         """Append a line (evaluation or run) to the records; return whether it was written."""
@@ -50,7 +50,7 @@ class RunRecorder:
 
     @contextmanager
     def ending_study(self) -> Iterator[None]:
-        """Context manager: end the study if its folder cannot be written."""
+        """Context manager that ends the study if its folder cannot be written."""
         try:
             yield
         except (OSError, StudyError) as error:
@@ -60,16 +60,16 @@ class RunRecorder:
 class RunLifecycle:
     """One run from its request for workers to its record.
 
-    Call `resume` before the run starts, `take` with every state of the run (in any order;
+    Call `resume` before the run starts, `take` with every new state of the run (in any order;
     duplicates are ignored), and finally `end` once.
 
     Args:
-        recorder: Where the run is recorded and shown.
+        recorder: Records and shows the run.
         name: Name of the run, unique in the study.
-        spec: The run.
+        spec: Run spec of the run.
         role: Role of the run in the study.
-        source: Name of what the run repeats: a trial, a cell (run spec) of a scaling study, or a
-            side of `compare`.
+        source: Name of the trial, of the cell (run spec) of a scaling study, or of the side of a
+            comparison that the run repeats.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class RunLifecycle:
         """Latest known state of the run."""
 
     def resume(self) -> tuple[Evaluation, ...]:
-        """Send the checkpoint of an interrupted command, if any, to the worker pool.
+        """Send the checkpoint that an interrupted command left for this run, if any, to the worker
+        pool.
 
         Returns:
             The evaluations up to the checkpoint, which are recorded again.
@@ -100,13 +101,13 @@ class RunLifecycle:
         return curve
 
     def take(self, outcome: RunOutcome) -> bool:
-        """Record and show a state of the run; ignore it if a later state is already known.
+        """Record and show a new state of the run; a state older than the latest is ignored.
 
         Args:
-            outcome: The run so far, as returned by its `RunClient`.
+            outcome: State of the run, as returned by its `RunClient`.
 
         Returns:
-            Whether there is a new evaluation. After a restart, repeated evaluations are new.
+            Whether there is a new evaluation. After a restart, repeated evaluations count as new.
         """
         previous, recorder = self.outcome, self._recorder
         if _moment(outcome) < _moment(previous):
@@ -128,13 +129,13 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run, from its latest known state.
 
-        If no run of the study has an evaluation yet, a user mistake ends the study and the run is
-        not recorded; after that, a mistake only makes its own run fail.
+        If no run of the study has an evaluation yet, a mistake of the user ends the study, and the
+        run is not recorded. Later, a mistake only makes its own run fail.
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
-            cap_s: Limit in training seconds. A run that is past it when the time budget ends it
-                counts as one that did not reach the target (stop reason `cap`).
+            cap_s: Training seconds. If the time budget ends a run that has trained for longer, it
+                counts as a run that missed the target (stop reason `cap`).
 
         Returns:
             The record. If it was not written, its stop reason is `interrupted`, and the run is
@@ -171,7 +172,7 @@ class RunLifecycle:
 
 
 def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
-    """Return a sort key by which the states of a run are in the order of time."""
+    """Return a sort key that orders the states of a run by time."""
     index = -1 if outcome.evaluation is None else outcome.evaluation.index
     return outcome.is_over, outcome.restarts, index
 
@@ -187,13 +188,14 @@ def _is_new(outcome: RunOutcome, previous: RunOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRun(RunRecorder):
-    """Trains, records and shows single runs. Thread-safe."""
+    """Trains, records and shows runs that are not trials of a search. Thread-safe."""
 
     session: Session
     keep_groups: bool = True
     """Whether worker processes are reused; False starts new ones for every run."""
     limit_s: float | None = None
-    """Wall-clock seconds with workers after which a run fails; None for no limit."""
+    """Seconds after which a run fails, counted from the time at which it got its workers; None for
+    no limit."""
 
     def train(
         self,
@@ -207,25 +209,26 @@ class SingleRun(RunRecorder):
         cap_s: float = math.inf,
         save: Callable[[Path], None] | None = None,
     ) -> RunRecord:
-        """Train a run to its end, or until `deadline`; continue from its checkpoint if it has one.
+        """Train a run until it ends or `deadline` is over, starting from its checkpoint if there is
+        one.
 
         Args:
-            spec: The run.
+            spec: Run spec of the run.
             name: Name of the run, unique in the study.
             role: Role of the run in the study.
-            source: Name of what the run repeats, as in `RunLifecycle`.
-            test: Measure the metric on the test split.
+            source: Name of the trial, cell or side that the run repeats, as in `RunLifecycle`.
+            test: Whether to measure the metric on the test split at the end.
             judge: Called with every evaluation; returns the reason to stop the run, or None.
-            cap_s: As in `RunLifecycle.end`.
+            cap_s: Training seconds, as in `RunLifecycle.end`.
             save: Called with the file of the final weights, on the worker pool's host, before the
-                record is written; None to not save them.
+                record is written; None if weights are not saved.
 
         Returns:
             The record, as written.
         """
         run = RunLifecycle(self, name, spec, role, source=source)
         reason: StopReason | None = None
-        for evaluation in run.resume():  # before `started`, as the run still waits for workers
+        for evaluation in run.resume():  # before `started`, because the run has no workers yet
             self.progress.evaluated(name, evaluation)
             reason = judge(evaluation)
         self.progress.started(name, spec)
@@ -269,14 +272,15 @@ def single_runs(
     *,
     wait_s: float | None,
 ) -> Iterator[SingleRun]:
-    """Context manager: yield a `SingleRun`; watch its runs, save their checkpoints and output.
+    """Context manager that yields a `SingleRun`, watches its runs, and saves their checkpoints and
+    output.
 
     Args:
         session: Ray connection with the worker pool.
         store: The study's folder.
         deadline: End of the study.
         screen: Shows the runs and what they wait for.
-        wait_s: Total seconds that a run may wait for missing machines; None for no limit.
+        wait_s: Total seconds that a run may wait for resources; None for no limit.
     """
     with (
         WaitWatch(session, deadline, screen, wait_s=wait_s),
@@ -288,13 +292,13 @@ def single_runs(
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
-    """Run jobs in threads, `slots` at a time, starting them in the given order.
+    """Run jobs in threads, `slots` at a time; they start in the given order.
 
     No job starts once `deadline` is over. An error in a job ends the study: the other jobs stop as
     after Ctrl-C, and then the error is raised.
     """
 
-    def do(job: Callable[[], None]) -> None:
+    def run_job(job: Callable[[], None]) -> None:
         if deadline.over:
             return
         try:
@@ -306,7 +310,7 @@ def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: De
     if not jobs:
         return
     with ThreadPoolExecutor(min(slots, len(jobs)), thread_name_prefix="race") as threads:
-        futures = [threads.submit(do, job) for job in jobs]
+        futures = [threads.submit(run_job, job) for job in jobs]
     deadline.raise_fault()  # the first error
     for future in futures:
         future.result()

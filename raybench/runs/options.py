@@ -26,12 +26,12 @@ from raybench.spec.text import clean, seconds_of
 
 @dataclass(frozen=True)
 class Argument:
-    """What the command line needs to know about an option besides its name, type and default."""
+    """Command-line properties of an option, in addition to its name, type and default."""
 
     metavar: str | None = None
     """Name of the value in the help text."""
     parse: Callable[[str], Any] | None = None
-    """Converts the text of the whole value; by default the (first) type of the option does."""
+    """Converts the text of the value; by default, the (first) type of the option converts it."""
     flag: str | None = None
     """Name of the flag; by default the name of the option."""
     is_positional: bool = False
@@ -51,7 +51,7 @@ def duration(value: Any) -> Any:
 
 
 def share(value: Any, info: ValidationInfo) -> Any:
-    """Convert a share, such as `2%` or `0.02`, to a fraction."""
+    """Convert a share such as `2%` or `0.02` to a fraction."""
     if value is None:
         return None
     text, fraction = str(value), math.nan
@@ -109,7 +109,7 @@ def text(value: Any) -> Any:
 
 
 def importable(value: Any) -> Any:
-    """Convert a class or a function to the name by which workers import it."""
+    """Convert a class or function to the name under which workers import it."""
     if inspect.isfunction(value):
         return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
     if not isinstance(value, type):
@@ -124,7 +124,7 @@ def importable(value: Any) -> Any:
 
 
 def one_or_more(value: Any) -> Any:
-    """Return several values as a list, and a single value as a list of one."""
+    """Convert a single value to a list with one item; return several values as a list."""
     if isinstance(value, list | tuple | range):
         return list(value)
     return value if value is None else [value]
@@ -208,7 +208,10 @@ class TrialOptions(Options):
     """Print the plan and exit."""
 
     def trained(self, *, below: str = "") -> dict[str, Any]:
-        """Return the settings that say what to train, with keys prefixed by `below`.
+        """Return the settings that determine what to train.
+
+        Args:
+            below: Prefix of the keys.
 
         Raises:
             UserError: More than one of `--workload`, `--train` and `--command` is given, `--train`
@@ -302,7 +305,7 @@ class TuneOptions(LoggedOptions):
     """Resume even though your code has changed; the column `code` marks the version of each run."""
 
     def study_settings(self) -> dict[str, Any]:
-        """Return the study's settings by key: those from the flags, then those from `--set`.
+        """Return the settings of the study by key: those of flags, then those of `--set`.
 
         Raises:
             UserError: Flags contradict each other.

@@ -1,4 +1,5 @@
-"""Checks before anything starts: workload, data, frameworks, resources of the cluster."""
+"""Checks that run before a study starts: workload, data, frameworks, and resources of the
+cluster."""
 
 import importlib.util
 import math
@@ -59,27 +60,28 @@ from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, requ
 
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
-"""Run-spec keys that determine the worker group."""
+"""Run-spec keys that determine which worker group a run needs."""
 MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Number of trials that are queued so that one of them may reuse an idle worker group. In 60 trials
-over two frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued trials 34, and
-53 if in addition no trial may overtake another. With 8 queued trials 5 fewer groups start, but the
-sampler has fewer results when it proposes."""
+"""Number of trials that are queued, so that one of them may reuse an idle worker group. Measured
+with 60 trials over two frameworks and 1, 2 or 4 workers on 4 GPUs: 24 groups are started; without
+queued trials 34, and 53 if in addition no trial may overtake another. With 8 queued trials, 5 fewer
+groups are started, but the sampler has fewer results when it proposes."""
 AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
 
 def is_installed(framework: str) -> bool:
-    """Whether a framework is installed."""
+    """Return whether a framework is installed."""
     return framework == "python" or importlib.util.find_spec(framework) is not None
 
 
 def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop uninstalled frameworks from a shipped search space, unless none would remain.
+    """Drop frameworks that are not installed from a shipped search space, unless none would remain.
 
     Returns:
-        The content of the space file, and sentences on what was dropped.
+        - The content of the space file.
+        - Sentences about what was dropped.
     """
     frameworks = content["space"].get("framework")
     installed = (
@@ -97,16 +99,18 @@ def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any]
 def check_task(
     spec: RunSpec, frameworks: list[str], *, is_target_ours: bool = False
 ) -> tuple[Objective, Dataset]:
-    """Load workload and data on the driver, so that mistakes are reported before Ray starts.
+    """Load and check the workload and data on the driver, so that mistakes are reported before Ray
+    starts.
 
     Args:
-        spec: The run.
+        spec: Run spec of the run.
         frameworks: All frameworks in which the workload is trained.
-        is_target_ours: Whether the target is raybench's default, an accuracy, which is dropped for
-            a run with another metric.
+        is_target_ours: Whether the target is raybench's default, which is an accuracy and is
+            therefore dropped if the run has another metric.
 
     Returns:
-        The objective with its metric, direction and baseline value set, and the dataset.
+        - The objective with its metric, direction and baseline value set.
+        - The dataset.
 
     Raises:
         UserError: A framework, the workload, the data or the metric is wrong or missing.
@@ -149,7 +153,7 @@ def check_task(
         check_augment(dataset, spec.augment)
         metric = find_metric(objective.metric, task=task, custom=custom_metric)
         has_own_loss = workload.torch_loss is not None or workload.keras_loss is not None
-        # The labels alone do not tell the baseline value of the user's own loss.
+        # The baseline value of a loss that the user defines cannot be computed from labels alone.
         if metric.per_sample != "loss" or not has_own_loss:
             baseline_value = label_baseline(metric, dataset)
     _check_columns(metric)
@@ -161,7 +165,7 @@ def check_task(
 
 
 def _reported(objective: Objective) -> Metric:
-    """Return the metric that a user's own training loop reports."""
+    """Return the metric that a training loop of the user reports."""
     name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
     if not re.match(METRIC_NAME, name) or not name.isprintable():
         raise UserError(
@@ -194,11 +198,13 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     """Check a study's workload, data and search space, without Ray.
 
     Returns:
-        The study with a complete objective, the dataset, and warnings as sentences.
+        - The study with a complete objective.
+        - The dataset.
+        - Sentences with warnings.
     """
     frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
     spec = study.run_spec(first_values(study, space))
-    if study.needs_target:  # the target is a placeholder until reference runs set it
+    if study.needs_target:  # until reference runs set the target, it is a placeholder
         objective = spec.objective.model_copy(update={"target": None})
         spec = spec.model_copy(update={"objective": objective})
     objective, dataset = check_task(spec, frameworks)
@@ -215,13 +221,13 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
 
 
 def check_starts(*specs: RunSpec) -> list[str]:
-    """Check models and initial weights, as far as possible without building the models.
+    """Check the models and initial weights of runs, as far as possible without building the models.
 
-    Other errors of a model are reported by the first run, on a worker
+    All other checks of a model take place in the first run, on a worker
     (`training.model_check.check_start`).
 
     Returns:
-        Warnings about freezing a backbone with random weights.
+        Sentences with warnings about backbones that are frozen with random weights.
 
     Raises:
         UserError: A model class rejects its settings, a file of weights is missing, or a model
@@ -245,10 +251,11 @@ def check_starts(*specs: RunSpec) -> list[str]:
 
 
 def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) -> None:
-    """Load and check the data for all combinations of searched data settings (`space.data.*`).
+    """Load and check the data for each combination of searched data settings (`space.data.*`).
 
     Raises:
-        UserError: The validation rows differ, so that times to a target would not be comparable.
+        UserError: The validation rows of two combinations differ, so that their times to a target
+            would not be comparable.
     """
     keys = [key for key in space if is_open(key, "data")]
     for values in combinations(space, study.fixed, keys):
@@ -266,14 +273,14 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             )
         if not np.array_equal(other_dataset.validation.labels, dataset.validation.labels):
             raise UserError(
-                f"{values_text}: has other validation rows than the first values; a search "
-                "compares all on the same rows: splits must depend only on spec.split_seed.",
+                f"{values_text}: has other validation rows than the first values, but a search "
+                "compares all runs on the same rows; splits must depend only on spec.split_seed.",
                 ErrorCode.USER_CODE,
             )
 
 
 def _without_effect(study: StudySpec, space: Space) -> list[str]:
-    """Return a warning for each searched key that a training command does not use."""
+    """Return a warning for each searched key that the user's training command does not contain."""
     if not is_command(study.workload):
         return []
     placeholders = keys_of(study.workload)
@@ -287,7 +294,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 
 def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
-    """Raise UserError if a run has fewer evaluations than `objective.hold`."""
+    """Raise UserError if a run has fewer evaluations than the target needs (`objective.hold`)."""
     if is_own_loop(study.workload):
         return
     hold = study.objective.hold
@@ -312,7 +319,7 @@ def check_address(address: str | None) -> None:
         return
     host, separator, port = address.rpartition(":")
     if not separator:
-        return  # a host name without a port, which Ray resolves or refuses
+        return  # a host name without a port, which Ray resolves or rejects
     if "://" in address or not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
             f"--address {address}: is not an address; write auto or HOST:6379 on a host of "
@@ -327,7 +334,8 @@ def drop_worker_counts_without_room(
     """Drop worker counts that do not fit on this machine from a search space, unless none fits.
 
     Returns:
-        The content of the space file, and sentences on what was dropped.
+        - The content of the space file.
+        - Sentences about what was dropped.
     """
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
@@ -351,7 +359,8 @@ def drop_worker_counts_without_room(
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
-    """Return all worker groups that a study can need; a range of values counts by its bounds."""
+    """Return all worker groups that the runs of a study may need; of a range of values, only the
+    bounds are considered."""
     unique: dict[Placement, None] = {}
     for values in combinations(space, study.fixed, GROUP_KEYS):
         resources = [values[key] for key in RESOURCES]
@@ -370,7 +379,7 @@ def with_gpus(
     *,
     all_workers: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Give each worker a GPU by default, if this machine has enough.
+    """Set one GPU per worker by default, if this machine has enough GPUs.
 
     Args:
         content: Content of the space file.
@@ -382,7 +391,8 @@ def with_gpus(
             smallest.
 
     Returns:
-        The changed content, and sentences on what was decided.
+        - The content, with the number of GPUs per worker if it was set.
+        - Sentences about the decision.
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
@@ -396,9 +406,17 @@ def with_gpus(
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
-    """Like `with_gpus`, for a run or the base of a scaling study; unchanged if its GPUs are set.
+    """Set one GPU per worker by default in a run spec, if this machine has enough GPUs.
 
-    `key` is the key for GPUs in `--set`, for messages.
+    Args:
+        spec: Run spec of a run, or base of a scaling study. It stays unchanged if it sets the GPUs
+            per worker.
+        capacity: Resources of this machine.
+        key: Key that sets the GPUs per worker with `--set`, for messages.
+
+    Returns:
+        - The run spec.
+        - Sentences about the decision.
     """
     if GPUS in spec.model_fields_set:
         return spec, []
@@ -412,9 +430,17 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
 def _uses_gpus(
     capacity: Capacity, frameworks: list[str], num_workers: int, setting: str
 ) -> tuple[bool, list[str]]:
-    """Return whether each worker is to train on a GPU of this machine, and sentences on why.
+    """Decide whether each worker trains on a GPU of this machine.
 
-    `setting` is the command-line option that sets the GPUs per worker, without the number.
+    Args:
+        capacity: Resources of this machine.
+        frameworks: Frameworks that must see the GPUs.
+        num_workers: Number of workers.
+        setting: Command-line option that sets the GPUs per worker, without the number.
+
+    Returns:
+        - Whether each worker trains on a GPU.
+        - Sentences about the reason.
     """
     if not capacity.gpus:
         return False, []
@@ -435,16 +461,17 @@ def _uses_gpus(
 def check_cluster(
     session: Session, console: Console, spec: RunSpec, *, are_gpus_named: bool, asking: str
 ) -> None:
-    """Check the files on the hosts of a cluster; this machine was checked before Ray started.
+    """Check that all hosts of a cluster have the files that workers need.
 
-    Each worker checks the GPUs that its framework sees when its group starts.
+    A session on this machine is not checked, since this was done before Ray started. The GPUs are
+    checked by each worker when it starts.
 
     Args:
         session: Ray connection.
         console: Console for the warning that GPUs are not used.
-        spec: The run, or the base of all runs.
+        spec: Run spec of the run, or base of all run specs.
         are_gpus_named: Whether the user has set the GPUs per worker.
-        asking: Command-line option that gives each worker a GPU.
+        asking: Command-line option that sets one GPU per worker, for the warning.
 
     Raises:
         UserError: A host lacks a file.
@@ -457,14 +484,14 @@ def check_cluster(
 
 
 def files_of(spec: RunSpec) -> list[Path]:
-    """Return the files and folders of this machine that the workers of a run also need: data,
-    weights and the user's code."""
-    code, _, _ = spec.workload.rpartition(":")  # file of a user's own loop, or imported module
+    """Return the files and folders of this machine that the workers of a run need on their hosts:
+    data, weights and the user's code."""
+    code, _, _ = spec.workload.rpartition(":")  # file of a user's training loop, or a module
     module = getattr(sys.modules.get(code), "__file__", None)
     paths = (
         Path(path).absolute() for path in (spec.dataset.path, spec.weights, code, module) if path
     )
-    # Installed packages may be in different folders on other hosts.
+    # Installed packages are left out, since they may be in different folders on other hosts.
     return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
@@ -480,7 +507,7 @@ def check_gpus(placements: Iterable[Placement]) -> None:
 
 
 def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
-    """Return the GPUs that each framework sees, determined in parallel processes."""
+    """Return pairs (framework, GPUs that it sees), determined in parallel processes."""
     with ThreadPoolExecutor() as pool:
         return list(zip(frameworks, pool.map(gpus_of_framework, frameworks), strict=True))
 
@@ -488,16 +515,17 @@ def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
 def check_room(
     study: StudySpec, space: Space, capacity: Capacity, firsts: Iterable[RunSpec] = ()
 ) -> list[str]:
-    """Check that the worker groups of a study fit on the empty cluster.
+    """Check that the worker groups of a study fit on the cluster while nothing else runs on it.
 
     Args:
         study: The study.
         space: The study's search space.
         capacity: Resources of the cluster.
-        firsts: Configurations that the user wants to run first.
+        firsts: Run specs of the configurations that the user wants to run first.
 
     Returns:
-        A list with one sentence on the groups that do not fit and are left out; empty if all fit.
+        A list with one sentence about the groups that do not fit and are left out; empty if all
+        fit.
 
     Raises:
         UserError: No group fits, or one of `firsts` does not fit.
@@ -523,9 +551,11 @@ def check_room(
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
-    """Return the default concurrency: how many of the smallest trials fit on the cluster at once.
+    """Return the default number of concurrent trials: as many of the smallest trials as fit on the
+    cluster.
 
-    At least AUTOSCALED_CONCURRENCY with an autoscaler, which starts nodes only for queued trials.
+    With an autoscaler, it is at least AUTOSCALED_CONCURRENCY, because nodes are started only for
+    queued trials.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     minimum = AUTOSCALED_CONCURRENCY if capacity.grows else 1
@@ -535,8 +565,8 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
 def following(
     study: StudySpec, space: Space, capacity: Capacity
 ) -> Callable[[tuple[Node, ...]], int] | None:
-    """Return a function that computes the concurrency (number of trials at once) from the current
-    nodes; None if the user has set it."""
+    """Return a function from the current nodes to the number of concurrent trials; None if the user
+    has set this number."""
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
@@ -546,8 +576,8 @@ def num_queued_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials to queue in addition to the running ones, so that one of them may
     reuse an idle worker group.
 
-    Returns 0 in three cases: idle groups reserve no resources (see `ResourceScheduler`), all trials
-    need the same group, or the user has set the concurrency.
+    The number is 0 if idle groups reserve no resources (see `ResourceScheduler`), if all trials
+    need the same group, or if the user has set the concurrency.
     """
     all_groups = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in all_groups)
@@ -557,14 +587,18 @@ def num_queued_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
 
 
 START_KEYS = ("weights", "frozen_epochs")
-"""Run-spec keys for the initial state of a model; not every model accepts all values."""
+"""Run-spec keys that determine the initial state of a model; not every model accepts all their
+values."""
 
 
 def first_values(
     study: StudySpec, space: Space, preferred: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return a configuration of the space: each key has its value in `preferred` if the values of
-    the preceding keys allow it, else its first possible value."""
+    """Return a configuration of the space.
+
+    Each key has its value in `preferred` if the values of the preceding keys allow it, else its
+    first possible value.
+    """
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
@@ -574,8 +608,8 @@ def first_values(
 
 
 def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
-    """Return variants of `spec` such that every searched value of a model setting, of `weights` and
-    of `frozen_epochs` occurs in one of them."""
+    """Return variants of a run spec that together contain every searched value of the model's
+    settings, of `weights` and of `frozen_epochs`."""
     keys = [key for key in space if key in START_KEYS or is_open(key, "model")]
     open_settings = {key: getattr(spec, key) for key in OPEN}
     variants: dict[str, RunSpec] = {}

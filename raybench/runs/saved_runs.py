@@ -1,12 +1,13 @@
-"""Checkpoints and output of a study's runs, copied from the pool to the study's folder.
+"""Checkpoints and output of a study's runs, copied from the worker pool to the study's folder.
 
-`checkpoints/0007/` holds the checkpoints of the run `0007` (see `stats.checkpoint`). The folder is
-removed when the run's record is written, unless the run was cut off: interrupted, stopped early by
-the search, or lost to machine faults too often. A later command continues a run with the same name
-and spec from the checkpoint: running the same command again continues an interrupted trial. To
-continue a trial that the search has stopped, write its spec, `raybench.load(DIR).specs["0007"]`, to
-a file SPEC.yaml, copy `checkpoints/0007` to `NEW/checkpoints/0000` and run
-`raybench train SPEC.yaml --out NEW`.
+`checkpoints/0007/` contains the checkpoints of the run `0007` (see `stats.checkpoint`). It is
+removed when the record of the run is written, unless the run did not end by itself: it was
+interrupted, stopped early by the search, or lost too often to faults of machines.
+
+A later run with the same name and run spec starts from the checkpoint, so rerunning a command
+resumes an interrupted trial. To continue a trial that the search has stopped, write its run spec,
+`raybench.load(DIR).specs["0007"]`, to a file SPEC.yaml, copy `checkpoints/0007` to
+`NEW/checkpoints/0000` and run `raybench train SPEC.yaml --out NEW`.
 """
 
 import shutil
@@ -29,15 +30,17 @@ from raybench.stats.record import Evaluation, RunRecord
 
 FOLDER = "checkpoints"
 LOOK_S = 5.0
-"""Seconds between two writes of the output of a run in progress."""
+"""Seconds between two copies of the output of a running run."""
 Result = TypeVar("Result")
 
 
 class SavedRuns:
-    """Context manager: copies checkpoints and output from the pool to a study's folder.
+    """Context manager that copies checkpoints and output of runs from the worker pool to a study's
+    folder.
 
-    From its creation on, the pool keeps its run states in that folder. Files are written in a
-    background thread. On exit, it waits until all are written and raises the first error.
+    From its creation on, the pool stores the states of runs in that folder too. Files are written
+    in a background thread. On exit, the context manager waits until all files are written, and
+    raises the first error.
 
     Args:
         pool: Handle of the `WorkerPool`.
@@ -59,9 +62,9 @@ class SavedRuns:
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """Output of continued runs before they were interrupted, by name."""
+        """By name of a resumed run, its output before it was interrupted."""
         self._looked: dict[str, float] = {}
-        """Time at which the output of a run was last written, by name (`monotonic`)."""
+        """By name of a run, the time (`monotonic`) at which its output was last written."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:
@@ -74,12 +77,12 @@ class SavedRuns:
             raise self._fault
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
-        """Send the checkpoint of a run that is about to start to the pool, if there is one.
+        """Send the checkpoint of a run, if there is one, to the worker pool before the run starts.
 
-        A checkpoint that does not belong to this run spec is moved out of the way, with a message.
+        A checkpoint of another run spec is moved to another folder, with a message.
 
         Returns:
-            The evaluations up to the checkpoint; empty if the run starts from its beginning.
+            The evaluations up to the checkpoint; empty if the run starts from the beginning.
         """
         folder = self._folder(name)
         try:
@@ -107,18 +110,21 @@ class SavedRuns:
         self._writer.submit(self._noting_faults, self._write, name)
 
     def look(self, name: str) -> None:
-        """Write the output of a run so far, in the background and at most once in LOOK_S."""
+        """Write the output of a run so far, in the background and at most once per LOOK_S
+        seconds."""
         now = time.monotonic()
         if now - self._looked.setdefault(name, now) >= LOOK_S:
             self._looked[name] = now
             self._writer.submit(self._noting_faults, self._write_log, name)
 
     def log(self, name: str) -> Path | None:
-        """Write the output of a run; return its file, None if there is no output."""
+        """Write the output of a run and wait for it; return the file, or None if there is no
+        output."""
         return self._writer.submit(self._noting_faults, self._write_log, name).result()
 
     def over(self, record: RunRecord) -> None:
-        """Delete the checkpoints of a recorded run, unless the run was cut off."""
+        """Write the output of a run that has ended, and delete its checkpoints unless a later run
+        may resume from them."""
         is_kept = not record.counts_for(
             "comparison" if record.phase == "confirm" else "measurement"
         )

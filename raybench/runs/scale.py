@@ -1,8 +1,8 @@
-"""The command `raybench scale`: a scaling study, from its options to the last printed line.
+"""The command `raybench scale`: run a scaling study.
 
-Reads the study (a file, a published study or the default one), checks its cells (configurations on
-a number of workers), prints the plan of `--dry-run`, and runs the cells one at a time, in random
-order within each repeat.
+The command reads the study (a file, a published study or the default one), checks its cells (each a
+run spec, such as a configuration on a number of workers), and prints the plan (`--dry-run`) or runs
+the cells one at a time, in random order within each repeat.
 """
 
 import functools
@@ -75,7 +75,8 @@ from raybench.stats.record import RunRecord, StopReason
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
     """Run all runs of a study that have no valid record yet, one at a time, until the deadline.
 
-    An interrupted run continues from its checkpoint; a run lost to a machine fault is repeated.
+    An interrupted run resumes from its checkpoint. A run that was lost to a fault of a machine is
+    repeated.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
@@ -96,11 +97,13 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 def run_order(
     cells: Sequence[StudyCell], repeats: int, *, seed: int
 ) -> Iterator[tuple[StudyCell, int]]:
-    """Yield (cell, repeat number) for all runs: the first repeat of all cells, then the second, ...
+    """Yield (cell, repeat number) for all runs in the order in which they run.
 
-    A cell is a run spec of the study. The order spreads drift of the machine (heat, other users)
-    over all cells. Within a repeat, worker groups are in random order, and so are the cells of a
-    group, which stay together so that the group starts once. `repeats` does not change the order.
+    A cell is a run spec of the study. First comes the first repeat of all cells, then the second,
+    and so on, so that slow changes of the machine (heat, other users) affect all cells equally.
+    Within a repeat, the cells of a worker group follow each other, so that the group starts only
+    once; the order of the groups, and of the cells of a group, is random. A larger `repeats` does
+    not change the order of the first repeats.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -136,7 +139,7 @@ def print_study(
         )
     if len(cells) > MAX_LISTED_CELLS:
         say(console, f"and {len(cells) - MAX_LISTED_CELLS} more")
-    datasets_read = [series_name for series_name in datasets.values() if series_name is not NO_DATA]
+    datasets_read = [dataset for dataset in datasets.values() if dataset is not NO_DATA]
     for dataset in datasets_read:
         say(
             console,
@@ -158,15 +161,15 @@ def print_study(
 
 DEFAULT_NAME = "scaling"
 DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
-"""The default study: weak and strong scaling of the shipped small model on handwritten digits, up
-to all workers that fit."""
+"""Content of the default study: weak and strong scaling of the shipped small model on handwritten
+digits, with up to as many workers as fit."""
 QUICK: dict[str, Any] = {"repeats": 2}
-"""What `--quick` changes in the default study."""
+"""Changes to the default study with `--quick`."""
 
 
 @dataclass(frozen=True)
 class ChosenStudy:
-    """A scaling study and where it comes from."""
+    """A scaling study and its origin."""
 
     study: ScalingStudy
     source: str
@@ -175,15 +178,16 @@ class ChosenStudy:
     """Whether the study is one of `raybench.scaling.published`."""
 
     def left_out(self, console: Console) -> Callable[[str], None] | None:
-        """Return a function that reports cells (run specs) that do not fit on the cluster.
+        """Return a function that prints a sentence about cells that do not fit on the cluster.
 
-        None for a user's study, whose cells must all fit.
+        The result is None for a study of the user, whose cells must all fit.
         """
         return partial(say, console) if self.is_named else None
 
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
-    """Return the study that the command-line options describe, with `--set` etc. applied."""
+    """Return the study that the command-line options describe, with `--set` and other options
+    applied."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained(below="base.") | options.settings
     study, name = options.study, DEFAULT_NAME
@@ -214,7 +218,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
 
 @dataclass(frozen=True)
 class Checked:
-    """Data and metric of a study, checked before Ray starts."""
+    """Datasets and metric of a study, checked before Ray starts."""
 
     datasets: dict[str, Dataset]
     """Datasets by their `shared_key`."""
@@ -224,8 +228,8 @@ class Checked:
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:
-    """Load each combination of workload and dataset of the cells (run specs) once, and check it
-    for all frameworks that use it."""
+    """Load and check each combination of workload and dataset in the cells (run specs) once, for
+    all frameworks that use it."""
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -252,7 +256,15 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
 
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
-    """Run or resume a scaling study, write and print the results; return how the command ended."""
+    """Run the `scale` command: run or resume a scaling study, then write and print the results.
+
+    Args:
+        options: Options of the command.
+        interrupt: Records whether the user asked to stop.
+
+    Returns:
+        How the command ended.
+    """
     # Keep the current sys.stdout, because it is redirected later for the output of Ray.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
@@ -272,7 +284,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
-    # If the worker counts depend on the cluster, check cells with one worker for now.
+    # If the worker counts depend on the cluster, cells with one worker are checked for now.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     sentences += checked.warnings
     for sentence in sentences:
@@ -291,8 +303,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Check again, because only now no other process writes to the folder, and files of a killed
-        # process have been restored.
+        # This check is repeated, because only now can no other process write to the folder, and
+        # files of a killed process have been restored.
         file = storage.folder / STUDY_FILE
         earlier = file if file.is_file() else None
         study = _continued(study, place, earlier, is_named=chosen.is_named)
@@ -318,7 +330,12 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
-    """Give each worker a GPU by default if there are enough; return study and sentences on this."""
+    """Set one GPU per worker by default, if there are enough.
+
+    Returns:
+        - The study.
+        - Sentences about the decision.
+    """
     if GPUS in study.axes or study.cells is not None:
         return study, []
     largest = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
@@ -328,7 +345,7 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
 
 
 def with_base(study: ScalingStudy, **changes: Any) -> ScalingStudy:
-    """Return a copy of the study with changed fields of its base spec."""
+    """Return a copy of a study with the given fields of its base run spec changed."""
     return study.model_copy(update={"base": study.base.model_copy(update=changes)})
 
 
@@ -347,8 +364,8 @@ def with_room(
         study: The study.
         capacity: Resources of the cluster.
         source: Name of the study in messages.
-        left_out: Called with a sentence on dropped worker counts, which do not fit. If None, all
-            worker counts must fit.
+        left_out: Called with a sentence about worker counts that are dropped because they do not
+            fit. If None, all worker counts must fit.
 
     Raises:
         UserError: A cell does not fit.
@@ -382,13 +399,13 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
 def _continued(
     study: ScalingStudy, place: str, file: Path | None, *, is_named: bool
 ) -> ScalingStudy:
-    """Return the study with the worker counts and additional cells that an earlier command chose.
+    """Return the study with the worker counts and further cells that an earlier session has chosen.
 
     Args:
         study: The study.
         place: Results folder or URL of the study, for messages.
-        file: `study.yaml` of the earlier command; None if there was none.
-        is_named: Whether the study is a published one, of which only cells that fit are run.
+        file: `study.yaml` of the earlier session; None if there was none.
+        is_named: Whether the study is a published one, of which only the cells that fit are run.
 
     Raises:
         UserError: The file belongs to another study; the message lists the differences.
@@ -413,7 +430,8 @@ def _run(
     checked: Checked,
     interrupt: Interrupt,
 ) -> bool:
-    """Run the study, and then further cells until the predictions are as narrow as `--until` asks.
+    """Run the study, and then further cells until the predictions are as accurate as `--until`
+    requires.
 
     Returns:
         Whether the study was interrupted.
@@ -470,25 +488,28 @@ def _run(
                 study = longer
                 write(study)
                 run_study(study, single_run, progress)
-        write(study)  # again, now with all notes
+        write(study)  # once more, since notes may have been added
     return interrupt.is_set
 
 
 NARROWER = 0.99
-"""A cell is worth a run if it narrows the spread of a prediction to this fraction or less."""
+"""A further cell is measured only if it is expected to reduce the spread (relative half-width of
+the 90 % interval) of a prediction to at most this fraction."""
 STALLED_CELLS, STALLED_FACTOR = 4, 0.95
-"""The widest spread must shrink to STALLED_FACTOR of its value within STALLED_CELLS cells."""
+"""No further cells are measured if the last STALLED_CELLS cells did not reduce the widest spread to
+the fraction STALLED_FACTOR."""
 
 
 @dataclass
 class Until:
-    """Chooses further cells (run specs) to measure until all predictions are narrow enough."""
+    """Chooses further cells (run specs) to measure until all predictions are accurate enough
+    (`--until`)."""
 
     share: float
-    """Largest allowed spread: half the width of the 90 % interval, relative to the prediction."""
+    """Largest allowed spread: half-width of the 90 % interval, relative to the prediction."""
     capacity: Capacity
     spreads: list[float] = field(default_factory=list)
-    """Widest spread of the predictions before each further cell."""
+    """Widest spread of all predictions before each further cell."""
 
     def next_cell(
         self, study: ScalingStudy, fitted: Sequence[FittedSeries], over: StopReason | None
@@ -497,12 +518,13 @@ class Until:
 
         Args:
             study: The study so far.
-            fitted: Fitted models of the study's series (cells that differ only in worker count and
-                batch size), each with the cells to predict.
+            fitted: Fitted model of each series (cells that differ only in worker count and batch
+                size), with the cells to predict.
             over: Reason why the study is over; None if it is not.
 
         Returns:
-            The study with one more cell, or None to stop; and a sentence on why.
+            - The study with one more cell; None to stop.
+            - A sentence about the reason.
         """
         predicted = [
             (prediction, series)
@@ -549,10 +571,14 @@ class Until:
     def _narrowing(
         self, study: ScalingStudy, prediction: StepPrediction, series: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
-        """Return the cell that narrows a prediction most, and its values of all changed keys.
+        """Return the cell to measure so that a prediction becomes more accurate.
 
-        If no cell does, return the predicted cell itself, or None if the predicted cell does not
-        fit on the cluster or was already measured.
+        This is the cell that reduces the spread of the prediction most. If no cell reduces it
+        enough, it is the predicted cell itself.
+
+        Returns:
+            The cell, and its values of all keys in which cells differ. None if the cell does not
+            fit on the cluster or was already measured.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [
@@ -586,7 +612,7 @@ class Until:
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:
-    """Return the run-spec keys in which cells differ, with dots for nested keys."""
+    """Return the run-spec keys in which the cells of a study differ, with dots for nested keys."""
     changes = [cell.changes for cell in study.cells or []]
     return list(
         dict.fromkeys([*study.axes, *(key for cell_changes in changes for key in cell_changes)])
@@ -594,7 +620,7 @@ def changed_keys(study: ScalingStudy) -> list[str]:
 
 
 def outcome_words(record: RunRecord) -> str:
-    """Return the text shown for a finished run."""
+    """Return the text that is shown for a finished run: speed and training time."""
     seconds = record.ledger["train"]
     speed = record.samples / seconds if seconds > 0 else 0.0
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"

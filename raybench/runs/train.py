@@ -1,4 +1,4 @@
-"""The command `raybench train`: one training run, from its options to the last printed line."""
+"""The command `raybench train`: train one run spec, and save the model."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,15 @@ TRIAL = "0000"
 
 
 def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
-    """Train a run, save the model, print the results; return how the command ended."""
+    """Run the `train` command: train a run, save the model and print the results.
+
+    Args:
+        options: Options of the command.
+        interrupt: Records whether the user asked to stop.
+
+    Returns:
+        How the command ended.
+    """
     check_loggers(options.log)
     console = make_console(file=sys.stdout)
     place, spec, dataset, sentences = check_run(options, read_spec(options), "train")
@@ -117,7 +125,10 @@ def check_run(
     """Check the run of a command before Ray starts.
 
     Returns:
-        Results folder, run spec with objective and GPUs filled in, dataset, sentences on the GPUs.
+        - Results folder.
+        - Run spec with a complete objective and with the GPUs per worker set.
+        - Dataset.
+        - Sentences about the use of GPUs.
     """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"
@@ -132,7 +143,11 @@ def check_run(
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
-    """Return the spec with its GPUs on this machine filled in, and sentences on the GPUs.
+    """Set the GPUs per worker of a run spec for this machine, unless the user has set them.
+
+    Returns:
+        - The run spec.
+        - Sentences about the use of GPUs.
 
     Raises:
         UserError: The workers do not fit on this machine, or a framework does not see the GPUs.
@@ -145,14 +160,14 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
-    """Raise UserError if a run cannot have the resources or files it needs on the cluster."""
+    """Raise UserError if the cluster lacks resources or files that a run needs."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
     check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
-    """Return whether the user has set the target, by an option or in the spec."""
+    """Return whether the user has set the target, by an option or in the run spec."""
     if options.settings.keys() & {"objective", "objective.target", "objective.kind"}:
         return True
     return options.spec is not None and "objective" in content_of(options.spec, "")[0]
@@ -188,7 +203,7 @@ def _run(
 
 
 class _Screen(RunLines):
-    """Shows the evaluations of the run, and its events as JSON with `--progress jsonl`."""
+    """Displays the evaluations of the run, or with `--progress jsonl` writes its events as JSON."""
 
     def __init__(self, options: TrainOptions, console: Console, spec: RunSpec) -> None:
         super().__init__(console)
@@ -216,7 +231,7 @@ class _Screen(RunLines):
 
 
 def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
-    """Write the trained model; for a user's own training loop, the state that the loop saved."""
+    """Write the trained model, or for a training loop of the user the state that the loop saved."""
     if is_own_loop(spec.workload):
         if weights:
             kind, state = state_of(weights)
@@ -261,7 +276,7 @@ def _print_outcome(
 
 
 def _speed_line(rates: dict[str, float]) -> str:
-    """Return a line with the rates of a run (`run_rates`) that are known."""
+    """Return a line of text with those rates of a run (`run_rates`) that are known."""
     parts = [f"{digits(rates['samples_per_s'])} samples/s"]
     if rates["tokens_per_s"] > 0:
         parts.append(f"{digits(rates['tokens_per_s'])} tokens/s")
@@ -273,8 +288,7 @@ def _speed_line(rates: dict[str, float]) -> str:
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError if the folder holds records of another command: its `study.yaml` lacks the
-    key `mark`."""
+    """Raise UserError if a results folder contains the records of another command."""
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return
@@ -289,7 +303,8 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of a run if `folder` has the complete run with this spec and its model."""
+    """Return the record of a run if a results folder contains the complete run with this run spec
+    and its saved model; None otherwise."""
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):

@@ -1,7 +1,7 @@
-"""The Ray session of a command, its deadline, and a thread that monitors what its runs wait for.
+"""The Ray session of a command, its deadline, and a thread that monitors waiting runs.
 
-The thread ends a study that waits too long for machines, and runs that do not answer although their
-study is over. What Ray and Ray Tune print is redirected to a file.
+The thread ends a study that waits too long for resources, and ends runs that do not react when
+their study is over. The output of Ray and Ray Tune is redirected to a file.
 """
 
 import contextlib
@@ -29,17 +29,18 @@ from raybench.training.machine import gpus_of_driver, used_gpus
 CLOSING_S = 6.0
 """Seconds of a time budget reserved for ending Ray and writing results (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
-"""Largest fraction of the time budget that is reserved for that."""
+"""Largest fraction of the time budget that is reserved for this purpose."""
 
 
 class Deadline:
-    """End of a study by Ctrl-C, its time budget or an error, checked after every evaluation. Once
-    `over`, no run starts and all runs stop.
+    """Determines when a study ends: by Ctrl-C, by its time budget or by an error.
+
+    It is checked after every evaluation. Once it is `over`, no run starts and all runs stop.
 
     Args:
         time_budget_s: Time budget of the whole command in seconds; None for no limit.
-        began: Value of `perf_counter` at which the budget starts; None for now.
-        interrupt: Its `is_set` says whether the user asked to stop; None if the user cannot.
+        began: Value of `perf_counter` at which the time budget starts; None for now.
+        interrupt: Records whether the user asked to stop; None if the user cannot.
     """
 
     def __init__(
@@ -67,17 +68,18 @@ class Deadline:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user asked to stop or an error ends the study."""
+        """Whether the user asked to stop or an error has ended the study."""
         return self._interrupt.is_set or self.fault is not None
 
     @property
     def left_s(self) -> float:
-        """Seconds until the end, including `reserve_s`; infinite without a time budget."""
+        """Remaining seconds of the time budget, including those reserved (`reserve_s`); infinite
+        without a time budget."""
         return self._deadline - time.perf_counter()
 
     @property
     def is_spent(self) -> bool:
-        """Whether the time budget is used up, including `reserve_s`."""
+        """Whether the whole time budget is used up, including the reserved seconds."""
         return self.left_s <= 0
 
     def reason(self) -> StopReason | None:
@@ -97,16 +99,18 @@ class Deadline:
 
 
 RAY_LOG = "ray.log"
-"""File in a study's folder that receives what Ray prints."""
+"""Name of the file in a study's folder to which the output of Ray is written."""
 
 
 @contextlib.contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Context manager: redirect stdout, stderr and Ray's log to a file; raybench's console keeps
-    its own reference to stdout."""
+    """Context manager that redirects stdout, stderr and Ray's log to a file.
+
+    raybench's console has its own reference to stdout, so its output is not redirected.
+    """
     with log.open("a") as file:
         redacting: Any = _Redacting(file)
-        # Ray's log handler keeps the stderr from when it was created, so it is changed as well.
+        # Ray's log handler uses the stderr of the time when it was created, so it is changed too.
         handlers = [
             handler
             for handler in logging.getLogger("ray").handlers
@@ -124,7 +128,11 @@ def quiet(log: Path) -> Iterator[None]:
 
 
 class _Redacting:
-    """A text file that masks secrets; each `print` passes its text to `write` as a whole."""
+    """A text file that masks secrets in what is written to it.
+
+    A secret is never split between two calls of `write`, because `print` passes its text as a
+    whole.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -138,13 +146,14 @@ class _Redacting:
 
 
 ASK_S = 2.0
-"""Seconds between two queries of the pool; there are none while all runs train."""
+"""Seconds between two queries of the worker pool about waiting runs; no query is made while all
+runs train."""
 GRACE_S = 10.0
-"""Seconds that a run has to reach its next evaluation once the phase of the study is over."""
+"""Seconds within which a run must reach its next evaluation once the phase of the study is over."""
 
 
 class RunLines:
-    """Display for commands with one run at a time: prints notes and what a run waits for."""
+    """Display for commands that have one run at a time: prints notes, and what a run waits for."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._shown = console, ""
@@ -164,7 +173,7 @@ class RunLines:
         self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Print what each run without workers waits for, if this has changed."""
+        """Print what each run without workers waits for, if that has changed."""
         del head
         resources = "".join(resource for resource, _ in what.values())
         if resources not in ("", self._shown):
@@ -181,7 +190,8 @@ RunScreen = RunLines | ProgressDisplay
 
 
 class WaitWatch:
-    """Context manager with a thread that shows what runs wait for, and ends overdue runs.
+    """Context manager with a thread that shows what runs wait for, and ends runs that do not stop
+    in time.
 
     Once `deadline` is over, requests for workers are canceled, and runs that train have GRACE_S
     seconds to reach their next evaluation. After that, or once the time budget is used up, their
@@ -191,8 +201,8 @@ class WaitWatch:
         session: Ray connection with the worker pool.
         deadline: End of the study or of its current phase.
         screen: Shows what runs wait for.
-        wait_s: Total seconds that a run may wait for missing machines before the study is ended;
-            None for no limit.
+        wait_s: Total seconds that a run may wait for resources before the study is ended; None for
+            no limit.
     """
 
     def __init__(
@@ -206,7 +216,7 @@ class WaitWatch:
         self._session, self._deadline, self._screen = session, deadline, screen
         self._wait_s = wait_s
         self._over_since: float | None = None
-        """Time at which the phase was first seen to be over (`perf_counter`); None before."""
+        """Time (`perf_counter`) at which the thread noticed that the phase is over; None before."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None
@@ -216,7 +226,7 @@ class WaitWatch:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the thread; raise its error, unless the context is left by another error."""
+        """End the thread, and raise its error unless the context is left by another error."""
         self._stop.set()
         self._thread.join()
         if error is None and self._fault is not None:
@@ -231,11 +241,11 @@ class WaitWatch:
                 self._over_since = None
                 if self._screen.is_starting:
                     self._look()
-        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
+        except Exception as error:  # noqa: BLE001 (raised on exit, in the thread of the study)
             self._fault = error
 
     def _end(self) -> None:
-        """Cancel requests for workers, and after GRACE_S end the runs that do not answer."""
+        """Cancel requests for workers, and after GRACE_S seconds end the runs that do not stop."""
         self._over_since = self._over_since or time.perf_counter()
         if self._screen.is_starting or self._deadline.is_spent:
             self._session.stop_waiting()  # also cancels runs whose workers are starting
@@ -274,9 +284,9 @@ class WaitWatch:
 
 @contextlib.contextmanager
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
-    """Context manager: open a Ray session for a command, and close it afterwards.
+    """Context manager that opens a Ray session for a command, and closes it afterwards.
 
-    A Ctrl-C meanwhile is raised once the session is open.
+    A Ctrl-C while the session is being opened is raised once it is open.
     """
     is_here = chosen_address(address) is None
     busy = used_gpus(gpus_of_driver()) if is_here else None
@@ -284,7 +294,7 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
         say(console, busy := f"{busy[0].upper()}{busy[1:]}")
     with Session(address=address) as session, interrupt.needing(session.lost):
         session.notes += [busy] if busy is not None else []
-        interrupt.listen()  # again: a library may have replaced a handler
+        interrupt.listen()  # once more, since a library may have replaced a signal handler
         interrupt.check()
         if session.warning is not None:
             say(console, session.warning)
