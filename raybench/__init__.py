@@ -37,7 +37,7 @@ HOMES = {
     "Metric": "raybench.spec.metric",
     "Run": "raybench.training.own",
 }
-"""Public names that are imported on first use, and the modules that define them."""
+"""Public names that are imported on first use, each with the module that defines it."""
 __all__ = [
     "StudyError",
     "UserError",
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of HOMES or `__version__`, looked up on first use."""
+    """Import a public name (see HOMES), or look up `__version__`, on first use."""
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     if name == "__version__":
@@ -82,13 +82,13 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
         place: Results folder or URL, or a list of them.
 
     Returns:
-        The study, or the studies of a list. A study has DataFrames (`trials`, `curves`,
-        `confirmed`, `configurations`; a scaling study: `scaling`), the configurations `best`
-        (`.spec`, `.command`, `.train()`) and `winners`, analyses (`importance`,
+        The study, or all studies if `place` is a list. A study has DataFrames (`trials`, `curves`,
+        `confirmed` and `configurations`; in a scaling study also `scaling`), the configurations
+        `best` (`.spec`, `.command`, `.train()`) and `winners`, analyses (`importance`,
         `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...).
 
     Raises:
-        UserError: There is no readable study in this place.
+        UserError: The folder or URL contains no readable study.
 
     Example:
         >>> study = raybench.load("results/digits")
@@ -109,8 +109,8 @@ def load_model(folder: str | Path) -> Any:
         folder: Results folder of the training, or its URL.
 
     Returns:
-        An `nn.Module` or a `keras.Model`. Its method `model.raybench.predict(rows)` takes raw
-        samples and returns class names, or numbers in the unit of the labels.
+        An `nn.Module` or a `keras.Model`. `model.raybench.predict(rows)` predicts from raw samples;
+        it returns class names, or numbers in the unit of the labels.
 
     Raises:
         UserError: There is no saved model in the folder.
@@ -132,8 +132,8 @@ def published_claims() -> "dict[str, DataFrame]":
     """Return the published claims that the shipped studies (`raybench scale NAME`) reproduce.
 
     Returns:
-        DataFrames by study name, with columns claim, published, here and holds. The last two need
-        measurements: see `load(...).claims` of a study that has run.
+        DataFrames by study name, with the columns claim, published, here and holds. The columns
+        here and holds are filled only in `load(...).claims` of a study that has run.
 
     Example:
         >>> sorted(raybench.published_claims())[:2]

@@ -1,8 +1,8 @@
-"""The commands as Python functions: `raybench.tune(space)` does what `raybench tune SPACE` does.
+"""The commands as Python functions: `raybench.tune(space)` does the same as `raybench tune SPACE`.
 
-Each function prints what the command prints (in a notebook, in a single output that updates),
+Each function prints the output of the command (in a notebook, in a single output that updates),
 writes the same results folder, and returns the results as `raybench.load` does. Repeating a call
-resumes an interrupted study. Ray is connected to this process until the function returns. Ctrl-C
+resumes an interrupted study. This process is connected to Ray until the function returns. Ctrl-C
 raises KeyboardInterrupt after the results so far have been written.
 """
 
@@ -32,14 +32,15 @@ Place = str | Path | None
 COMMAND_LINE_ONLY = ("settings", "fit", "verbose")
 """Options that only the command line accepts."""
 RESULTS = "results/study"
-"""Results folder beside which the `data` of a call are written if `out` is a URL or not given."""
+"""The `data` of a call are written beside this results folder if `out` is a URL or not given."""
 SETTINGS = (str, int, float, list, type(None))
-"""Types of values in a dict `data` that holds arguments for `load_dataset` instead of samples."""
+"""If all values of a dict `data` have one of these types, they are not samples but arguments for
+`load_dataset`."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Plan of a call, returned for `dry_run=True`; printing it shows what the command prints."""
+    """Plan that a function returns for `dry_run=True`; `print` shows the output of the command."""
 
     text: str
     """Output of the command."""
@@ -47,7 +48,7 @@ class DryRun:
     """Plan as plain data. For `tune`, this is the study with the additional keys `num_trials` and
     `at_most_s`, an upper bound on the duration in seconds (None if unknown)."""
     words: Sequence[str] = ()
-    """Notes and warnings, for example about values that were left out."""
+    """Sentences with notes and warnings, for example about values that were left out."""
 
     def __str__(self) -> str:
         return self.text
@@ -343,7 +344,8 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _run(name: str, arguments: dict[str, Any]) -> "StudyResults":
-    """Run a command and return its results as `raybench.load` does; a `DryRun` for a dry run."""
+    """Run a command, and return its results as `raybench.load` does, or a `DryRun` for a dry
+    run."""
     options, interrupt = call_options(name, arguments), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
@@ -367,7 +369,8 @@ def _run(name: str, arguments: dict[str, Any]) -> "StudyResults":
 
 
 def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
-    """Return the options for a call of the Python API; write the call's data to a file.
+    """Return the command options for a call of the Python API; the `data` of the call are written
+    to a file.
 
     Args:
         name: Name of the command.
@@ -397,8 +400,11 @@ def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
 
 
 def _with_data_in_a_file(name: str, call_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Write the samples in `data` to a file; return the call's arguments with the key `dataset`,
-    which names this file, instead of `data`."""
+    """Write the samples in `data` to a file.
+
+    Returns:
+        The arguments of the call, with the key `dataset` that refers to the file instead of `data`.
+    """
     arguments = dict(call_arguments)
     data = arguments.pop("data", None)
     if data is None:

@@ -1,4 +1,4 @@
-"""Callbacks for existing trainers: they time the training, report evaluations and stop the run.
+"""Callbacks for existing trainers, which time the training, report evaluations and stop the run.
 
     transformers.Trainer(..., callbacks=[HuggingFace(run)])
 
@@ -6,10 +6,11 @@
 
     model.fit(..., callbacks=[Keras(run)])
 
-Create the trainer inside your training function, where it finds the other workers as in a script
-started by `torchrun`. `metric` is the trainer's name for the metric; the default is the name of the
-objective's metric with the prefix `eval_` (HuggingFace) or `val_` (Lightning, Keras). Each step
-counts as `run.batch_size_per_worker` samples on every worker (HuggingFace: times `accumulate`).
+Create the trainer inside your training function; it then connects to the other workers as in a
+script started by `torchrun`. The argument `metric` is the trainer's name for the metric. The
+default is the name of the objective's metric with the prefix `eval_` (HuggingFace) or `val_`
+(Lightning, Keras). Each step counts as `run.batch_size_per_worker` samples on every worker (with
+HuggingFace, times `accumulate`).
 
 An interrupted run resumes from the trainer's own checkpoint. `Keras` does so by itself. `Lightning`
 needs `fit(..., ckpt_path=callback.checkpoint)`. `HuggingFace` needs a `save_strategy` equal to the
@@ -33,8 +34,7 @@ from raybench.training.saved import foreign_state_error
 
 
 class _Clock:
-    """Training clock of a callback: the time from each `start` to the next `pause` counts as
-    training."""
+    """Training clock of a callback: only the time between a `start` and the next `pause` counts."""
 
     def __init__(self, run: Run, metric: str | None, prefix: str) -> None:
         self.run, self.metric = run, metric or f"{prefix}_{run.spec.objective.judged_by.name}"
@@ -44,7 +44,8 @@ class _Clock:
         self.checkpoint = _unpacked(run)
 
     def require_workers(self, number: int) -> None:
-        """Raise UserError unless the trainer trains in as many processes as the run has workers."""
+        """Raise UserError unless the number of the trainer's processes is that of the run's
+        workers."""
         if number != self.run.num_workers:
             raise UserError(
                 f"the trainer trains in {number} process(es) and the run has "
@@ -69,19 +70,23 @@ class _Clock:
             self.interval = None
 
     def save(self, folder: Path) -> None:
-        """Save `folder`, to which all ranks have written, as the run's checkpoint before `report`.
+        """Save a folder to which all ranks have written as the checkpoint of the run.
 
-        Collective: waits for all ranks, then rank 0 saves.
+        To be called before `report`, by all ranks: the method waits for all of them, then rank 0
+        saves the folder.
         """
         self.run.gather([0.0])
         if self.run.rank == 0:
             self.run.save(_packed(folder))
 
     def report(self, values: Mapping[str, Any]) -> bool:
-        """Report an evaluation (`values` by metric); return whether to stop.
+        """Report an evaluation; return whether to stop.
 
         The first step of a run may include compilation. If it took longer than the mean of the
-        other steps before the first report, it counts as that mean.
+        other steps before the first report, that mean is used as its time.
+
+        Args:
+            values: Values of the evaluation by metric name of the trainer.
         """
         self.pause()
         if not self.steps:
@@ -108,7 +113,7 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
         metric: The trainer's name for the metric; by default `eval_` and the objective's metric.
 
     Returns:
-        A `TrainerCallback` whose attribute `checkpoint` is the folder to resume from, None for a
+        A `TrainerCallback`. Its attribute `checkpoint` is the folder to resume from, or None for a
         new run.
 
     Raises:
@@ -159,9 +164,9 @@ def Lightning(run: Run, metric: str | None = None, *, save: bool = True) -> Any:
         save: Whether to save a checkpoint at every validation.
 
     Returns:
-        A `Callback`. Its attribute `options` has arguments for `lightning.Trainer`: the callback
-        itself, and the workers of the run. `checkpoint` is the file to resume from, None for a new
-        run.
+        A `Callback`. Its attribute `options` contains keyword arguments for `lightning.Trainer`:
+        the callback itself, and settings for the workers of the run. Its attribute `checkpoint` is
+        the file to resume from, or None for a new run.
 
     Raises:
         UserError: Lightning is not installed.
@@ -261,7 +266,7 @@ def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # 
 
 
 LIGHTNING_FILE = "last.ckpt"
-"""Name of the `lightning.Trainer` checkpoint inside the saved folder."""
+"""File name of the checkpoint of `lightning.Trainer` inside the saved folder."""
 
 
 def _packed(folder: Path) -> bytes:
@@ -273,7 +278,7 @@ def _packed(folder: Path) -> bytes:
 
 
 def _unpacked(run: Run) -> str | None:
-    """Extract the checkpoint of a resumed run into a folder of this rank.
+    """Extract the checkpoint of a resumed run to a folder that belongs to this rank.
 
     Returns:
         Path of the folder; None for a new run.
@@ -291,7 +296,7 @@ def _unpacked(run: Run) -> str | None:
 
 
 def _base(module: str, name: str) -> Any:
-    """Import and return the class of a library from which a callback derives."""
+    """Import the class of a library from which a callback is derived."""
     library = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), name)

@@ -1,1 +1,1 @@
-"""The command line and its commands: each takes its options and prints its result."""
+"""The command line, and the commands that need no search or run of their own."""

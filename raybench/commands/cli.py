@@ -1,4 +1,5 @@
-"""The command line `raybench COMMAND`: parsing of arguments, errors, `--json` and exit codes."""
+"""The command line `raybench COMMAND`: parses arguments, prints errors and JSON (`--json`), and
+determines the exit code."""
 
 import argparse
 import contextlib
@@ -65,14 +66,14 @@ FUNCTIONS = {
     "doctor": "raybench.commands.doctor:doctor",
     "data": "raybench.commands.data:data",
 }
-"""Function that runs each command, as `module:name`."""
+"""By command, the function that runs it, as `module:name`."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")
 """Commands that start Ray; their functions also take an Interrupt."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser of a command; it reports an error as one sentence."""
+    """Argument parser of a command, which prints an error as one sentence."""
 
     def __init__(self, name: str) -> None:
         about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
@@ -84,9 +85,9 @@ class Parser(argparse.ArgumentParser):
         self._code = ErrorCode.INVALID_OPTION
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; exit with an error for a removed option.
+        """Parse the arguments; an option that no longer exists is an error.
 
-        The arguments are kept, because `error` looks for `--json` among them.
+        The arguments are stored, because `error` checks whether `--json` is among them.
         """
         self._given = list(sys.argv[1:] if args is None else args)
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -97,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print the problem and a hint at `--help`; exit with code 2."""
+        """Print an error with a reference to `--help`, and exit with code 2."""
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
@@ -125,7 +126,8 @@ def parser_of(name: str) -> Parser:
 
 
 def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` that decide how values are parsed."""
+    """Return the keyword arguments of `add_argument` that determine how the value of an option is
+    parsed."""
     kind, is_required = field.annotation, field.is_required()
     if get_origin(kind) in (Union, UnionType):
         kind = next(member for member in get_args(kind) if member is not NoneType)
@@ -142,7 +144,7 @@ def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
 
 
 def _help(field: "FieldInfo") -> str:
-    """Return the help text of an option: its docstring, with the default appended."""
+    """Return the help text of an option: its docstring followed by the default value."""
     text = (field.description or "").removesuffix(".")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
@@ -184,7 +186,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def run_with_options(options: "Options", interrupt: Interrupt) -> Ended:
-    """Run the command that the options belong to; return its result."""
+    """Run the command to which the options belong; return how it ended."""
     name = options.OF
     if name in WITH_RAY:
         refuse_hiding_files(Path.cwd())  # before imports that these files would shadow
@@ -201,10 +203,10 @@ def run_command(
 
     Args:
         command: Function that runs the command.
-        json_of: Name of the command if `--json` is given, so that stdout gets only the JSON
-            document; else None.
-        is_silent: With `json_of`, discard all other output instead of printing it to stderr, which
-            then holds the lines of `--progress jsonl` alone.
+        json_of: Name of the command if `--json` is given; stdout then gets only the JSON document.
+            None without `--json`.
+        is_silent: With `json_of`, whether all other output is discarded instead of printed to
+            stderr, so that stderr contains only the lines of `--progress jsonl`.
     """
     try:
         if json_of is None:
@@ -224,7 +226,8 @@ def run_command(
 def _is_stdout_closed() -> bool:
     """Return whether the reader of stdout has closed the pipe, as `| head` does.
 
-    If so, redirect stdout to the null device, because Python writes the rest of the output at exit.
+    If so, stdout is redirected to the null device, because Python would otherwise fail when it
+    writes the rest of the output at exit.
     """
     poll = select.poll()
     poll.register(1, 0)
@@ -247,7 +250,7 @@ def _print_document(command: str, ended: Ended) -> None:
 
 
 def _run_safely(command: Callable[[], Ended]) -> Ended:
-    """Run a command; convert an exception to a printed sentence and an exit code."""
+    """Run a command; an exception is converted to a printed sentence and an exit code."""
     try:
         return command()
     except UserError as error:
@@ -274,28 +277,29 @@ def _run_safely(command: Callable[[], Ended]) -> Ended:
 
 
 def _print_error(code: int, error: CommandError, more: str = "") -> Ended:
-    """Print the error, followed by `more`; return the result of the command."""
+    """Print an error, followed by the sentence `more`; return how the command ended."""
     print(f"raybench: {error.message}{more}", file=sys.stderr)
     return Ended(code, error=error)
 
 
 def leave(code: int) -> NoReturn:
-    """Exit the process with `code`; ignore signals during the exit."""
+    """Exit the process with `code`; signals during the exit are ignored."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _error_text(error: Exception) -> str:
-    """Return the message of an error without secrets, because all users can read the output of a
-    Ray job."""
+    """Return the message of an error with secrets masked, because all users of a cluster can read
+    the output of a Ray job."""
     return redact_text(clean(str(error)), os.environ)
 
 
 def _details(error: UserError) -> str:
-    """Write the details of an error to a temporary file; return a sentence that names the file.
+    """Write the details of an error to a temporary file.
 
-    The sentence is empty if there are no details.
+    Returns:
+        A sentence that names the file; empty if there are no details.
     """
     if not error.details:
         return ""
@@ -306,7 +310,8 @@ def _details(error: UserError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `raybench COMMAND ...` (the same as `python -m raybench.COMMAND ...`).
+    """Run the command line `raybench COMMAND ...`, which is the same as
+    `python -m raybench.COMMAND ...`.
 
     Returns:
         The exit code.
@@ -336,10 +341,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_module(name: str, command: str) -> None:
-    """Run a command if the module `name` is executed as `python -m raybench.COMMAND`.
+    """Run a command if its module is executed as `python -m raybench.COMMAND`.
 
-    If the module is imported instead, replace it in `sys.modules` by the function
-    `raybench.COMMAND`, which the module would hide.
+    If the module is imported instead, it is replaced in `sys.modules` by the function
+    `raybench.COMMAND`, which the module would otherwise hide.
+
+    Args:
+        name: `__name__` of the module.
+        command: Name of the command.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))

@@ -31,7 +31,7 @@ from raybench.stats.clock import unix_seconds
 
 
 def init(options: InitOptions) -> Ended:
-    """Print a summary of the data and write the search space."""
+    """Run the `init` command: print a summary of the data, and write a search space for it."""
     out = options.out
     if out.exists() and not options.force:
         raise UserError(
@@ -58,7 +58,12 @@ def init(options: InitOptions) -> Ended:
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
-    """Return the summary of the data, and the workload's name if a workload loads them."""
+    """Inspect the data.
+
+    Returns:
+        - Summary of the data.
+        - Name of the workload that loads the data; None if raybench loads them.
+    """
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # not valid UTF-8
         raise UserError(
@@ -84,7 +89,7 @@ DAY = 86400  # seconds
 
 
 def data(options: DataOptions) -> Ended:
-    """List the cached datasets, or remove some of them."""
+    """Run the `data` command: list the cached datasets, or remove some of them."""
     entries = list_entries(store_folder())
     if options.unused_for is not None:
         cutoff_s = unix_seconds() - options.unused_for
@@ -119,14 +124,15 @@ def _list(entries: Sequence[Entry]) -> Ended:
 
 
 def _options(options: dict[str, Any]) -> str:
-    """Return the options of a dataset that differ from the defaults, as `key: value, ...`."""
+    """Return the options of a dataset that differ from their defaults, as text `key: value,
+    ...`."""
     default = DatasetSpec().model_dump(mode="json")
     changed = {key: value for key, value in options.items() if value != default[key]}
     return ", ".join(f"{key}: {value}" for key, value in changed.items())
 
 
 def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
-    """Remove the datasets with the keys of `--remove`."""
+    """Remove the datasets whose keys were given with `--remove`."""
     console, keys = make_console(sys.stdout), options.remove
     by_key = {entry.key: entry for entry in entries}
     chosen = dict.fromkeys(key for name in keys for key in (by_key if name == ALL else [name]))

@@ -15,7 +15,10 @@ WELL = "Nothing is wrong."
 
 
 def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
-    """Examine the machines and print the findings; exit code 1 means that there are problems."""
+    """Run the `doctor` command: check the machines and print the findings.
+
+    The exit code is 1 if there are problems.
+    """
     from raybench.cluster.doctor import examine
     from raybench.runs.wait_watch import live_session
 
@@ -30,7 +33,7 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
 
 
 def lines_of(findings: dict[str, Any]) -> list[str]:
-    """Return the lines to print: some per host, then the network, notes and problems."""
+    """Return the lines to print: first those of each host, then network, notes and problems."""
     lines = [line for facts in findings["hosts"] for line in _host(facts)]
     for place, network in (("", findings["network"]), (" of one host", findings["inside"])):
         if network is None:

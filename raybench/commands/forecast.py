@@ -1,5 +1,5 @@
-"""`raybench forecast`: predict learning rate, batch size and loss of a large run from small
-runs."""
+"""`raybench forecast`: predict the best learning rate and batch size, and the loss, of a large run
+from small runs."""
 
 import math
 import statistics
@@ -34,22 +34,22 @@ from raybench.stats.record import RunRecord
 from raybench.training.base import find_part
 
 OTHER_NAMES = {"tokens": "samples", "lr": "learning_rate"}
-"""Other names of columns of a table."""
+"""Alternative names of columns in a table, with their usual names."""
 CANDIDATE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors by which the candidates for the next small runs differ from the expected best learning
-rate and batch size."""
+"""Candidates for the next small runs have the expected best learning rate and batch size, each
+multiplied by one of these factors."""
 LARGEST_SHARE = 0.1
-"""Largest compute of a planned small run, relative to the large run."""
+"""Largest compute of a planned small run, as a fraction of that of the large run."""
 SAME_LENGTH = 0.05
-"""Runs with a decaying schedule are compared only if their lengths differ by less than this
-fraction."""
+"""Runs with a decaying learning rate schedule are compared only if their numbers of samples differ
+by less than this fraction."""
 NUM_RATES = 6
-"""Number of learning rates in the space that is written for the large model."""
+"""Number of learning rates in the search space that is written for the large model."""
 YAML = (".yaml", ".yml")
 LIMIT_FACTOR, UNKNOWN_S = 5.0, 200_000.0
-"""Time limit of planned runs, in multiples of the expected seconds of the longest one, and the
-seconds expected if the speed of its model is unknown. The limit is a safeguard: planned runs end
-after their epochs."""
+"""The time limit of planned runs is LIMIT_FACTOR times the expected seconds of the longest of them.
+If the speed of a model is unknown, UNKNOWN_S seconds are expected. The limit is only a safeguard,
+since planned runs end after their epochs."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class LargeRun:
         samples: Number of training samples.
         batch: Global batch size in samples; None if it is not fixed.
         optimizers: Optimizers that may be used; None for any.
-        per_worker: Largest batch size per worker in the space of `--to`; None without `--to`.
+        per_worker: Largest batch size per worker in the search space given by `--to`; None without
+            `--to`.
     """
 
     parameters: float
@@ -77,7 +78,7 @@ class LargeRun:
 
 
 class StudyRun(NamedTuple):
-    """Study and settings of a small run."""
+    """Study and run spec of a small run."""
 
     study: Study
     spec: RunSpec
@@ -86,12 +87,12 @@ class StudyRun(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A small run.
+    """A small run that was measured.
 
     Args:
         run: The run.
-        train_s: Training seconds; NaN if they are unknown.
-        study_run: The study and settings of the run; None if the run is from a table.
+        train_s: Training seconds; NaN if unknown.
+        study_run: Study and run spec of the run; None if the run comes from a table.
     """
 
     run: SmallRun
@@ -100,18 +101,23 @@ class MeasuredRun:
 
 
 def seconds_of(run: SmallRun, small: Sequence[MeasuredRun]) -> float:
-    """Return the expected training seconds of a run, by the median speed of the small runs of the
-    same model; NaN if it is unknown."""
-    speeds = [
+    """Return the expected training seconds of a run.
+
+    They are computed from the median seconds per sample of the measured runs with the same model
+    size; NaN if there are none.
+    """
+    seconds_per_sample = [
         measured.train_s / measured.run.samples
         for measured in small
         if measured.run.parameters == run.parameters and measured.train_s > 0
     ]
-    return run.samples * statistics.median(speeds) if speeds else math.nan
+    return (
+        run.samples * statistics.median(seconds_per_sample) if seconds_per_sample else math.nan
+    )
 
 
 def forecast(options: ForecastOptions) -> Ended:
-    """Read the small runs and print what they predict for the large run.
+    """Run the `forecast` command: read small runs, and print the prediction for the large run.
 
     With `--loss`, only the loss is predicted; with `--plan`, the next small runs are chosen.
     """
@@ -159,7 +165,8 @@ def forecast(options: ForecastOptions) -> Ended:
 
 
 def predict_loss(options: ForecastOptions) -> Ended:
-    """Print the predicted loss of the large run, and the model that is best at the same compute."""
+    """Print the predicted loss of the large run, and the compute-optimal model for the same
+    compute."""
     small = read_runs(options.runs, None, columns=("parameters", "samples", "loss"))
     columns, lines = np.array([measured.run for measured in small]), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
@@ -189,9 +196,10 @@ def predict_loss(options: ForecastOptions) -> Ended:
 def plan_runs(
     options: ForecastOptions, small: Sequence[MeasuredRun], large: LargeRun, budget: Budget
 ) -> Ended:
-    """Print the small runs to do next within a budget, and write them to the `--out` file.
+    """Choose the small runs to train next within a budget, print them, and write them to the file
+    of `--out`.
 
-    The file is a search space for `raybench tune` (one for each study), or a table.
+    The file is a search space for `raybench tune` (one file per study), or a table.
     """
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
@@ -232,12 +240,13 @@ def plan_runs(
 
 
 def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun]) -> list[Path]:
-    """Write the planned runs as spaces for `raybench tune`, one file per study of small models.
+    """Write the planned runs as search spaces for `raybench tune`, one file per study of small
+    models.
 
     Args:
-        out: File to write. For several studies, each file name gets a number before the suffix.
+        out: File to write. If there are several studies, a number is added before the suffix.
         runs: Planned runs.
-        small: The small runs.
+        small: Small runs so far.
 
     Returns:
         The files.
@@ -269,13 +278,13 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun
 
 
 def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]], limit_s: int) -> dict[str, Any]:
-    """Return the content of a space whose configurations are exactly these planned runs.
+    """Return the content of a search space whose configurations are exactly the planned runs.
 
-    The runs have the planned lengths, are not stopped early and not repeated. Other keys that the
-    study searched have the values of the model's best run.
+    The runs train for the planned number of samples, and are neither stopped early nor repeated.
+    All other keys that the study searched have their value in the best run of the same model.
 
     Args:
-        planned: Planned runs, each with the best run of its model; all are of the same study.
+        planned: Planned runs of one study, each with the best run of the same model.
         limit_s: Training seconds after which a run is ended.
     """
     configurations, study = list[dict[str, Any]](), planned[0][1].study
@@ -319,7 +328,7 @@ def read_runs(
     optimizers: list[str] | None,
     columns: Sequence[str] = SmallRun._fields,
 ) -> list[MeasuredRun]:
-    """Read the small runs.
+    """Read small runs from CSV files and results folders.
 
     Args:
         places: CSV files and results folders.
@@ -344,7 +353,7 @@ def read_runs(
 
 
 def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
-    """Return the runs of a CSV file, one per row.
+    """Read small runs from a CSV file with one row per run.
 
     Args:
         path: File with the fields of `SmallRun` as columns, and optionally `train_s` (training
@@ -356,7 +365,7 @@ def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
     """
     table = read_table(path, columns, OTHER_NAMES)
     numbers = table.reindex(columns=[*columns, "train_s"]).apply(pd.to_numeric, errors="coerce")
-    # A run without a loss has diverged and says nothing about the optimum.
+    # A run without a loss has diverged, and gives no information about the optimum.
     numbers = numbers[numbers["loss"].notna()]
     seconds = numbers.pop("train_s")
     numbers = numbers.reindex(columns=list(SmallRun._fields), fill_value=1.0)
@@ -367,12 +376,13 @@ def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
 
 
 def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
-    """Return a study's runs that used this optimizer, made comparable in length.
+    """Return the runs of a study with a given optimizer, all with a loss at the same number of
+    samples.
 
-    Runs of the same model and the same `epochs` are compared at the same number of samples: that
-    of the shortest run that reached its target or its last epoch. The loss of a longer run is read
-    from its learning curve at that point. A clearly longer run with a decaying schedule is left
-    out, because its curve depends on where the schedule ends.
+    Runs with the same model and the same `epochs` are compared at the number of samples of the
+    shortest run that reached its target or its last epoch. The loss of a longer run is taken from
+    its learning curve at that point. A run with a decaying learning rate schedule is left out if it
+    is clearly longer, because its curve depends on where the schedule ends.
 
     A metric that is maximized must be a proportion, such as accuracy; the loss is then 1 - value.
 
@@ -411,7 +421,7 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
         last_point = study.evaluations[records[0].trial][-1]
         samples_per_epoch = round(last_point.samples / last_point.epoch)
         full_lengths = [record.samples for record in records if record.counts_for("measurement")]
-        # The last batch may extend beyond the last epoch.
+        # The last batch of a run may extend beyond its last epoch.
         length = (
             min([*full_lengths, math.ceil(epochs * samples_per_epoch)])
             if full_lengths
@@ -439,9 +449,10 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
 
 
 def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str:
-    """Return the optimizer, tried by all studies, whose runs are used.
+    """Return the optimizer whose runs are used for the prediction; all studies must have tried it.
 
-    If there are several such optimizers, the best run of the study with the largest model decides.
+    If there are several such optimizers, the one in the best run of the study with the largest
+    model is returned.
 
     Args:
         studies: Studies of small models.
@@ -467,7 +478,8 @@ def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str
 
 
 def large_run(options: ForecastOptions) -> LargeRun:
-    """Return the large run to predict, from `--to`, or from `--parameters` and `--samples`.
+    """Return the large run to predict, as described by `--to`, or by `--parameters` and
+    `--samples`.
 
     Raises:
         UserError: The number of parameters or samples is neither given nor can be computed.
@@ -528,7 +540,7 @@ def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
 
 
 def global_batch(study: StudySpec, space: Space) -> float | None:
-    """Return the global batch size of a space in samples; None if the space has several."""
+    """Return the global batch size in a search space, in samples; None if the space has several."""
     sizes = {1.0}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
         sizes = {size * value for size in sizes for value in values_of(key, space, study.fixed)}
@@ -536,16 +548,16 @@ def global_batch(study: StudySpec, space: Space) -> float | None:
 
 
 def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None) -> None:
-    """Write a copy of the large model's space with the predicted settings.
+    """Write a copy of the large model's search space with the predicted learning rates.
 
-    The copy has the small runs' optimizer and NUM_RATES learning rates from the predicted interval;
-    the predicted rate runs first.
+    The copy has the optimizer of the small runs and NUM_RATES learning rates from the predicted
+    interval; the predicted learning rate itself runs first.
 
     Args:
-        source: File of the space.
+        source: File of the search space.
         out: File to write.
         rate: Predicted learning rate.
-        optimizer: Optimizer of the small runs; None leaves that of the space.
+        optimizer: Optimizer of the small runs; None keeps that of the search space.
 
     Raises:
         UserError: `out` is `source`, or cannot be written.
@@ -565,9 +577,9 @@ def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None)
 
 
 def quantiles(rate: Predicted, number: int) -> list[float]:
-    """Return values spaced evenly (in logarithm) over the 90 % interval of a prediction.
+    """Return values that are evenly spaced, on a log scale, over the 90 % interval of a prediction.
 
-    The values are ordered by their distance from the prediction, nearest first.
+    The values are sorted by their distance from the prediction, nearest first.
     """
     odd = number | 1
     shares = (np.arange(odd) + 0.5) / odd
@@ -579,17 +591,17 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 def choose_runs(
     small: Sequence[MeasuredRun], large: LargeRun, budget: Budget, factor: float | None = None
 ) -> Planned:
-    """Choose the small runs to make next, in descending order of information per cost.
+    """Choose the small runs to train next, in descending order of information per cost.
 
-    Candidates combine the model sizes and the numbers of samples of the given runs; each costs at
-    most LARGEST_SHARE of the large run's compute.
+    Candidates combine the model sizes of the given runs with their numbers of samples. Each may
+    need at most the fraction LARGEST_SHARE of the large run's compute.
 
     Args:
         small: Small runs so far.
         large: The large run.
         budget: Maximum total cost of the chosen runs.
-        factor: Stop choosing once learning rate and batch size are expected to be known within this
-            factor; None to use the whole budget.
+        factor: Stop choosing once the best learning rate and batch size are expected to be known
+            within this factor; None uses the whole budget.
 
     Raises:
         UserError: The budget is in seconds, and a model's seconds per sample are unknown.
@@ -641,8 +653,10 @@ def sentences(prediction: Forecast, large: LargeRun) -> list[str]:
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:
-    """Return a sentence on how many workers the best global batch size suffices for; an empty
-    string if the batch size per worker is unknown."""
+    """Return a sentence about how many workers the best global batch size can occupy.
+
+    Empty if the batch size per worker is unknown.
+    """
     if large.per_worker is None:
         return ""
     fewest, most = (max(1, round(size / large.per_worker)) for size in (batch.low, batch.high))

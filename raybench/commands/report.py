@@ -1,5 +1,7 @@
-"""`raybench report`: rebuild the tables and the page of results folders, and print them; and
-`raybench import`: make a study from runs that another tool recorded."""
+"""`raybench report`: rebuild and print the tables and the page of a results folder.
+
+Also `raybench import`: create a study from runs that another tool recorded.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -24,7 +26,8 @@ COMPARISON = "compare.html"
 
 
 def report(options: ReportOptions) -> Ended:
-    """Write and print the report of a study, or write one page that compares several studies."""
+    """Run the `report` command: write and print the report of a study, or write one page that
+    compares several studies."""
     if options.compare:
         return _compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
@@ -42,15 +45,16 @@ def report(options: ReportOptions) -> Ended:
 
 
 def _report(options: ReportOptions) -> Ended:
-    """Rewrite the files that are derived from a study's records, print them, and log the runs.
+    """Rewrite the tables and the page of a study from its records, print them, and log the runs to
+    the trackers of `--log`.
 
-    The study may still be running, so its records are only read. For a URL, the files are written
-    to this machine's copy of the folder.
+    The study may still be running, so its records are only read. If a URL is given, the files are
+    written to the copy of the folder on this machine.
     """
     verbose, png, tools = options.verbose, options.png, options.log
     check_loggers(tools)
     results, console = load(options.folders[0]), make_console(sys.stdout)
-    # Not a Store, which may write records: the study may be running in another process.
+    # No Store is opened, since it may write records while another process runs the study.
     study_files, warn = StudyFiles(results.folder), partial(say, console)
     if results.is_scaling:
         from raybench.report.scaling_report import ScalingReport
@@ -89,7 +93,8 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
 
 
 def import_runs(options: ImportOptions) -> Ended:
-    """Read the recorded runs, write them as a study, and print its report."""
+    """Run the `import` command: read runs that another tool recorded, write them as a study, and
+    print its report."""
     table = _read(options.source)
     match = foreign.match_columns(table, options.columns, options.metric, options.direction)
     folder = Path(options.name)

@@ -1,5 +1,7 @@
-"""`raybench scale`: measure how training scales, or predict it from measurements; and
-`raybench plan`: choose which machines to rent for a training, how many, and at what cost."""
+"""`raybench scale`: measure how training scales, or predict it from measurements.
+
+Also `raybench plan`: choose which machines to rent for a training, how many, and at what cost.
+"""
 
 import sys
 from pathlib import Path
@@ -19,7 +21,8 @@ FIT_OPTIONS = ("fit", "predict", "network", "out", "progress", "keep_code_change
 
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
-    """Run a scaling study, or fit a file of measurements (`--fit`) without starting Ray."""
+    """Run the `scale` command: run a scaling study, or fit a file of measurements (`--fit`) without
+    starting Ray."""
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
@@ -32,7 +35,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def fit_file(options: ScaleOptions, file: Path) -> Ended:
-    """Fit a file of measurements; raise UserError for options that only apply to a study."""
+    """Fit a file of measurements; UserError for options that only apply to a study."""
     names = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in FIT_OPTIONS:
@@ -49,7 +52,10 @@ def fit_file(options: ScaleOptions, file: Path) -> Ended:
 
 
 def plan(options: PlanOptions) -> Ended:
-    """Print the plan and write its page; exit code 3 means that no configuration qualifies."""
+    """Run the `plan` command: print the plan, and write its page.
+
+    The exit code is 3 if no configuration satisfies the limits.
+    """
     from raybench.report.scaling_report import print_part
 
     report, console = planned(options), make_console(sys.stdout)
@@ -66,7 +72,7 @@ def plan(options: PlanOptions) -> Ended:
 
 
 def planned(options: PlanOptions) -> "PlanReport":
-    """Return the plan for the given scaling studies; raise UserError for invalid input."""
+    """Compute the plan from scaling studies; UserError for invalid input."""
     from raybench.report.scaling_report import PlanReport
     from raybench.results.study import load
     from raybench.scaling.fits import Terms

@@ -1,1 +1,1 @@
-"""`--log`: writes the records of a study to TensorBoard, MLflow or Weights & Biases."""
+"""`--log`: write the records of a study to TensorBoard, MLflow or Weights & Biases."""

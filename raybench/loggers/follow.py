@@ -1,8 +1,9 @@
-"""The experiment trackers of `--log`: their interface `Sink`, the names and values written to them,
-and the thread that writes a study to one of them.
+"""Log a study to experiment trackers (`--log`): their common interface `Sink`, the names and values
+that are logged, and the thread that writes to a tracker.
 
-Each thread follows the records file, so that training never waits for a tracker. A tracker that
-raises an exception is dropped. At the end of a study, the driver waits for a limited time.
+Each tracker has its own thread, which reads the records file as it grows, so that training never
+waits for a tracker. Logging to a tracker that raises an exception ends. At the end of a study, the
+driver waits for the trackers for a limited time.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 Value = str | int | float | bool
 Figures = Mapping[str, float]
 CUT_OFF = {"state": "cut off"}
-"""Text of a run without a final record; see `Sink.end`."""
+"""Text fields of a run that has no final record; see `Sink.end`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +42,38 @@ class LoggedRun:
     """A run that is written to an experiment tracker."""
 
     name: str
-    """Name in the study, without control characters."""
+    """Name of the run in the study, without control characters."""
     role: Role
     spec: RunSpec
     began: float
-    """Unix time at which training would have begun had it never paused."""
+    """Unix time at which training would have begun if it had never paused."""
 
 
 class Sink(Protocol):
-    """Writes to one experiment tracker. An exception ends the logging to this tracker only.
+    """Interface of an experiment tracker. An exception ends the logging to this tracker only.
 
-    For each run, `start` is called, then `points` any number of times, then `end`; the calls of
-    several runs interleave. A run that is started again (its workers were lost, or the
-    study was interrupted) replaces its earlier attempt, so that the tracker shows it once.
+    For each run, `start` is called once, then `points` any number of times, then `end` once; calls
+    for several runs may interleave. A run may be started again if its workers were lost or the
+    study was interrupted. It then replaces its earlier attempt, so that the tracker shows the run
+    once.
     """
 
     def start(self, run: LoggedRun) -> None:
         """Start a run, which replaces any earlier attempt of the same name."""
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
-        """Add evaluations to the learning curve of a run, each as `curve_values` returns it."""
+        """Add evaluations to the learning curve of a run.
+
+        Args:
+            run: The run.
+            points: Values of each evaluation, as returned by `curve_values`.
+        """
 
     def end(self, run: LoggedRun, figures: Figures, texts: Mapping[str, str]) -> None:
-        """End a run and write its numbers (`run_figures`) and text (`run_words`).
+        """End a run, and write its numbers (`run_figures`) and text fields (`run_words`).
 
-        A run that stopped before its final record was written has no numbers, and the text CUT_OFF.
+        A run that stopped before its final record was written has no numbers, and the text fields
+        CUT_OFF.
         """
 
     def flush(self) -> None:
@@ -73,13 +81,14 @@ class Sink(Protocol):
         return
 
     def close(self) -> str:
-        """Close the tracker; return where to find the output, as the end of a sentence."""
+        """Close the tracker; return the end of a sentence that says where to find the output."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
-    """Return the keys and values of a spec, without None, with nested keys as `dataset.name`.
+    """Return the values of a run spec by key, without those that are None.
 
-    Lists are JSON; values that look like secrets are hidden.
+    Nested keys are written with dots (`dataset.name`) and lists as JSON. Values that look like
+    secrets are masked.
     """
     params: dict[str, Value] = {}
     for key, value in flat_keys(spec.document()).items():
@@ -93,20 +102,24 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
 
 
 def redacted(text: str) -> str:
-    """Return user-supplied text as one line without secrets."""
+    """Return text from the user as one line with secrets masked."""
     return redact_text(clean(text), os.environ)
 
 
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
-    """Return the numbers of an evaluation: validation metric, mean training loss since the previous
-    evaluation, learning rate, samples per second, and progress."""
+    """Return the numbers of an evaluation by name.
+
+    These are the validation metric, the mean training loss since the previous evaluation, the
+    learning rate, the samples per second, and the training seconds, samples and epochs so far.
+    """
     names = ("train_loss", "learning_rate", "samples_per_s", "epoch", "samples", "train_s")
     values = {name: getattr(point, name) for name in names}
     return _finite({f"validation_{metric_name}": point.value} | values)
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a finished run; the seconds of a phase are `ledger.<phase>_s`."""
+    """Return the numbers of a finished run by name; `ledger.<phase>_s` are the seconds of a
+    phase."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
     figures = {
         "time_to_target_s": seconds,
@@ -123,7 +136,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the text fields of a finished run: role, state, failure, ..."""
+    """Return the text fields of a finished run by name, such as role, state and failure."""
     names = ("role", "state", "stop", "failure", "message", "source")
     texts = {name: getattr(record, name) for name in names}
     return {name: redacted(value) for name, value in texts.items() if value is not None}
@@ -137,22 +150,22 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 POLL_S = 0.5
 """Seconds between two reads of the records."""
 CLOSE_S = 30.0
-"""Longest wait for the trackers at the end of a study, in seconds."""
+"""Maximum seconds to wait for the trackers at the end of a study."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""Modules that tensorboardX and W&B would import if installed, which takes seconds and hundreds of
-megabytes."""
+"""Modules that tensorboardX and W&B import if they are installed. They are hidden, since importing
+them takes seconds and hundreds of megabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerKind:
-    """An experiment tracker of `--log`. Its module `to_<name>.py` defines `open_sink(folder,
-    study)`."""
+    """An experiment tracker that `--log` supports; its module `to_<name>.py` defines
+    `open_sink(folder, study)`."""
 
     title: str
     package: str
-    """Package that the module imports."""
+    """Name of the package that is imported."""
     install: str
-    """Name of the package for pip."""
+    """Name under which pip installs the package."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
@@ -173,7 +186,7 @@ def check_loggers(names: Sequence[str]) -> None:
             raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
         kind = LOGGERS[name]
         module_spec = importlib.util.find_spec(kind.package)
-        # A mere folder of that name (trackers leave one in the current folder) has no origin.
+        # A folder with the name of the package, which trackers leave behind, has no origin.
         if module_spec is None or module_spec.origin is None:
             problem = f"the package {kind.package} is not installed"
             raise UserError(
@@ -186,11 +199,11 @@ class Loggers:
     """Context manager that writes the records to experiment trackers, each in its own thread.
 
     Args:
-        tools: Names that `check_loggers` accepted.
+        tools: Names of trackers, checked by `check_loggers`.
         folder: Results folder.
-        place: The folder or URL as the user named it.
-        say: Prints a message; called from other threads too.
-        close_s: Longest wait of `close`, in seconds; None waits until everything is written.
+        place: Folder or URL that the user gave.
+        say: Prints a message; it is called from other threads too.
+        close_s: Maximum seconds that `close` waits; None to wait until everything is written.
     """
 
     def __init__(
@@ -208,10 +221,10 @@ class Loggers:
         self._threads: list[_Follower] = []
 
     def start(self, *, is_whole: bool = False) -> None:
-        """Start the threads. The records file must exist; from now on, it may only grow.
+        """Start the threads. The records file must exist, and from now on it may only grow.
 
         Args:
-            is_whole: Whether to write the records already in the file too.
+            is_whole: Whether to log the records that are already in the file, too.
         """
         position = 0 if is_whole else (self._folder / RECORDS_FILE).stat().st_size
         self._threads = [
@@ -225,11 +238,11 @@ class Loggers:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a tracker did not get all data; valid after `close`."""
+        """Whether any tracker did not get all data; valid after `close`."""
         return any(follower.has_failed for follower in self._threads)
 
     def close(self) -> None:
-        """Wait until everything is written; drop the trackers that are not done in time."""
+        """Wait until everything is written; logging to trackers that need longer ends."""
         for follower in self._threads:
             follower.closed.set()
         until = time.monotonic() + self._close_s
@@ -247,7 +260,10 @@ class Loggers:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Context manager in which imports of `names` fail in all threads, unless imported before."""
+    """Context manager that makes imports of the given modules fail in all threads.
+
+    Modules that are already imported are not affected.
+    """
     new = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None raises ImportError
     try:
@@ -258,9 +274,16 @@ def _hidden(names: Sequence[str]) -> Iterator[None]:
 
 
 class _Follower(threading.Thread):
-    """Writes the records from a byte position of their file to one tracker, until `closed` is set.
+    """Thread that writes new records to one tracker, until `closed` is set.
 
-    A daemon thread, so that a library that waits for a server does not keep the driver alive.
+    It is a daemon thread, so that a library that waits for a server does not keep the driver alive.
+
+    Args:
+        tool: Name of the tracker.
+        folder: Results folder.
+        place: Folder or URL that the user gave.
+        position: Byte position in the records file from which records are written.
+        say: Prints a message.
     """
 
     def __init__(
@@ -276,14 +299,14 @@ class _Follower(threading.Thread):
         self.has_failed = False
 
     def load(self) -> None:
-        """Import the tracker's module; drop the tracker if that fails."""
+        """Import the module of the tracker; if that fails, nothing is logged to it."""
         try:
             self._module = importlib.import_module(f"raybench.loggers.to_{self._tool}")
         except Exception as error:  # noqa: BLE001 (a library may raise anything)
             self.drop(self._reason(error))
 
     def run(self) -> None:
-        """Follow the records; print what was written, or why the tracker is dropped."""
+        """Write the records until the study ends; print what was written, or why logging ended."""
         if self.has_failed:
             return
         try:
@@ -295,13 +318,13 @@ class _Follower(threading.Thread):
                 self._say(written)
 
     def drop(self, reason: str) -> None:
-        """Tell the user, once, that the tracker gets no more data, and why."""
+        """Print, once, that logging to the tracker has ended, and why."""
         if not self.has_failed:
             self.has_failed = True
             self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
 
     def _follow(self) -> str:
-        """Write the records until `closed` is set; return a sentence on what was written."""
+        """Write the records until `closed` is set; return a sentence about what was written."""
         sink: Sink = self._module.open_sink(self._folder, self._study)
         feed, is_last = Feed(sink), False
         with (self._folder / RECORDS_FILE).open("rb") as records:
@@ -313,7 +336,7 @@ class _Follower(threading.Thread):
                         content = json.loads(line)
                         name_and_record = record_of(plain(content))
                     except ValueError:
-                        continue  # reading the study reports it
+                        continue  # an invalid line is reported when the study is read
                     feed.take(*name_and_record, content)
                 feed.flush()
         feed.close()
@@ -321,8 +344,10 @@ class _Follower(threading.Thread):
         return redacted(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
-        """Return why an error ended the logging; write its traceback to a file, except for a
-        UserError."""
+        """Return in words why an error ended the logging.
+
+        Unless it is a UserError, its traceback is written to a file.
+        """
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, UserError):
             return redacted(f"ended, {reason}")
@@ -338,45 +363,52 @@ class _Follower(threading.Thread):
 
 @dataclass
 class _OpenRun:
-    """A run whose record has not been read yet."""
+    """A run whose final record has not been read yet."""
 
     curve: list[Evaluation] = field(default_factory=list)
     role_and_spec: tuple[Role, RunSpec] | None = None
     logged: LoggedRun | None = None
-    """The run as started in the tracker; None if it must be started there (again)."""
+    """The run as it was started in the tracker; None if it must be started there, possibly
+    again."""
     num_written: int = 0
-    """Number of evaluations that the tracker has."""
+    """Number of evaluations that were written to the tracker."""
 
 
 class Feed:
-    """Writes runs to an experiment tracker, each with the learning curve of its last attempt."""
+    """Writes runs to an experiment tracker; of each run, the learning curve of its last attempt."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._open: dict[str, _OpenRun] = {}
         self.num_ended = 0
-        """Number of runs whose end was written."""
+        """Number of runs that were ended in the tracker."""
 
     def take(self, name: str, record: object, line: dict[str, Any]) -> None:
-        """Process a line of the records; `name` and `record` are what `record_of(line)` returns."""
+        """Process a line of the records.
+
+        Args:
+            name: Name of the run, from `record_of(line)`.
+            record: Content of the line, from `record_of(line)`.
+            line: The line as plain data.
+        """
         if isinstance(record, Evaluation):
             run = self._open.setdefault(name, _OpenRun())
             run.role_and_spec = what_runs(line) or run.role_and_spec
             add_point(run.curve, record)
-            if len(run.curve) <= run.num_written:  # the tracker has points that no longer count
+            if len(run.curve) <= run.num_written:  # the tracker has points of an earlier attempt
                 run.logged, run.num_written = None, 0
         elif isinstance(record, RunRecord):
             self._end(record, self._open.pop(name, _OpenRun()))
 
     def flush(self) -> None:
-        """Write the new evaluations of runs that have not ended."""
+        """Write the new evaluations of runs that have not ended, and flush the tracker."""
         for name, run in self._open.items():
             if run.role_and_spec is not None and run.num_written < len(run.curve):
                 self._write(name, run, began=unix_seconds() - run.curve[-1].train_s)
         self._sink.flush()
 
     def close(self) -> None:
-        """End the runs that have no final record."""
+        """End the runs that have no final record in the tracker."""
         for run in self._open.values():
             if run.logged is not None:
                 self._sink.end(run.logged, {}, CUT_OFF)
@@ -391,7 +423,13 @@ class Feed:
         self.num_ended += 1
 
     def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
-        """Write the new evaluations; start the run first if the tracker does not have it."""
+        """Write the new evaluations of a run; it is started first if it is not in the tracker yet.
+
+        Args:
+            name: Name of the run.
+            run: The run.
+            began: Unix time at which training would have begun if it had never paused.
+        """
         assert run.role_and_spec is not None
         if run.logged is None:
             role, spec = run.role_and_spec
@@ -405,8 +443,10 @@ class Feed:
 
 
 def new_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the complete lines that were appended to a file; an incomplete last line is left for
-    the next call."""
+    """Yield the complete lines that were appended to a file since the last call.
+
+    An incomplete last line is left for the next call.
+    """
     while (line := file.readline()).endswith(b"\n"):
         yield line
     file.seek(-len(line), os.SEEK_CUR)

@@ -1,8 +1,9 @@
 """MLflow: one experiment per study, with an MLflow run for each run.
 
 The step of an evaluation is its training time in milliseconds, since MLflow needs an integer.
-Timestamps follow training time too, so the axis of relative time shows training seconds.
-MLFLOW_TRACKING_URI (a server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME set the destination.
+Timestamps are computed from training time too, so the axis of relative time shows training seconds.
+The environment variables MLFLOW_TRACKING_URI (a server, or `sqlite:///FILE`) and
+MLFLOW_EXPERIMENT_NAME set the destination.
 """
 
 import hashlib
@@ -20,9 +21,10 @@ from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, Value, pa
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""
 LONGEST = 5000
-"""Maximum number of characters of a parameter or tag; the server's limit is a little higher."""
+"""Maximum length of a parameter or tag in characters; the limit of the server is a little
+higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
-"""Characters that MLflow refuses in a metric's name: `mAP50-95(B)` becomes `mAP50-95_B_`."""
+"""Characters that MLflow rejects in the name of a metric; `mAP50-95(B)` becomes `mAP50-95_B_`."""
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -30,11 +32,12 @@ ENVIRONMENT = {
 }
 """Environment variables that are set unless the user has set them."""
 KEY = "raybench_run"
-"""Tag whose value identifies a run across attempts."""
+"""Tag whose value is the same for all attempts of a run."""
 
 
 class _MLflow(Sink):
-    """Writes through `MlflowClient`, which sends nothing about the code and sets no active run."""
+    """Writes to MLflow by `MlflowClient`, which sends no information about the code and sets no
+    active run."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del folder  # MLflow writes elsewhere
@@ -44,7 +47,7 @@ class _MLflow(Sink):
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
         self._study = study
         self._runs: dict[str, str] = {}
-        """MLflow's ids of the open runs."""
+        """Ids in MLflow of the open runs, by run name."""
         experiment = self._client.get_experiment_by_name(self._name)
         if experiment is not None and experiment.lifecycle_stage != "active":
             raise ValueError(
@@ -88,8 +91,10 @@ class _MLflow(Sink):
         return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
     def _create(self, name: str, role: str, began: float) -> str:
-        """Create a run, and delete earlier runs of the same name, since MLflow cannot shorten
-        curves."""
+        """Create a run in MLflow, and return its id.
+
+        Earlier attempts of the run are deleted, since MLflow cannot remove points of a curve.
+        """
         key = hashlib.sha256(f"{self._study} {name}".encode()).hexdigest()[:16]
         for earlier in self._client.search_runs([self._experiment], f"tags.{KEY} = '{key}'"):
             self._client.delete_run(earlier.info.run_id)

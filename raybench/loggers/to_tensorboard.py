@@ -1,11 +1,12 @@
 """TensorBoard: one folder of event files per run, inside the results folder.
 
-The step of an evaluation is its training time in milliseconds in the tags `by_train_ms/...`, and
-its number of training samples in `by_samples/...`. Timestamps follow the training clock, so the
-axis RELATIVE shows seconds of training since the first evaluation.
+Each value is written under two tags. In `by_train_ms/...`, the step of an evaluation is its
+training time in milliseconds; in `by_samples/...`, it is the number of training samples. Timestamps
+are computed from training time, so the axis RELATIVE shows the training seconds since the first
+evaluation.
 
-Events are written with the event file writer of tensorboardX, which comes with Ray; the thread of
-`SummaryWriter` would die silently when the disk is full.
+Events are written with the event file writer of tensorboardX, which is installed with Ray.
+`SummaryWriter` is not used, because its thread would end silently if the disk is full.
 """
 
 import hashlib
@@ -26,16 +27,16 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""Factor and value by prefix of the tags: the step of an evaluation is the factor times the
+"""By prefix of a tag, (factor, name of a value): the step of an evaluation is the factor times the
 value."""
 NOT_DRAWN = ("train_s", "samples")
-"""Values of an evaluation that serve as axes, not as curves."""
+"""Values of an evaluation that are used as axes and are not plotted as curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Prefixes of keys that the table of hyperparameters leaves out."""
 
 
 class _TensorBoard(Sink):
-    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; a rerun replaces earlier files."""
+    """Writes event files to `<study>/tensorboard/<run>/`; a rerun of a run replaces its files."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del study  # TensorBoard names runs by their folders
@@ -91,17 +92,17 @@ class _Events:
             old.unlink()
         self._writer = EventsWriter(str(folder.absolute() / "events"))
         self.flush, self.close = self._writer.flush, self._writer.close
-        # Makes a running TensorBoard drop the points of the earlier file.
+        # A running TensorBoard then discards the points of the earlier file.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(event_pb2.Event(step=0, wall_time=0.0, session_log=start))
 
     def add(self, summary: Summary, step: int = 0, *, wall_s: float) -> None:
-        """Write a summary at a step and a Unix time in seconds."""
+        """Write a summary with a step and a Unix time in seconds."""
         event = event_pb2.Event(step=step, wall_time=wall_s, summary=summary)
         self._writer.write_event(event)
 
     def scalar(self, tag: str, value: float, step: int, *, wall_s: float) -> None:
-        """Write a number at a step and a Unix time in seconds."""
+        """Write a number with a step and a Unix time in seconds."""
         summary_value = Summary.Value(tag=tag, simple_value=value)
         self.add(Summary(value=[summary_value]), step, wall_s=wall_s)
 
@@ -110,8 +111,10 @@ open_sink = _TensorBoard
 
 
 def folder_name(run: str) -> str:
-    """Return a folder name for a run. If the run's name has to be changed, the result ends in a
-    hash."""
+    """Return the name of the folder for a run.
+
+    If the name of the run is not a valid folder name, it is changed and a hash is appended.
+    """
     safe = re.sub(r"[^\w.=+-]", "_", run, flags=re.ASCII).lstrip(".")[:100]
     if safe == run:
         return run

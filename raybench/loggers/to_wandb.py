@@ -1,8 +1,9 @@
-"""Weights & Biases: a W&B run for each run, in a group named after the study.
+"""Weights & Biases: one W&B run for each run, in a group named after the study.
 
-Charts are drawn over `train_s`, seconds of training. WANDB_MODE (`offline` writes to the results
-folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL set the destination. The command
-line and the environment are not sent, since they may hold secrets.
+Charts are plotted over `train_s`, the training seconds. The environment variables WANDB_MODE
+(`offline` writes to the results folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL
+set the destination. The command line and the environment are not sent, since they may contain
+secrets.
 """
 
 import hashlib
@@ -21,8 +22,10 @@ OFFLINE = ("offline", "dryrun")
 
 
 class _WeightsAndBiases(Sink):
-    """Writes through W&B's service process. All attempts of a run have the same W&B id, so that a
-    later attempt replaces an earlier one."""
+    """Writes to Weights & Biases through its service process.
+
+    All attempts of a run have the same W&B id, so that a later attempt replaces an earlier one.
+    """
 
     def __init__(self, folder: Path, study: str) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")  # else the login prints
@@ -59,7 +62,7 @@ class _WeightsAndBiases(Sink):
         opened.finish(exit_code=0 if is_well else 1)
 
     def _open(self, name: str, *, role: str, config: Mapping[str, Any]) -> Any:
-        """Start a W&B run, and delete offline files of earlier attempts that were not uploaded."""
+        """Start a W&B run; offline files of earlier attempts that were not uploaded are deleted."""
         if name in self._runs:
             self._finish(name, {"state": "superseded"}, is_well=False)
         number = hashlib.sha256(f"{self._study_path} {name}".encode()).hexdigest()[:16]
