@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
 from raybench.spec.run import RunSpec
@@ -17,6 +18,13 @@ from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunReco
 def options_given(name: str, words: Sequence[str]) -> Any:
     """The options of a command by the words of a command line."""
     return cli.options_of(name, cli.parser_of(name).parse_args(words))
+
+
+def begun(seconds_ago: float) -> Interrupt:
+    """Return the signals of a command whose time budget began some seconds ago."""
+    interrupt = Interrupt()
+    interrupt.began -= seconds_ago
+    return interrupt
 
 
 def read_lines(path: Path) -> list[Any]:

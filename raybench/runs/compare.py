@@ -10,12 +10,10 @@ import hashlib
 import json
 import random
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,15 @@ from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import Dataset
 from raybench.data.shared import shared_key
-from raybench.report.console import make_console, say
+from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
-from raybench.results.place import check_place
 from raybench.results.records import read_records
-from raybench.results.storage import open_storage
-from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
+from raybench.results.store import IMPORTED, STUDY_FILE, with_session
+from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
-    check_address,
     check_starts,
     check_task,
     first_values,
@@ -45,7 +41,7 @@ from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import Deadline, live_session
 from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
-from raybench.spec.errors import DONE, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
+from raybench.spec.errors import Ended, ErrorCode, StudyError, UserError
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
@@ -98,34 +94,25 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     Returns:
         How the command ended.
     """
-    console = make_console(file=sys.stdout)
-    check_address(options.address)
-    place = check_place(options.out or "results/compare")
+    frame = CommandFrame(options, interrupt)
+    place = checked_place(options, "results/compare")
     compared = check_sides(options)
-    for sentence in compared.warnings:
-        say(console, sentence)
+    frame.say(*compared.warnings)
     if options.dry_run:
-        _print_plan(console, compared, options.runs, place)
+        _print_plan(frame.console, compared, options.runs, place)
         plan = {"specs": compared.documents, "most_pairs": options.runs, "results": place}
-        return Ended(DONE, answer=compared.warnings, details={"plan": plan})
-    with (
-        open_storage(place, warn=partial(say, console)) as storage,
-        Store(storage.folder, storage.check) as store,
-    ):
-        _refuse_other(place, storage.folder, compared)
+        return frame.planned(compared.warnings, plan)
+    with frame.open(place) as opened:
+        _refuse_other(opened, compared)
         if options.session:
             errors = errors_left(Path(options.session), compared.digest)
             compared = replace(compared, errors=errors)
-        interrupt.defer()
-        pairs = _run(options, compared, store, console, interrupt)
-        store.check()
-    for line in answer_lines(pairs):
-        say(console, line)
-    say(console, f"results: {place}")
-    if interrupt.is_set:
-        say(console, "interrupted; rerun the same command to resume.")
-        return Ended(INTERRUPTED, place)
-    return Ended(exit_code(pairs), place)
+        opened.begin()
+        pairs = _run(options, compared, opened)
+        is_interrupted = interrupt.is_set
+        opened.write(opened.results())
+        frame.say(*answer_lines(pairs), f"results: {opened.where}")
+    return frame.ended(place, exit_code(pairs), is_interrupted=is_interrupted)
 
 
 def check_sides(options: CompareOptions) -> Compared:
@@ -279,11 +266,11 @@ def _print_plan(console: Console, compared: Compared, pairs: int, place: str) ->
     say(console, f"results: {place}")
 
 
-def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
-    file = folder / STUDY_FILE
-    if not file.is_file():
+def _refuse_other(opened: OpenStudy, compared: Compared) -> None:
+    place = opened.place
+    if opened.study_file is None:
         return
-    earlier = read_mapping(file).get("compare")
+    earlier = opened.earlier.get("compare")
     if not isinstance(earlier, dict):
         raise UserError(
             f"{place}: holds another study; name another place with --out.", ErrorCode.STUDY_CHANGED
@@ -296,13 +283,7 @@ def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
         )
 
 
-def _run(
-    options: CompareOptions,
-    compared: Compared,
-    store: Store,
-    console: Console,
-    interrupt: Interrupt,
-) -> Pairs:
+def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pairs:
     """Run pairs until the comparison is decided, `--runs` pairs are done, or the time budget is
     used up.
 
@@ -310,6 +291,7 @@ def _run(
         All pairs, including those of earlier sessions.
     """
     objective = compared.specs["A"].objective
+    console, interrupt, store = opened.frame.console, opened.frame.interrupt, opened.store
 
     def so_far() -> Pairs:
         records = read_records(store.folder)
@@ -326,8 +308,6 @@ def _run(
     with live_session(options.address, interrupt, console) as session:
         for spec in compared.specs.values():
             check_connected(session, spec, console)
-        file = store.folder / STUDY_FILE
-        earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         store.write_yaml(
             STUDY_FILE,
             {
@@ -340,7 +320,7 @@ def _run(
                     "is_throughput": compared.is_throughput,
                 },
                 "notes": session.notes,
-                **with_session(earlier, cluster=session.capacity.document()),
+                **with_session(opened.earlier, cluster=session.capacity.document()),
             },
         )
         session.share(compared.datasets)
@@ -350,6 +330,7 @@ def _run(
             console, num_trials=number_of_runs, lines=lines_for(options.progress)
         )
         pairs = so_far()
+        interrupt.can_continue = True
         with (
             progress,
             single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,

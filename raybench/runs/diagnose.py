@@ -4,10 +4,8 @@ that leave its learning curve unchanged (`--fastest`).
 It trains probes: short runs of variants of the run, for example without gradient exchange.
 """
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +18,11 @@ from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
-from raybench.report.console import make_console, say
+from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
-from raybench.results.place import place_in_words
-from raybench.results.storage import open_storage
 from raybench.results.store import DIAGNOSIS, STUDY_FILE, Store, with_session
-from raybench.results.study import load
+from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions
 from raybench.runs.train import (
@@ -62,7 +58,7 @@ from raybench.scaling.speed_axes import (
     variants_of,
 )
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
+from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
@@ -415,7 +411,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     Returns:
         How the command ended.
     """
-    spec, console = read_spec(options), make_console(file=sys.stdout)
+    frame, spec = CommandFrame(options, interrupt), read_spec(options)
     _check(options, spec)
     name = "fastest" if options.fastest else "diagnose"
     place, spec, dataset, sentences = check_run(options, spec, name)
@@ -423,28 +419,23 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     leeway = None
     if options.fastest:
         leeway = leeway_of(options.address, spec, dataset)
-    for sentence in sentences:
-        say(console, sentence)
+    frame.say(*sentences)
     if options.dry_run:
-        _print_plan(console, spec, dataset, leeway)
-        plan = spec.document() | {"results": place}
-        return Ended(DONE, answer=sentences, details={"plan": plan})
-    with open_storage(place, warn=partial(say, console)) as storage:
-        folder = storage.folder
-        refuse_other(place, folder, MARK)
-        with Store(folder, storage.check) as store:
-            interrupt.defer()
-            runs = _measure(options, spec, dataset, leeway, store, console, interrupt)
-            store.check()
-            export(load(folder), store)
-            if runs.is_enough:
-                runs.report(store, console)
-            else:
-                say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
-        say(console, f"results: {place_in_words(storage.place, folder)}")
-    if interrupt.is_set:
-        return Ended(INTERRUPTED, place)
-    return Ended(DONE if runs.is_enough else FAILED, place)
+        _print_plan(frame.console, spec, dataset, leeway)
+        return frame.planned(sentences, spec.document() | {"results": place})
+    with frame.open(place) as opened:
+        refuse_other(place, opened.folder, MARK)
+        store = opened.begin(resumes=False)
+        runs = _measure(options, spec, dataset, leeway, opened)
+        is_interrupted = interrupt.is_set
+        export(opened.results(), store)  # no page: it would rank the probes as a search's trials
+        if runs.is_enough:
+            runs.report(store, frame.console)
+        else:
+            frame.say(f"Fewer than {FEWEST_ROUNDS} rounds have ended: there is no verdict.")
+        frame.say(f"results: {opened.where}")
+    code = DONE if runs.is_enough else FAILED
+    return frame.ended(place, code, is_interrupted=is_interrupted, can_resume=False)
 
 
 VERDICT = "Bottleneck found by raybench diagnose; below, seconds per step in each round."
@@ -534,13 +525,12 @@ def _measure(
     spec: RunSpec,
     dataset: Dataset,
     leeway: Leeway | None,
-    store: Store,
-    console: Console,
-    interrupt: Interrupt,
+    opened: OpenStudy,
 ) -> ProbeRuns | SpeedRuns:
+    console, interrupt, store = opened.frame.console, opened.frame.interrupt, opened.store
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
-        store.clear()
+        opened.start_over()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)

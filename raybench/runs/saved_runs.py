@@ -34,6 +34,11 @@ LOOK_S = 5.0
 Result = TypeVar("Result")
 
 
+def has_checkpoints(folder: Path, name: str) -> bool:
+    """Return whether a study's folder has checkpoints of a run, from which it can continue."""
+    return (folder / FOLDER / name).is_dir()
+
+
 class SavedRuns:
     """Context manager that copies checkpoints and output of runs from the worker pool to a study's
     folder.

@@ -10,10 +10,8 @@ import json
 import math
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,20 @@ from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.shared import shared_key
-from raybench.loggers.follow import Loggers, check_loggers
-from raybench.report.console import make_console, say
+from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay, lines_for
-from raybench.report.page import try_page
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
-from raybench.results.place import check_place, refuse_other_scaling
+from raybench.results.place import refuse_other_scaling
 from raybench.results.records import read_records
-from raybench.results.storage import open_storage, study_file
-from raybench.results.store import CODE, SCALING, STUDY_FILE, Store, with_session
+from raybench.results.storage import study_file
+from raybench.results.store import CODE, SCALING, STUDY_FILE, with_session
 from raybench.results.study import load
 from raybench.runs.code_change import code_versions
+from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
     GPUS,
-    check_address,
     check_cluster,
     check_gpus,
     check_starts,
@@ -55,7 +51,7 @@ from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import content_of, read_mapping, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
+from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
@@ -177,12 +173,12 @@ class ChosenStudy:
     is_named: bool = False
     """Whether the study is one of `raybench.scaling.published`."""
 
-    def left_out(self, console: Console) -> Callable[[str], None] | None:
+    def left_out(self, say: Callable[[str], None]) -> Callable[[str], None] | None:
         """Return a function that prints a sentence about cells that do not fit on the cluster.
 
         The result is None for a study of the user, whose cells must all fit.
         """
-        return partial(say, console) if self.is_named else None
+        return say if self.is_named else None
 
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
@@ -265,68 +261,52 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     Returns:
         How the command ended.
     """
-    # Keep the current sys.stdout, because it is redirected later for the output of Ray.
-    console = make_console(file=sys.stdout)
-    check_loggers(options.log)
+    frame = CommandFrame(options, interrupt)
     chosen = chosen_study(options)
-    check_address(options.address)
+    place = checked_place(options, f"results/{chosen.study.name}")
     check_predict(options.predict)
     if options.until is not None and options.predict is None:
         raise UserError(
             "--until: narrows the predictions of --predict; name them, as --predict 8,16.",
             ErrorCode.MISSING,
         )
-    place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
     sentences = list[str]()
     if is_local:
         study, sentences = with_gpus_there(study, local_capacity())
     study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
-        study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
+        study = with_room(study, local_capacity(), chosen.source, chosen.left_out(frame.say))
     # If the worker counts depend on the cluster, cells with one worker are checked for now.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     sentences += checked.warnings
-    for sentence in sentences:
-        say(console, sentence)
+    frame.say(*sentences)
     # The name of the metric is needed to read the results.
     objective = study.base.objective.model_copy(update=naming(checked.metric))
     study = with_base(study, objective=objective)
     if is_local:
         check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
     if options.dry_run:
-        print_study(console, study, checked.datasets, place)
-        plan = study.document() | {"results": place}
-        return Ended(DONE, answer=sentences, details={"plan": plan})
-    warn = partial(say, console)
-    with (
-        open_storage(place, warn=warn) as storage,
-        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
-    ):
+        print_study(frame.console, study, checked.datasets, place)
+        return frame.planned(sentences, study.document() | {"results": place})
+    with frame.open(place) as opened:
         # This check is repeated, because only now can no other process write to the folder, and
         # files of a killed process have been restored.
-        file = storage.folder / STUDY_FILE
-        earlier = file if file.is_file() else None
-        study = _continued(study, place, earlier, is_named=chosen.is_named)
+        study = _continued(study, place, opened.study_file, is_named=chosen.is_named)
         workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
-        versions = code_versions(workloads, place, storage.folder, is_kept=options.keep_code_change)
-        with Store(storage.folder, storage.check, versions=versions) as store:
-            interrupt.defer()
-            loggers.start()
-            chosen = replace(chosen, study=study)
-            interrupted = _run(options, chosen, store, console, checked, interrupt)
-            store.check()
-            report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
-            files = report.write(store)
-            say_so = partial(say, console)
-            files += try_page(report.results, storage.folder, say_so, report.parts())
-        report.show(console, written=files, verbose=False)
-    if interrupted:
-        tail = "." if report.results.trials.empty else "; rerun the same command to resume."
-        console.print(f"interrupted{tail}")
-        return Ended(INTERRUPTED, place)
+        is_kept = options.keep_code_change
+        store = opened.begin(code_versions(workloads, place, opened.folder, is_kept=is_kept))
+        is_interrupted = _run(options, replace(chosen, study=study), checked, opened)
+        report = ScalingReport.of(opened.results(), options.predict)
+        files = report.write(store) + opened.write_page(report.results, report.parts())
+        report.show(frame.console, written=files, verbose=False)
     has_cells = (scaling_cells(report.results)["n"] > 0).any()
-    return Ended(DONE if has_cells else FAILED, place)
+    return frame.ended(
+        place,
+        DONE if has_cells else FAILED,
+        is_interrupted=is_interrupted,
+        can_resume=not report.results.trials.empty,
+    )
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
@@ -422,29 +402,21 @@ def _continued(
     return study.model_copy(update={"more": further_cells})
 
 
-def _run(
-    options: ScaleOptions,
-    chosen: ChosenStudy,
-    store: Store,
-    console: Console,
-    checked: Checked,
-    interrupt: Interrupt,
-) -> bool:
+def _run(options: ScaleOptions, chosen: ChosenStudy, checked: Checked, opened: OpenStudy) -> bool:
     """Run the study, and then further cells until the predictions are as accurate as `--until`
     requires.
 
     Returns:
         Whether the study was interrupted.
     """
+    console, interrupt, store = opened.frame.console, opened.frame.interrupt, opened.store
     with live_session(options.address, interrupt, console) as session:
-        left_out = chosen.left_out(console)
+        left_out = chosen.left_out(opened.frame.say)
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
         named = study.cells is not None or GPUS in {*study.axes, *study.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"
         check_cluster(session, console, study.base, are_gpus_named=named, asking=asking)
-        file = store.folder / STUDY_FILE
-        earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
-        predict = options.predict
+        earlier, predict = opened.earlier, options.predict
         is_numbers = predict is not None and not predict.strip("0123456789, ")
 
         def write(study: ScalingStudy) -> None:
@@ -461,7 +433,7 @@ def _run(
 
         write(study)
         session.share(checked.datasets)
-        deadline = Deadline(options.time_budget, began=interrupt.began, interrupt=interrupt)
+        deadline = Deadline(options.time_budget, interrupt=interrupt)
         cells = study_cells(study)
         progress = ProgressDisplay(
             console,

@@ -1,9 +1,6 @@
 """The command `raybench train`: train one run spec, and save the model."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,35 +9,29 @@ from raybench.cluster.layout import local_capacity
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.loggers.follow import Loggers, check_loggers
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
-from raybench.report.console import make_console, say
-from raybench.report.export import export
 from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
-from raybench.report.page import try_page
 from raybench.report.words import digits, target_words
-from raybench.results.place import check_place, place_in_words
 from raybench.results.records import read_records
-from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
-from raybench.results.study import load
+from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
     GPUS,
-    check_address,
     check_cluster,
     check_gpus,
     check_starts,
     check_task,
     spec_on_gpus,
 )
+from raybench.runs.saved_runs import has_checkpoints
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
+from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 from raybench.spec.own_loop import framework_of, is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
@@ -62,44 +53,36 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     Returns:
         How the command ended.
     """
-    check_loggers(options.log)
-    console = make_console(file=sys.stdout)
+    frame = CommandFrame(options, interrupt)
     place, spec, dataset, sentences = check_run(options, read_spec(options), "train")
     sentences += check_starts(spec)
-    for sentence in sentences:
-        say(console, sentence)
+    frame.say(*sentences)
     if options.dry_run:
-        console.print(to_yaml(spec.document()), soft_wrap=True)
+        frame.console.print(to_yaml(spec.document()), soft_wrap=True)
         if dataset is not NO_DATA:
-            console.print(f"{dataset.num_train_samples:,} training samples an epoch")
-        return Ended(DONE, answer=sentences, details={"plan": spec.document()})
-    warn = partial(say, console)
-    with (
-        open_storage(place, warn=warn) as storage,
-        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
-    ):
-        folder = storage.folder
-        refuse_other(place, folder, "run")
-        with Store(folder, storage.check, storage.forget) as store:
-            if (finished := finished_run(folder, TRIAL, spec)) is not None:
-                sentence = (
-                    "this run is finished; to train it again, name another folder with --out."
-                )
-                say(console, f"{place}: {sentence}")
-                _print_outcome(console, finished, read_records(folder).curves, storage)
-                return Ended(DONE, place)
-            interrupt.defer()
-            record = _run(options, spec, store, console, interrupt, loggers)
-            store.check()
-            results = replace(load(folder), place=place)
-            export(results, store)
-            pages = try_page(results, folder, partial(say, console))
-        _print_outcome(console, record, results.evaluations, storage)
-        for page in pages:
-            say(console, f"page: {page}")
-    if record.stop == "interrupted":
-        return Ended(INTERRUPTED, place)
-    return Ended(FAILED if record.failure else DONE, place)
+            frame.console.print(f"{dataset.num_train_samples:,} training samples an epoch")
+        return frame.planned(sentences, spec.document())
+    with frame.open(place) as opened:
+        refuse_other(place, opened.folder, "run")
+        if (finished := finished_run(opened.folder, TRIAL, spec)) is not None:
+            frame.say(
+                f"{place}: this run is finished; to train it again, name another folder with --out."
+            )
+            _print_outcome(opened, finished, read_records(opened.folder).curves)
+            return Ended(DONE, place)
+        opened.begin(resumes=False)
+        record = _run(options, spec, opened)
+        results = opened.results()
+        pages = opened.write(results)
+        _print_outcome(opened, record, results.evaluations)
+        frame.say(*(f"page: {page}" for page in pages))
+        has_checkpoint = has_checkpoints(opened.folder, TRIAL)
+    return frame.ended(
+        place,
+        FAILED if record.failure else DONE,
+        is_interrupted=record.stop == "interrupted",
+        can_resume=has_checkpoint,
+    )
 
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
@@ -130,11 +113,10 @@ def check_run(
         - Dataset.
         - Sentences about the use of GPUs.
     """
-    check_address(options.address)
     name = "default" if options.spec is None else "spec"
     if isinstance(options.spec, str | Path):
         name = Path(options.spec).stem
-    place, sentences = check_place(options.out or f"results/{command}-{name}"), list[str]()
+    place, sentences = checked_place(options, f"results/{command}-{name}"), list[str]()
     if chosen_address(options.address) is None:
         spec, sentences = for_this_machine(spec)
     ours = not names_target(options)
@@ -173,20 +155,13 @@ def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
     return options.spec is not None and "objective" in content_of(options.spec, "")[0]
 
 
-def _run(
-    options: TrainOptions,
-    spec: RunSpec,
-    store: Store,
-    console: Console,
-    interrupt: Interrupt,
-    loggers: Loggers,
-) -> RunRecord:
+def _run(options: TrainOptions, spec: RunSpec, opened: OpenStudy) -> RunRecord:
+    console, interrupt, store = opened.frame.console, opened.frame.interrupt, opened.store
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
-        store.clear()
+        opened.start_over()
         content = {"objective": spec.objective.model_dump(mode="json"), "run": True}
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
-        loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
         screen.curve.begin()
@@ -244,10 +219,7 @@ def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
 
 
 def _print_outcome(
-    console: Console,
-    record: RunRecord,
-    curves: Mapping[str, Sequence[Evaluation]],
-    storage: StudyStorage,
+    opened: OpenStudy, record: RunRecord, curves: Mapping[str, Sequence[Evaluation]]
 ) -> None:
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
@@ -264,15 +236,14 @@ def _print_outcome(
     if record.test_value is not None:
         lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
     if is_own_loop(record.spec.workload):
-        paths = (storage.folder / name for name in STATE_FILES.values())
+        paths = (opened.folder / name for name in STATE_FILES.values())
         lines += [f"state: {path}, as run.save was given it" for path in paths if path.is_file()]
     elif record.test_value is not None:
         name = MODEL_FILES[record.spec.framework]
-        hint = f"load it with raybench.load_model('{storage.place}')"
-        lines.append(f"model: {storage.folder / name}, {hint}")
-    lines.append(f"results: {place_in_words(storage.place, storage.folder)}")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        hint = f"load it with raybench.load_model('{opened.place}')"
+        lines.append(f"model: {opened.folder / name}, {hint}")
+    lines.append(f"results: {opened.where}")
+    opened.frame.say(*lines)
 
 
 def _speed_line(rates: dict[str, float]) -> str:

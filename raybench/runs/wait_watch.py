@@ -39,19 +39,14 @@ class Deadline:
 
     Args:
         time_budget_s: Time budget of the whole command in seconds; None for no limit.
-        began: Value of `perf_counter` at which the time budget starts; None for now.
-        interrupt: Records whether the user asked to stop; None if the user cannot.
+        interrupt: Records whether the user asked to stop, and when the time budget began; None if
+            the user cannot stop the study, whose budget then begins now.
     """
 
-    def __init__(
-        self,
-        time_budget_s: float | None,
-        *,
-        began: float | None = None,
-        interrupt: Interrupt | None = None,
-    ) -> None:
+    def __init__(self, time_budget_s: float | None, *, interrupt: Interrupt | None = None) -> None:
         self._interrupt, self.time_budget_s = interrupt or Interrupt(), time_budget_s
-        self.began = time.perf_counter() if began is None else began
+        self.began = self._interrupt.began
+        """Value of `perf_counter` at which the budget began."""
         self._deadline = math.inf
         if time_budget_s is not None:
             closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)

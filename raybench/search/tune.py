@@ -1,39 +1,31 @@
 """The `tune` command: resolve the study, print its plan or run it, and print the result."""
 
 import importlib
-import sys
 import threading
 import time
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from raybench.cluster.layout import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.loggers.follow import Loggers, check_loggers
-from raybench.report.console import make_console, say
-from raybench.report.export import export
 from raybench.report.live.progress import lines_for
-from raybench.report.page import try_page
 from raybench.report.show import show
 from raybench.results.ranking import ranked
 from raybench.results.records import read_records
-from raybench.results.storage import open_storage, study_file
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.results.study import Study, load
+from raybench.results.storage import study_file
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.runs import preflight
 from raybench.runs.code_change import code_versions
+from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
 from raybench.search.race_stage import STUDY_KEY_OVER
 from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, ErrorCode, UserError
+from raybench.spec.errors import DONE, FAILED, NOT_REACHED, Ended, ErrorCode, UserError
 from raybench.training.machine import machine_facts, problems_of
 
 
@@ -47,52 +39,36 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     Returns:
         How the command ended.
     """
-    # This console keeps the original stdout; sys.stdout is redirected while Ray runs.
-    console = make_console(file=sys.stdout)
-    check_loggers(options.log)
+    frame = CommandFrame(options, interrupt)
     is_local = chosen_address(options.address) is None
     capacity = local_capacity() if is_local else None
     resolved = resolve_study(options, capacity)
     if options.dry_run:
-        return _show_plan(console, resolved.continued(study_file(resolved.place)), capacity)
+        return _show_plan(frame, resolved.continued(study_file(resolved.place)), capacity)
     place = resolved.place
-    for sentence in resolved.sentences:
-        say(console, sentence)
+    frame.say(*resolved.sentences)
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
     # The time budget in the file of a finished study was meant for the search.
     budget_s = resolved.study.search.time_budget_s if options.more is None else options.time_budget
-    deadline = Deadline(budget_s, began=interrupt.began, interrupt=interrupt)
+    deadline = Deadline(budget_s, interrupt=interrupt)
     refuse_spent(deadline)
-    warn = partial(say, console)
-    with (
-        open_storage(place, warn=warn) as storage,
-        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
-    ):
-        # From here on, no other process writes to `place`, and `storage.folder` is a local copy.
-        local_file = storage.folder / STUDY_FILE
-        resolved = resolved.continued(local_file if local_file.is_file() else None)
-        for sentence in resolved.taken_sentences:
-            say(console, sentence)
+    with frame.open(place) as opened:
+        # From here on, no other process writes to `place`, and `opened.folder` is a local copy.
+        resolved = resolved.continued(opened.study_file)
+        frame.say(*resolved.taken_sentences)
         if options.more is not None:
-            check_finished(options.more, place, storage.folder)
-        versions = code_versions(
-            {resolved.study.workload}, place, storage.folder, is_kept=options.keep_code_change
-        )
-        with Store(storage.folder, storage.check, versions=versions) as store:
-            interrupt.defer()
-            loggers.start()
-            interrupted = _run(options, resolved, store, console, interrupt, deadline)
-            store.check()
-            results = replace(load(storage.folder), place=place)
-            export(results, store)
-            try_page(results, storage.folder, partial(say, console))
-        show(console, results, verbose=options.verbose)
-    if interrupted:
-        tail = "." if results.trials.empty else "; rerun the same command to resume."
-        console.print(f"interrupted{tail}")
-        return Ended(INTERRUPTED, place)
-    return Ended(exit_code(results), place)
+            check_finished(options.more, place, opened.folder)
+        workloads, is_kept = {resolved.study.workload}, options.keep_code_change
+        opened.begin(code_versions(workloads, place, opened.folder, is_kept=is_kept))
+        is_interrupted = _run(options, resolved, opened, deadline)
+        results = opened.results()
+        opened.write(results)
+        show(frame.console, results, verbose=options.verbose)
+    can_resume = not results.trials.empty
+    return frame.ended(
+        place, exit_code(results), is_interrupted=is_interrupted, can_resume=can_resume
+    )
 
 
 def exit_code(results: Study) -> int:
@@ -102,16 +78,15 @@ def exit_code(results: Study) -> int:
     return NOT_REACHED if judge(results) is None else DONE
 
 
-def _show_plan(console: Console, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
+def _show_plan(frame: CommandFrame, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
     """Print the plan for `--dry-run`, after the choices made for the user and the problems found on
     this machine."""
     sentences = [*resolved.sentences, *resolved.taken_sentences]
     problems = problems_of(machine_facts(is_quick=True)) if capacity is not None else ()
-    for sentence in (*sentences, *problems):
-        say(console, sentence)
+    frame.say(*sentences, *problems)
     plan = resolved.plan
-    plan.show(console, resolved.dataset, resolved.place, capacity)
-    return Ended(DONE, answer=sentences, details={"plan": plan.document(resolved.place, capacity)})
+    plan.show(frame.console, resolved.dataset, resolved.place, capacity)
+    return frame.planned(sentences, plan.document(resolved.place, capacity))
 
 
 def refuse_spent(deadline: Deadline) -> None:
@@ -153,29 +128,26 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
 
 
 def _run(
-    options: TuneOptions,
-    resolved: ResolvedStudy,
-    store: Store,
-    console: Console,
-    interrupt: Interrupt,
-    deadline: Deadline,
+    options: TuneOptions, resolved: ResolvedStudy, opened: OpenStudy, deadline: Deadline
 ) -> bool:
     """Run the unfinished part of the study; return whether it was interrupted."""
     study, space = resolved.study, resolved.space
+    console, interrupt = opened.frame.console, opened.frame.interrupt
     lines = lines_for(options.progress)  # before stderr is redirected
     # Import Ray Tune and Optuna while Ray's processes start.
     importing = threading.Thread(
         target=importlib.import_module, args=["raybench.search.study"], daemon=True
     )
     importing.start()
-    silence = quiet(store.folder / RAY_LOG)  # also while Ray shuts down, since it still prints then
+    # Also while Ray shuts down, since it still prints then.
+    silence = quiet(opened.folder / RAY_LOG)
     with silence, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
         firsts = first_specs(study, space).values()
         left_out = preflight.check_room(study, space, session.capacity, firsts)
-        for sentence in left_out if chosen_address(options.address) is not None else ():
-            say(console, sentence)
+        if chosen_address(options.address) is not None:
+            opened.frame.say(*left_out)
         are_gpus_named = preflight.GPUS in space or preflight.GPUS in study.fixed
         spec = study.run_spec(preflight.first_values(study, space))
         asking = "--gpus-per-worker 1"
@@ -190,7 +162,7 @@ def _run(
         pipeline = StudyPipeline(
             resolved,
             session,
-            store,
+            opened.store,
             console,
             deadline,
             concurrency,

@@ -21,7 +21,7 @@ from raybench.report.answer import summary_of
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
-from raybench.runs import lifecycle
+from raybench.runs import frame, lifecycle
 from raybench.runs import scale as body
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.options import ScaleOptions
@@ -89,7 +89,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip tables and page, which take most of the time and which most tests do not read."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
-    monkeypatch.setattr(body, "try_page", lambda *given: [])
+    monkeypatch.setattr(frame, "try_page", lambda *given: [])
 
 
 def study_file(text: str = GOOD) -> str:

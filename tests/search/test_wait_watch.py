@@ -17,6 +17,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.wait_watch import Deadline, WaitWatch, quiet
 from raybench.spec.errors import StudyError
+from tests.factories import begun
 from tests.refusals import shortage_in
 
 BEHIND = Request("its turn, after trial 0001", 9.0, 0.0)
@@ -108,7 +109,7 @@ def test_nothing_waits_once_the_study_is_over(waiting: dict[str, Request]) -> No
 
 def test_running_trials_are_ended_once_the_whole_budget_is_spent() -> None:
     stage = Stage()
-    stage.deadline = Deadline(100.0, began=time.perf_counter() - 100)
+    stage.deadline = Deadline(100.0, interrupt=begun(100.0))
     stage.is_starting, stage.silent = False, {"0001": 1.5}
     stage.run()
     assert stage.sent_away

@@ -1,7 +1,6 @@
 """Sessions of a study without a cluster."""
 
 import io
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from raybench.search.resolve import ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import ErrorCode
+from tests.factories import begun
 from tests.refusals import refused
 from tests.search.made_up import STUDY, parts_of, record
 from tests.search.stage import FakeSavedRuns
@@ -45,7 +45,7 @@ def test_a_session_that_starts_after_the_budget_only_notes_it(
         monkeypatch.setattr(module, begins, None)
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
-        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 120.0)
+        pipeline.deadline = Deadline(100.0, interrupt=begun(120.0))
         pipeline._run_phases()
     (note,) = pipeline.state.notes
     assert " 100 s" in note
@@ -71,7 +71,7 @@ def test_a_budget_used_up_by_loading_data_starts_no_session() -> None:
     refuse_spent(Deadline(None))
     refuse_spent(Deadline(100.0))
     with refused(ErrorCode.NO_TIME, "9 s", "5 s", "--time-budget"):
-        refuse_spent(Deadline(5.0, began=time.perf_counter() - 9.0))
+        refuse_spent(Deadline(5.0, interrupt=begun(9.0)))
 
 
 def test_new_trials_make_the_confirmation_unfinished(
