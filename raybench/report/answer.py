@@ -42,8 +42,8 @@ from raybench.results.ranking import (
     repeated,
     result_of,
 )
-from raybench.results.store import IMPORTED
 from raybench.results.study import Study
+from raybench.results.study_kind import IMPORTED, StudyKind
 from raybench.results.trials import configuration_of
 from raybench.results.verdict import (
     Verdict,
@@ -124,7 +124,7 @@ def summary_of(results: Study) -> Summary:
         ]
         caveats += notes
         return Summary([(line,) for line in lines], caveats=caveats)
-    if results.study["study"].get("run"):
+    if results.kind is StudyKind.TRAINING:
         return Summary([(_trained(results),)], caveats=notes)
     if results.is_imported:
         return Summary([(_imported(results),)], caveats=notes)

@@ -15,7 +15,8 @@ from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
 from raybench.results.place import is_url
 from raybench.results.ranking import result_of
-from raybench.results.store import DIAGNOSIS, IMPORTED, WINNERS
+from raybench.results.store import DIAGNOSIS, WINNERS
+from raybench.results.study_kind import IMPORTED, StudyKind
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
@@ -131,7 +132,7 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
     if results.is_scaling:
         content["details"]["cells"] = scaling_cells(results).to_dict("records")
         return content
-    if results.study["study"].get("run"):
+    if results.kind is StudyKind.TRAINING:
         run = next(iter(results.runs.values()))
         keys = ("stop", "best_value", "test_value", "time_to_target_s")
         content["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}

@@ -9,6 +9,7 @@ from typing import Any
 
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study, once
+from raybench.results.study_kind import COMPARISON, StudyKind
 from raybench.spec.documents import validate
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE
 from raybench.spec.objective import TIME, Objective
@@ -155,9 +156,9 @@ def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float 
 @once
 def comparison_of(results: Study) -> Pairs | None:
     """Return the runs of a study made by `raybench compare`; None for other studies."""
-    comparison = results.study.get("compare")
-    if not isinstance(comparison, dict):
+    if results.kind is not StudyKind.COMPARISON:
         return None
+    comparison = results.study[COMPARISON]
     where = f"{results.folder / STUDY_FILE}: study.objective"
     return pairs_of(
         [Side(**side) for side in comparison["sides"]],

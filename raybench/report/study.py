@@ -20,6 +20,7 @@ from raybench.results import analyses, ranking
 from raybench.results.place import is_url, local_path, unique_names
 from raybench.results.store import RECORDS_FILE, WINNERS
 from raybench.results.study import Study
+from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import TIED, judge, judge_each, winners
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
@@ -122,7 +123,7 @@ class StudyResults(Study):
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
-        if self.study["study"].get("run") and self.runs:
+        if self.kind is StudyKind.TRAINING and self.runs:
             trial = next(iter(self.runs))
         elif (verdict := judge(self)) is not None:
             trial = verdict.cheapest if is_cheapest else verdict.fastest

@@ -18,7 +18,8 @@ from filelock import FileLock, Timeout
 
 import raybench
 from raybench.results.bucket import check_url
-from raybench.results.store import SCALING, command
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, command
+from raybench.results.study_kind import SCALING, StudyKind, study_kind
 from raybench.spec.documents import read_mapping, to_yaml, validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.scaling_study import ScalingStudy
@@ -101,6 +102,20 @@ def unused_folder(wanted: Path) -> Path:
     return folder
 
 
+def refuse_other_kind(place: str, folder: Path, kind: StudyKind) -> None:
+    """Raise UserError if `folder`, where `place` is on this machine, holds a study of another
+    kind."""
+    records, study = folder / RECORDS_FILE, folder / STUDY_FILE
+    is_own = not (records.is_file() and records.stat().st_size)
+    if study.is_file():
+        is_own = study_kind(read_mapping(study)) is kind
+    if not is_own:
+        raise UserError(
+            f"{place}: holds another study; name another place with --out.",
+            ErrorCode.STUDY_CHANGED,
+        )
+
+
 def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     """Raise UserError with the differences if `place` holds another study.
 
@@ -126,16 +141,13 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
 
 
 def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
-    """Raise UserError if `place` holds a search, or another scaling study (with the differences).
+    """Raise UserError with the differences if `place` holds another scaling study, or a study of
+    another kind.
 
     `file` is the `study.yaml` there.
     """
-    before = read_mapping(file).get(SCALING)
-    if not isinstance(before, dict):
-        raise UserError(
-            f"{place}: holds no scaling study; name another place with --out.",
-            ErrorCode.STUDY_CHANGED,
-        )
+    refuse_other_kind(place, file.parent, StudyKind.SCALING)
+    before = read_mapping(file)[SCALING]
     old, new = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
     new["base"]["objective"] = _with_metric(new["base"]["objective"], old["base"]["objective"])
     changes = _differences(old, new, may_change=SCALING_MAY_CHANGE)

@@ -109,10 +109,6 @@ STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 FORMAT = 1
 """Format version of a results folder, as written in its `study.yaml`."""
-SCALING = "scaling_study"
-"""Key of `study.yaml` that holds a scaling study."""
-IMPORTED = "imported"
-"""Key of `study.yaml` that names the source of runs of another tool; also their workload."""
 
 
 class Store(StudyFiles):

@@ -16,7 +16,8 @@ import pandas as pd
 from raybench.results.place import is_url, local_path, owner_in
 from raybench.results.records import read_records, read_study, uncollected
 from raybench.results.storage import fetch
-from raybench.results.store import IMPORTED, SCALING, STUDY_FILE
+from raybench.results.store import STUDY_FILE
+from raybench.results.study_kind import SCALING, StudyKind, study_kind
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
@@ -141,15 +142,20 @@ class Study:
         """The keys of the run spec that the study searched, in the order of its space."""
         return tuple(self.study["study"].get("space", {}))
 
+    @cached_property
+    def kind(self) -> StudyKind:
+        """Kind of the study."""
+        return study_kind(self.study)
+
     @property
     def is_scaling(self) -> bool:
         """Whether this is a scaling study, not a search."""
-        return SCALING in self.study
+        return self.kind is StudyKind.SCALING
 
     @property
     def is_imported(self) -> bool:
         """Whether another tool recorded the runs, with unknown code and clock."""
-        return IMPORTED in self.study
+        return self.kind is StudyKind.IMPORTED
 
     @cached_property
     def scaling_study(self) -> ScalingStudy:
@@ -205,7 +211,8 @@ class Study:
                 curves=records.curves,
                 baseline_value=value_at_start(study),
             )
-            if IMPORTED in study:  # labels leave out settings that are unknown
+            if study_kind(study) is StudyKind.IMPORTED:
+                # Labels leave out settings that are unknown.
                 labels = [_label(run.spec, study) for run in records.runs.values()]
                 speeds = trials["samples_per_s"].where(trials["samples"] > 0)
                 trials = trials.assign(config=labels, samples_per_s=speeds)
@@ -223,7 +230,9 @@ class Study:
 
 def _label(spec: RunSpec, study: Mapping[str, Any]) -> str:
     space = study["study"].get("space", {})
-    return settings_words(spec, space) if IMPORTED in study else describe(spec, label_keys(space))
+    if study_kind(study) is StudyKind.IMPORTED:
+        return settings_words(spec, space)
+    return describe(spec, label_keys(space))
 
 
 T = TypeVar("T")

@@ -27,8 +27,10 @@ from raybench.data.shared import shared_key
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
+from raybench.results.place import refuse_other_kind
 from raybench.results.records import read_records
-from raybench.results.store import IMPORTED, STUDY_FILE, with_session
+from raybench.results.store import STUDY_FILE, with_session
+from raybench.results.study_kind import COMPARISON, StudyKind, study_kind
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import CompareOptions
@@ -103,6 +105,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
         plan = {"specs": compared.documents, "most_pairs": options.runs, "results": place}
         return frame.planned(compared.warnings, plan)
     with frame.open(place) as opened:
+        refuse_other_kind(place, opened.folder, StudyKind.COMPARISON)
         _refuse_other(opened, compared)
         if options.session:
             errors = errors_left(Path(options.session), compared.digest)
@@ -188,7 +191,7 @@ def read_side(
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
         return validate(RunSpec, apply_settings(content, settings), source)
     file = Path(side) / STUDY_FILE if isinstance(side, str | Path) else None
-    if file is not None and file.is_file() and IMPORTED in read_mapping(file):
+    if file is not None and file.is_file() and study_kind(read_mapping(file)) is StudyKind.IMPORTED:
         raise UserError(
             f"{source}: holds imported runs, whose code and clock are not known; name a run spec.",
             ErrorCode.CONFLICT,
@@ -267,18 +270,14 @@ def _print_plan(console: Console, compared: Compared, pairs: int, place: str) ->
 
 
 def _refuse_other(opened: OpenStudy, compared: Compared) -> None:
-    place = opened.place
+    """Raise UserError if the folder holds a comparison with other settings."""
     if opened.study_file is None:
         return
-    earlier = opened.earlier.get("compare")
-    if not isinstance(earlier, dict):
-        raise UserError(
-            f"{place}: holds another study; name another place with --out.", ErrorCode.STUDY_CHANGED
-        )
+    earlier = opened.earlier[COMPARISON]
     requested = compared.documents, compared.smallest, compared.is_throughput
     if (earlier["specs"], earlier["smallest"], earlier.get("is_throughput", False)) != requested:
         raise UserError(
-            f"{place}: holds another comparison; name another place with --out.",
+            f"{opened.place}: holds another comparison; name another place with --out.",
             ErrorCode.STUDY_CHANGED,
         )
 
@@ -312,7 +311,7 @@ def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pair
             STUDY_FILE,
             {
                 "study": {"objective": objective.model_dump(mode="json")},
-                "compare": {
+                COMPARISON: {
                     "specs": compared.documents,
                     "sides": [vars(side) for side in compared.sides],
                     "smallest": compared.smallest,

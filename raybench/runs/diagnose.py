@@ -21,7 +21,9 @@ from raybench.models.find import load_workload_dataset
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.tables import print_frame
+from raybench.results.place import refuse_other_kind
 from raybench.results.store import DIAGNOSIS, STUDY_FILE, Store, with_session
+from raybench.results.study_kind import PROBED, StudyKind
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions
@@ -29,7 +31,6 @@ from raybench.runs.train import (
     check_connected,
     check_run,
     read_spec,
-    refuse_other,
 )
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
@@ -398,9 +399,6 @@ class SpeedRuns:
         say(console, f"{variant}: left out, {reason}")
 
 
-MARK = "diagnosis"
-
-
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     """Run the `diagnose` command: train the probes, then print and write the verdict.
 
@@ -424,7 +422,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
         _print_plan(frame.console, spec, dataset, leeway)
         return frame.planned(sentences, spec.document() | {"results": place})
     with frame.open(place) as opened:
-        refuse_other(place, opened.folder, MARK)
+        refuse_other_kind(place, opened.folder, StudyKind.DIAGNOSIS)
         store = opened.begin(resumes=False)
         runs = _measure(options, spec, dataset, leeway, opened)
         is_interrupted = interrupt.is_set
@@ -531,7 +529,7 @@ def _measure(
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         opened.start_over()
-        content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
+        content = {"objective": spec.objective.model_dump(mode="json"), PROBED: spec.document()}
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)
         with single_runs(session, store, deadline, lines, wait_s=options.wait) as single_run:

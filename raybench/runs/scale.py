@@ -28,8 +28,9 @@ from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
 from raybench.results.place import refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.storage import study_file
-from raybench.results.store import CODE, SCALING, STUDY_FILE, with_session
+from raybench.results.store import CODE, STUDY_FILE, with_session
 from raybench.results.study import load
+from raybench.results.study_kind import SCALING
 from raybench.runs.code_change import code_versions
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import SingleRun, single_runs

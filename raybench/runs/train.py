@@ -13,8 +13,10 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
 from raybench.report.words import digits, target_words
+from raybench.results.place import refuse_other_kind
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
+from raybench.results.study_kind import TRAINING, StudyKind
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
@@ -30,8 +32,8 @@ from raybench.runs.saved_runs import has_checkpoints
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_absolute_paths
-from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
-from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
+from raybench.spec.documents import apply_settings, content_of, to_yaml, validate
+from raybench.spec.errors import DONE, FAILED, Ended
 from raybench.spec.own_loop import framework_of, is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
@@ -63,7 +65,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
             frame.console.print(f"{dataset.num_train_samples:,} training samples an epoch")
         return frame.planned(sentences, spec.document())
     with frame.open(place) as opened:
-        refuse_other(place, opened.folder, "run")
+        refuse_other_kind(place, opened.folder, StudyKind.TRAINING)
         if (finished := finished_run(opened.folder, TRIAL, spec)) is not None:
             frame.say(
                 f"{place}: this run is finished; to train it again, name another folder with --out."
@@ -160,7 +162,7 @@ def _run(options: TrainOptions, spec: RunSpec, opened: OpenStudy) -> RunRecord:
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         opened.start_over()
-        content = {"objective": spec.objective.model_dump(mode="json"), "run": True}
+        content = {"objective": spec.objective.model_dump(mode="json"), TRAINING: True}
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
@@ -256,21 +258,6 @@ def _speed_line(rates: dict[str, float]) -> str:
     if rates["mfu"] > 0:
         parts.append(f"MFU {rates['mfu']:.0%}")
     return f"speed at the median step: {', '.join(parts)}"
-
-
-def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError if a results folder contains the records of another command."""
-    records, study = folder / RECORDS_FILE, folder / STUDY_FILE
-    if not records.is_file():
-        return
-    is_own = not records.stat().st_size
-    if study.is_file():
-        is_own = read_mapping(study).get("study", {}).get(mark)
-    if not is_own:
-        raise UserError(
-            f"{place}: holds another study; name another folder with --out.",
-            ErrorCode.STUDY_CHANGED,
-        )
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:

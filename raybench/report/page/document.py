@@ -38,6 +38,7 @@ from raybench.results.place import place_in_words, unique_names
 from raybench.results.records import uncollected
 from raybench.results.store import STUDY_FILE, StudyFiles, write_out
 from raybench.results.study import Study
+from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
@@ -70,7 +71,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
     (first, *further), *others = summary.conclusions
     steps: list[SuggestedStep] = []
     facts: list[tuple[str, str]] = []
-    if results.study["study"].get("run"):
+    if results.kind is StudyKind.TRAINING:
         facts = _facts_of_run(results)
     elif not results.is_scaling:
         confidence = summary.confidence[:1].upper() + summary.confidence[1:]

@@ -24,6 +24,7 @@ from raybench.results.foreign import (
 from raybench.results.place import comparable, is_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import Study, load
+from raybench.results.study_kind import StudyKind
 from raybench.search.factorisation import GLOBAL_BATCH, SPEED_KEYS
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, encode, params_of
 from raybench.search.sampling.optuna_study import JOURNAL_FILE
@@ -187,7 +188,7 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
     earlier = load(path.parent if is_own else folder)
     if earlier.is_imported:
         return _from_imported(earlier, study)
-    if earlier.study["study"].get("run"):
+    if earlier.kind is StudyKind.TRAINING:
         return _from_training(earlier, study)
     if not earlier.searched:
         raise UserError(
