@@ -1,6 +1,7 @@
 """What a dry run says and the overview, and the exit codes; test_bad_input.py has the mistakes."""
 
 import io
+import logging
 import os
 import re
 import subprocess
@@ -181,3 +182,16 @@ def test_a_pipe_that_is_not_stdout_is_no_closed_reader():
 
     with pytest.raises(BrokenPipeError):
         cli.run_command(breaks)
+
+
+@pytest.mark.parametrize("words", [[], ["-v"]])
+def test_log_messages_are_shown_on_request(capfd, monkeypatch, words):
+    def doctor(options, interrupt):
+        logging.getLogger("raybench.training.machine").info("no driver")
+        return Ended(cli.DONE)
+
+    monkeypatch.setitem(cli.FUNCTIONS, "doctor", "tests.test_cli:_doctor")
+    monkeypatch.setattr(sys.modules[__name__], "_doctor", doctor, raising=False)
+    assert cli.main(["doctor", *words]) == cli.DONE
+    assert ("no driver" in capfd.readouterr().err) == bool(words)
+    assert not logging.getLogger("raybench").handlers

@@ -4,13 +4,14 @@ determines the exit code."""
 import argparse
 import contextlib
 import errno
+import logging
 import os
 import pkgutil
 import select
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
@@ -69,6 +70,8 @@ FUNCTIONS = {
 """By command, the function that runs it, as `module:name`."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")
 """Commands that start Ray; their functions also take an Interrupt."""
+SHOW_LOG = "show_log"
+"""Argument of all commands for `log_shown`."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -81,6 +84,8 @@ class Parser(argparse.ArgumentParser):
         self.name = name
         about = "print one JSON document to stdout; everything else goes to stderr"
         self.add_argument("--json", action="store_true", help=about)
+        about = "print raybench's log messages to stderr, for example why a GPU was not listed"
+        self.add_argument("-v", action="store_true", dest=SHOW_LOG, help=about)
         self._given: list[str] = []
         self._code = ErrorCode.INVALID_OPTION
 
@@ -163,7 +168,7 @@ def options_of(name: str, parsed: argparse.Namespace) -> "Options":
     from raybench.runs.options import OPTIONS
     from raybench.spec.documents import validate
 
-    content = {key: value for key, value in vars(parsed).items() if key != "json"}
+    content = {key: value for key, value in vars(parsed).items() if key not in ("json", SHOW_LOG)}
     return validate(OPTIONS[name], content, name)
 
 
@@ -178,11 +183,30 @@ def run(name: str, arguments: Sequence[str]) -> int:
             parsed = parser_of(name).parse_args(arguments)
         except KeyboardInterrupt:
             return _print_error(INTERRUPTED, CommandError("interrupted", "interrupted.")).code
-        return run_command(
-            lambda: run_with_options(options_of(name, parsed), interrupt),
-            json_of=name if parsed.json else None,
-            is_silent=getattr(parsed, "progress", "") == "jsonl",
-        )
+        with log_shown() if parsed.show_log else contextlib.nullcontext():
+            return run_command(
+                lambda: run_with_options(options_of(name, parsed), interrupt),
+                json_of=name if parsed.json else None,
+                is_silent=getattr(parsed, "progress", "") == "jsonl",
+            )
+
+
+@contextlib.contextmanager
+def log_shown() -> Iterator[None]:
+    """Print the log messages of this process to its original stderr, which commands redirect while
+    Ray runs."""
+    logger = logging.getLogger("raybench")
+    with os.fdopen(os.dup(2), "w") as stream:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
 
 def run_with_options(options: "Options", interrupt: Interrupt) -> Ended:
