@@ -8,6 +8,6 @@ from tests.search.stage import Stage
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    one = Stage(tmp_path)
-    with one.store:
-        yield one
+    made_up = Stage(tmp_path)
+    with made_up.store:
+        yield made_up

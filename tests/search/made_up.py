@@ -64,23 +64,23 @@ def make_search(
 
 def ask(search: Search) -> tuple[str, RunSpec]:
     """Return the next trial; there must be one."""
-    asked = search.suggest()
-    assert asked is not None
-    return asked
+    proposal = search.suggest()
+    assert proposal is not None
+    return proposal
 
 
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
     """Run up to `most` trials one after the other; return their records."""
     ended: list[RunRecord] = []
-    while len(ended) < most and (asked := search.suggest()) is not None:
-        ended.append(judge(*asked))
+    while len(ended) < most and (proposal := search.suggest()) is not None:
+        ended.append(judge(*proposal))
         search.on_end(ended[-1])
     return ended
 
 
 def by_name(records: list[RunRecord]) -> dict[str, RunRecord]:
     """Return records as a new session reads them."""
-    return {one.trial: one for one in records}
+    return {record.trial: record for record in records}
 
 
 def journal_of(search: Search) -> optuna.Study:

@@ -111,10 +111,10 @@ class Stage:
         return 2
 
     def start(self) -> str:
-        asked = self.trials.next()
-        assert asked is not None
-        self.trials.started(asked[0])
-        return asked[0]
+        proposal = self.trials.next()
+        assert proposal is not None
+        self.trials.started(proposal[0])
+        return proposal[0]
 
     def lead(self) -> None:
         """Run a trial so fast that others are beyond the cap."""
@@ -128,9 +128,9 @@ class Stage:
 
     def record(self, name: str) -> RunRecord:
         """Return the record on the disk, which was also reported to the search, once."""
-        (told,) = [one for one in self.search.told if one.trial == name]
+        (reported,) = [record for record in self.search.told if record.trial == name]
         kinds = [line["kind"] for line in self.lines() if line["trial"] == name]
         assert kinds.count("run") == 1
         kept = read_records(self.store.folder).runs[name]
-        assert kept == told
+        assert kept == reported
         return kept

@@ -52,9 +52,9 @@ def with_four(**changes: Any) -> ConfirmBudget:
 def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     budget = with_four()
     assert stages(6) == ((3, 1), (3, 1))
-    found = budget.candidates()
-    assert [cost.trial for cost in found.fastest] == ["0001", "0002", "0003"]
-    assert [cost.trial for cost in found.cheapest] == ["0003", "0002", "0001"]
+    racing = budget.candidates()
+    assert [cost.trial for cost in racing.fastest] == ["0001", "0002", "0003"]
+    assert [cost.trial for cost in racing.cheapest] == ["0003", "0002", "0001"]
     assert [cost.trial for cost in budget.winners()] == ["0001", "0003"]
     # Both races have the same three; seconds of a run and one beside.
     race = RACE_SLACK * 2 * (5 + 6 + 8 / 2)
@@ -74,7 +74,7 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
         ({"learning_rate": 1.2e-3, "weight_decay": 0.1}, ["0001", "0000"]),
     ],
 )
-def test_of_similar_configurations_only_the_best_races(
+def test_only_the_best_of_similar_configurations_races(
     changes: dict[str, Any], racing: list[str]
 ) -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
@@ -87,7 +87,7 @@ def test_of_similar_configurations_only_the_best_races(
     assert len(budget.candidates().fastest) == len(racing)
 
 
-def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
+def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
     """The bill includes the time that workers do not train."""
     budget = ConfirmBudget(build_study(STUDY | {"price": 1.0}, "test")[0])
     budget.add(reached("0000", 4.0, workers=2))
@@ -126,12 +126,12 @@ def test_little_time_is_shared_by_the_race_and_the_runs_alone(left_s: float, pla
 
 def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     budget = with_four()
-    whole = budget.confirming_s()
+    total_s = budget.confirming_s()
     race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
     alone = [reached("0001-confirm0", 4.0, role="confirm", source="0001")]
     known = RACE_SLACK * (5 + 6) + SOLO_SLACK * 5
-    assert budget.plan([*race, *alone], whole - known + 0.01) == Plan(6, 3)
-    assert budget.plan([*race, *alone], whole - known - 0.01) != Plan(6, 3)
+    assert budget.plan([*race, *alone], total_s - known + 0.01) == Plan(6, 3)
+    assert budget.plan([*race, *alone], total_s - known - 0.01) != Plan(6, 3)
     besides = [*race, *alone, *20 * race]  # as `--more` leaves them
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 + 0.01) == Plan(6, 3)
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 - 0.01) != Plan(6, 3)
@@ -153,8 +153,8 @@ def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
         spec = RunSpec(objective=Objective(**objective), learning_rate=1e-3 * 2**number)
         stop: StopReason | None = "max_train_seconds" if seconds == 5 else None
         budget.add(record(f"{number:04d}", spec, seconds, stop=stop, value=value))
-    found = [(cost.trial, cost.train_s) for cost in budget.candidates().fastest]
-    assert found == [("0001", 5.0), ("0002", 5.0), ("0000", 5.0)]
+    racing = [(cost.trial, cost.train_s) for cost in budget.candidates().fastest]
+    assert racing == [("0001", 5.0), ("0002", 5.0), ("0000", 5.0)]
     assert budget.candidates().cheapest == [], "seconds are the same for all"
     assert [cost.trial for cost in budget.winners()] == ["0001"]
 

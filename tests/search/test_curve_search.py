@@ -48,8 +48,8 @@ def train(search: Search, name: str, spec: RunSpec) -> tuple[RunRecord, list[Eva
         curve.append(evaluation(second, index=index, value=value, **samples, **reached))
         if reached:
             return record(name, spec, second, value=value, **samples), curve
-        here = outcome(second, index=index, value=value, **samples)
-        if (reason := search.on_result(name, here).stop) is not None:
+        current = outcome(second, index=index, value=value, **samples)
+        if (reason := search.on_result(name, current).stop) is not None:
             end = {"stop": None, "stopped_by": reason, "value": value} | samples
             return record(name, spec, second, **end), curve
     return record(name, spec, 2.5, stop="max_train_seconds", value=value, **samples), curve
@@ -59,16 +59,16 @@ def search_on(
     search: Search, most: int = 1000
 ) -> tuple[list[RunRecord], dict[str, list[Evaluation]]]:
     runs, curves = [], {}
-    while len(runs) < most and (asked := search.suggest()) is not None:
-        one, curves[asked[0]] = train(search, *asked)
-        search.on_end(one)
-        runs.append(one)
+    while len(runs) < most and (proposal := search.suggest()) is not None:
+        ended, curves[proposal[0]] = train(search, *proposal)
+        search.on_end(ended)
+        runs.append(ended)
     return runs, curves
 
 
-def distance(one: RunRecord) -> float:
+def distance(run: RunRecord) -> float:
     """Return the log ratio of a run's seconds and the smallest possible."""
-    return math.log(seconds_of(one.spec))
+    return math.log(seconds_of(run.spec))
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -76,22 +76,22 @@ def test_the_search_finds_the_best_and_stops_slow_trials(tmp_path: Path, *, apar
     runs, _ = search_on(make_search(tmp_path, MODEL, apart=apart))
     assert len(runs) == 40
     assert min(map(distance, runs)) < 0.1
-    assert np.median([distance(one) for one in runs[20:]]) < 1
-    slow = [one for one in runs[8:] if distance(one) > 2]
-    assert all(one.stop in ("scheduler", "cap") for one in slow)
-    assert sum(one.ledger["train"] for one in slow) < 0.25 * 2.5 * max(len(slow), 1)
+    assert np.median([distance(run) for run in runs[20:]]) < 1
+    slow = [run for run in runs[8:] if distance(run) > 2]
+    assert all(run.stop in ("scheduler", "cap") for run in slow)
+    assert sum(run.ledger["train"] for run in slow) < 0.25 * 2.5 * max(len(slow), 1)
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bool) -> None:
-    one = make_search(tmp_path, MODEL, apart=apart)
-    runs, curves = search_on(one, most=20)
-    again = make_search(tmp_path, MODEL, apart=apart, runs=by_name(runs), curves=curves)
-    before, after = one.curves.ranked(), again.curves.ranked()
+    search = make_search(tmp_path, MODEL, apart=apart)
+    runs, curves = search_on(search, most=20)
+    resumed = make_search(tmp_path, MODEL, apart=apart, runs=by_name(runs), curves=curves)
+    before, after = search.curves.ranked(), resumed.curves.ranked()
     assert sorted(after) == sorted(before)
-    same = one.curves.means_of(before), again.curves.means_of(before)
+    same = search.curves.means_of(before), resumed.curves.means_of(before)
     np.testing.assert_allclose(*same, atol=0.1)  # length scales are chosen at other moments
-    assert len(search_on(again)[0]) == 20
+    assert len(search_on(resumed)[0]) == 20
 
 
 def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path: Pat
     assert ask(search)[0] != name
 
 
-def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
+def test_equal_seeds_propose_equal_configurations(tmp_path: Path) -> None:
     def specs(folder: str, seed: int) -> list[RunSpec]:
         runs, _ = search_on(make_search(tmp_path / folder, changed(seed=seed, trials=15)))
-        return [one.spec.model_copy(update={"seed": 0}) for one in runs]
+        return [run.spec.model_copy(update={"seed": 0}) for run in runs]
 
     first = specs("a", 3)
     assert specs("b", 3) == first
@@ -131,7 +131,7 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> Non
 def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> None:
     space = MODEL["space"] | {"weight_decay": [0, 1e-4, 1e-3], "model": {"norm": [None, 1, "a"]}}
     runs, _ = search_on(make_search(tmp_path, changed(trials=20) | {"space": space}))
-    assert {one.spec.weight_decay for one in runs} == {0, 1e-4, 1e-3}
+    assert {run.spec.weight_decay for run in runs} == {0, 1e-4, 1e-3}
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,14 @@ def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> 
         ({"metric": "loss", "target": 0.1, "max_train_seconds": 10}, -1),
     ],
 )
-def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) -> None:
+def test_other_objectives_are_optimized(
+    tmp_path: Path, objective: dict[str, Any], sign: int
+) -> None:
     content = changed(trials=24) | {"objective": objective}
     search = make_search(tmp_path, content)
     runs = []
-    while (asked := search.suggest()) is not None:
-        name, spec = asked
+    while (proposal := search.suggest()) is not None:
+        name, spec = proposal
         value = 0.0
         for index in range(6):
             second = index + 1.0
@@ -156,7 +158,7 @@ def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) 
                 break
         runs.append(record(name, spec, second, stop=None, value=value))
         search.on_end(runs[-1])
-    assert np.median([distance(one) for one in runs[12:]]) < 1.5
+    assert np.median([distance(run) for run in runs[12:]]) < 1.5
 
 
 def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path) -> None:
@@ -167,10 +169,10 @@ def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path)
     ]
     content = changed(trials=20) | {"space": MODEL["space"] | {"weight_decay": ranges}}
     runs, _ = search_on(make_search(tmp_path, content))
-    for one in runs:
-        low, high = decays[one.spec.optimizer]
-        assert low <= one.spec.weight_decay <= high
-    assert {one.spec.optimizer for one in runs} == set(decays)
+    for run in runs:
+        low, high = decays[run.spec.optimizer]
+        assert low <= run.spec.weight_decay <= high
+    assert {run.spec.optimizer for run in runs} == set(decays)
 
 
 @pytest.mark.parametrize("widen", [True, False])
@@ -181,42 +183,43 @@ def test_learning_rates_beyond_their_range_are_tried_if_promising(
     space = STUDY["space"] | {"optimizer": ["adam"], "learning_rate": narrow}
     search = make_search(tmp_path, changed(widen=widen, trials=25) | {"space": space}, apart=True)
     rates = []
-    while (asked := search.suggest()) is not None:
-        search.on_end(train(search, *asked)[0])
-        rates.append(asked[1].learning_rate)
+    while (proposal := search.suggest()) is not None:
+        search.on_end(train(search, *proposal)[0])
+        rates.append(proposal[1].learning_rate)
     assert max(rates) <= 4 * BEST / 3
     assert any(rate > BEST / 2 for rate in rates) == widen
 
 
-def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> None:
+def test_nsga2_continues_slow_but_cheap_trials(tmp_path: Path) -> None:
     """Where only seconds count it is stopped."""
-    found = {}
+    is_stopped = {}
     for sampler in ("nsga2", "random"):
         content = changed(sampler=sampler, factorise=False, trials=30)
         search = make_search(tmp_path / sampler, content)
-        wide = next(one for one in iter(search.suggest, None) if one[1].num_workers == 2)
+        wide = next(trial for trial in iter(search.suggest, None) if trial[1].num_workers == 2)
         for index, second in enumerate((0.5, 1.0)):
             search.on_result(wide[0], outcome(second, index=index, value=0.5 * second))
         search.on_end(record(*wide, 1.5, value=0.95))
-        name, _ = next(one for one in iter(search.suggest, None) if one[1].num_workers == 1)
+        name, _ = next(trial for trial in iter(search.suggest, None) if trial[1].num_workers == 1)
         stops = []
         for index in range(5):
-            here = outcome(0.5 * (index + 1), index=index, value=0.19 * (index + 1))
-            stops.append(search.on_result(name, here).stop)
-        found[sampler] = any(stops)
-    assert found == {"nsga2": False, "random": True}
+            current = outcome(0.5 * (index + 1), index=index, value=0.19 * (index + 1))
+            stops.append(search.on_result(name, current).stop)
+        is_stopped[sampler] = any(stops)
+    assert is_stopped == {"nsga2": False, "random": True}
 
 
 def test_no_configuration_runs_more_than_a_few_times(tmp_path: Path) -> None:
     """Rates within 20 % count as one; a repeat has another seed."""
     runs, _ = search_on(make_search(tmp_path, changed(trials=45), apart=True))
-    specs = [one.spec for one in runs]
-    assert len({str(one) for one in specs}) == len(specs)
-    for one in specs:
+    specs = [run.spec for run in runs]
+    assert len({str(spec) for spec in specs}) == len(specs)
+    for spec in specs:
         alike = [
             other
             for other in specs
-            if (other.optimizer, other.global_batch_size) == (one.optimizer, one.global_batch_size)
-            and abs(math.log(other.learning_rate / one.learning_rate)) < math.log(1.1)
+            if (other.optimizer, other.global_batch_size)
+            == (spec.optimizer, spec.global_batch_size)
+            and abs(math.log(other.learning_rate / spec.learning_rate)) < math.log(1.1)
         ]
-        assert len(alike) <= CurvePolicy().most_runs + 1, one
+        assert len(alike) <= CurvePolicy().most_runs + 1, spec

@@ -38,32 +38,32 @@ def take_apart(
 
 
 def factors(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Factors:
-    found = take_apart(changes, equal=equal, **fixed)
-    assert isinstance(found, Factors), found
-    return found
+    factorized = take_apart(changes, equal=equal, **fixed)
+    assert isinstance(factorized, Factors), factorized
+    return factorized
 
 
 def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> None:
     space = factors({})
     assert set(space.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     assert space.sampled[GLOBAL_BATCH] == Powers(16, 256)
-    found = space.of_values({GLOBAL_BATCH: 64})
-    assert [(one.num_workers, one.batch_size_per_worker) for one in found] == [
+    placements = space.of_values({GLOBAL_BATCH: 64})
+    assert [(place.num_workers, place.batch_size_per_worker) for place in placements] == [
         *[(4, 16)] * 2,
         *[(2, 32)] * 2,
         *[(1, 64)] * 2,
     ]
-    assert {one.framework for one in found} == {"torch", "tensorflow"}
-    assert space.of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == found
+    assert {place.framework for place in placements} == {"torch", "tensorflow"}
+    assert space.of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == placements
 
 
 def test_frameworks_that_train_different_networks_stay_sampled() -> None:
-    found = factors({}, equal=False)
-    assert "framework" in found.sampled
-    placements = found.of_values({GLOBAL_BATCH: 64, "framework": "torch"})
-    assert {one.framework for one in placements} == {"torch"}
+    factorized = factors({}, equal=False)
+    assert "framework" in factorized.sampled
+    placements = factorized.of_values({GLOBAL_BATCH: 64, "framework": "torch"})
+    assert {place.framework for place in placements} == {"torch"}
     spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
-    assert found.of_spec(spec) == placements
+    assert factorized.of_spec(spec) == placements
 
 
 def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
@@ -72,9 +72,12 @@ def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
         {"when": {"framework": "tensorflow"}, "values": ["none", "xla"]},
     ]
     changes = {"num_workers": None, "compile": by_framework, "accelerator_type": ["A100", "H100"]}
-    found = factors(changes, gpus_per_worker=1)
-    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
-    ways = [(one.framework, one.compile, one.accelerator_type) for one in found.of_values(BATCH)]
+    factorized = factors(changes, gpus_per_worker=1)
+    assert set(factorized.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
+    ways = [
+        (place.framework, place.compile, place.accelerator_type)
+        for place in factorized.of_values(BATCH)
+    ]
     torch, tensorflow = ("torch", ("none", "default")), ("tensorflow", ("none", "xla"))
     assert sorted(ways) == sorted(
         (framework, way, gpu)
@@ -82,48 +85,54 @@ def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
         for way in ways_of
         for gpu in ("A100", "H100")
     )
-    assert len({one.group for one in found.of_values(BATCH)}) == 4, "any group compiles"
-    assert {one.gpus_per_worker for one in found.all_placements} == {1}, "as it is fixed"
+    assert len({place.group for place in factorized.of_values(BATCH)}) == 4, "any group compiles"
+    assert {place.gpus_per_worker for place in factorized.all_placements} == {1}, "as it is fixed"
 
 
 def test_accumulation_and_prefetching_decide_speed_alone() -> None:
-    found = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
-    assert found.sampled[GLOBAL_BATCH] == Powers(16, 128)
-    passes = {(one.batch_size_per_worker, one.accumulate) for one in found.of_values(BATCH)}
+    factorized = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
+    assert factorized.sampled[GLOBAL_BATCH] == Powers(16, 128)
+    passes = {
+        (place.batch_size_per_worker, place.accumulate) for place in factorized.of_values(BATCH)
+    }
     assert passes == {(64, 1), (32, 2)}
-    assert {one.prefetch for one in found.of_values(BATCH)} == {0, 1}
+    assert {place.prefetch for place in factorized.of_values(BATCH)} == {0, 1}
 
 
 def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:
-    found = factors({"precision": ["fp32", "bf16"]})
-    assert "precision" in found.sampled
-    placements = found.of_values({**BATCH, "precision": "bf16"})
-    assert {one.precision for one in placements} == {"bf16"}
-    assert {one.framework for one in placements} == {"torch", "tensorflow"}
-    assert found.of_spec(placed(RunSpec(precision="bf16"), placements[0])) == placements
-    placer = Placer(found)
-    for number, place in enumerate([*placements, *found.of_values({**BATCH, "precision": "fp32"})]):
+    factorized = factors({"precision": ["fp32", "bf16"]})
+    assert "precision" in factorized.sampled
+    placements = factorized.of_values({**BATCH, "precision": "bf16"})
+    assert {place.precision for place in placements} == {"bf16"}
+    assert {place.framework for place in placements} == {"torch", "tensorflow"}
+    assert factorized.of_spec(placed(RunSpec(precision="bf16"), placements[0])) == placements
+    placer = Placer(factorized)
+    for number, place in enumerate(
+        [*placements, *factorized.of_values({**BATCH, "precision": "fp32"})]
+    ):
         step_s = (0.1 if place.precision == "bf16" else 1.0) * place.batch_size_per_worker
         spec = placed(RunSpec(precision=place.precision), place)
         placer.observe(str(number), spec, samples=50 * place.samples, train_s=50 * step_s)
     for precision in ("fp32", "bf16"):
         narrow = placed(RunSpec(precision=precision), replace(placements[-1], precision=precision))
-        assert {one.precision for one in placer.ratios(narrow)} == {precision}
+        assert {place.precision for place in placer.ratios(narrow)} == {precision}
 
 
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:
-    found = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
-    assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
+    factorized = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
+    assert factorized.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
 
 
 def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
-    found = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
-    assert found.sampled[GLOBAL_BATCH] == Choices((128,))
-    placements = found.of_values({GLOBAL_BATCH: 128})
-    assert [one.framework for one in placements] == ["torch", "tensorflow"]
+    factorized = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
+    assert factorized.sampled[GLOBAL_BATCH] == Choices((128,))
+    placements = factorized.of_values({GLOBAL_BATCH: 128})
+    assert [place.framework for place in placements] == ["torch", "tensorflow"]
 
 
-BY_OPTIMIZER = [{"when": {"optimizer": one}, "values": ["none"]} for one in ("adam", "lars")]
+BY_OPTIMIZER = [
+    {"when": {"optimizer": optimizer}, "values": ["none"]} for optimizer in ("adam", "lars")
+]
 BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4)]
 
 
@@ -143,9 +152,9 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
 def test_spaces_that_cannot_be_factorized_name_the_reason(
     changes: dict[str, Any], fixed: dict[str, Any], reason: str
 ) -> None:
-    found = take_apart(changes, **fixed)
-    assert isinstance(found, str)
-    assert reason in found
+    explanation = take_apart(changes, **fixed)
+    assert isinstance(explanation, str)
+    assert reason in explanation
 
 
 @pytest.mark.parametrize(
@@ -158,6 +167,6 @@ def test_worker_counts_of_a_model_with_batch_statistics_are_not_predicted_by_def
     space = SPACE | {"num_workers": workers}
     content = {"objective": OBJECTIVE, "space": space, "search": search}
     study, parsed = build_study(content, "test")
-    found = study_factors(study, parsed, batch_statistics=True)
-    assert (found == SAMPLED_WHOLE) == is_whole
+    factorized = study_factors(study, parsed, batch_statistics=True)
+    assert (factorized == SAMPLED_WHOLE) == is_whole
     assert isinstance(study_factors(study, parsed), Factors)

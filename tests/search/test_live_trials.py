@@ -20,12 +20,12 @@ from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 Event = Callable[[LiveTrials, str, RunOutcome], Any]
 
 
-def seen(trials: LiveTrials, name: str, now: RunOutcome) -> None:
-    trials.seen(name, now)
+def seen(trials: LiveTrials, name: str, current: RunOutcome) -> None:
+    trials.seen(name, current)
 
 
-def judged(trials: LiveTrials, name: str, now: RunOutcome) -> None:
-    assert not trials.must_stop(name, now)
+def judged(trials: LiveTrials, name: str, current: RunOutcome) -> None:
+    assert not trials.must_stop(name, current)
 
 
 def broken(message: str) -> RunOutcome:
@@ -39,9 +39,9 @@ def test_every_order_of_hooks_writes_the_same_and_reports_once(
     order: tuple[Event, ...], last: tuple[Event, ...], lost: list[bool], stage: Stage
 ) -> None:
     name = stage.start()
-    for now, events in ((FIRST, order), (SECOND, order), (REACHED, last)):
+    for current, events in ((FIRST, order), (SECOND, order), (REACHED, last)):
         for event in events:
-            event(stage.trials, name, now)
+            event(stage.trials, name, current)
     for is_lost in lost:
         stage.trials.ended(name, is_lost=is_lost)
     stage.trials.seen(name, REACHED)
@@ -63,8 +63,8 @@ def test_every_order_of_hooks_writes_the_same_and_reports_once(
 def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     name = stage.start()
     failed = replace(SECOND, is_over=True, failure="error", message="it broke")
-    for now in (SECOND, FIRST, failed, SECOND, RunOutcome()):
-        stage.trials.seen(name, now)
+    for current in (SECOND, FIRST, failed, SECOND, RunOutcome()):
+        stage.trials.seen(name, current)
     stage.trials.ended(name)
     assert [line.get("index") for line in stage.lines()] == [1, None]
     record = stage.record(name)
@@ -72,7 +72,7 @@ def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     assert (record.samples, record.best_value) == (2000, 0.9)
 
 
-def test_a_trial_that_ends_without_any_result(stage: Stage) -> None:
+def test_a_trial_without_any_result_is_recorded(stage: Stage) -> None:
     name = stage.start()
     assert not stage.trials.must_stop(name, RunOutcome())
     stage.trials.ended(name)
@@ -83,7 +83,7 @@ def test_a_trial_that_ends_without_any_result(stage: Stage) -> None:
     assert stage.search.num_finished == 1
 
 
-def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
+def test_a_lost_trial_keeps_its_last_outcome(stage: Stage) -> None:
     name = stage.start()
     known = replace(
         FIRST, num_parameters=7, batch_statistics=True, hosts=("one",), devices=("cpu",), wall_s=9.0
@@ -102,7 +102,7 @@ def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("later", ["same", "evaluation", "target", "interrupt", "time_budget"])
-def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> None:
+def test_the_first_stop_reason_counts(later: str, stage: Stage) -> None:
     stage.lead()
     name = stage.start()
     assert stage.trials.must_stop(name, FIRST)
@@ -125,21 +125,23 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
 def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
     """The later evaluations count: a lost attempt is in no time to target."""
     name = stage.start()
-    for now in (FIRST, SECOND):
-        judged(stage.trials, name, now)
-    again = replace(outcome(2.5, index=1), restarts=1, restart_reason="a worker has died")
+    for current in (FIRST, SECOND):
+        judged(stage.trials, name, current)
+    restarted = replace(outcome(2.5, index=1), restarts=1, restart_reason="a worker has died")
     for event in (judged, seen):
-        event(stage.trials, name, again)
+        event(stage.trials, name, restarted)
     seen(stage.trials, name, SECOND)
     stage.trials.seen(name, replace(REACHED, restarts=1))
     stage.trials.ended(name)
     assert [line.get("index") for line in stage.lines()] == [0, 1, 1, 2, None]
     curve = read_records(stage.store.folder).curves[name]
     assert [point.train_s for point in curve] == [1.0, 2.5, 3.0]
-    assert [one.evaluation and one.evaluation.index for _, one in stage.search.reported] == [0, 1]
+    assert [
+        outcome.evaluation and outcome.evaluation.index for _, outcome in stage.search.reported
+    ] == [0, 1]
     assert stage.record(name).restarts == 1
-    said = f"trial {name} goes on in new workers: a worker has died"
-    assert stage.screen.getvalue().count(said) == 1
+    sentence = f"trial {name} goes on in new workers: a worker has died"
+    assert stage.screen.getvalue().count(sentence) == 1
 
 
 def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
@@ -155,9 +157,9 @@ def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage)
     assert stage.record(name).stop == "target"
 
 
-def run(stage: Stage, now: RunOutcome) -> str:
+def run(stage: Stage, current: RunOutcome) -> str:
     name = stage.start()
-    stage.trials.seen(name, now)
+    stage.trials.seen(name, current)
     stage.trials.ended(name)
     return name
 
@@ -174,12 +176,12 @@ def run(stage: Stage, now: RunOutcome) -> str:
         ([replace(broken("x"), failure="oom"), broken("x")], False),
     ],
 )
-def test_a_search_ends_where_no_trial_can_train(
+def test_a_search_ends_if_no_trial_can_train(
     outcomes: list[RunOutcome], is_hopeless: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_trials, "HOPELESS", 2)
-    for now in outcomes:
-        run(stage, now)
+    for current in outcomes:
+        run(stage, current)
     if is_hopeless:
         with pytest.raises(StudyError) as fault:
             stage.deadline.raise_fault()
@@ -198,7 +200,7 @@ def test_a_search_continues_while_an_older_trial_may_still_train(
     assert not stage.deadline.over
 
 
-def test_a_mistake_in_the_model_ends_a_search_in_which_nothing_has_trained(stage: Stage) -> None:
+def test_an_invalid_model_ends_a_search_without_trained_trials(stage: Stage) -> None:
     mistaken = replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL, traceback="line 3")
     run(stage, mistaken)
     with refused(ErrorCode.INVALID_MODEL, "(8, 7)") as caught:
@@ -207,14 +209,14 @@ def test_a_mistake_in_the_model_ends_a_search_in_which_nothing_has_trained(stage
     assert not read_records(stage.store.folder).runs, "it runs again once the model is corrected"
 
 
-def test_a_mistake_in_the_model_of_one_trial_fails_it_alone(stage: Stage) -> None:
+def test_an_invalid_model_of_one_trial_fails_only_that_trial(stage: Stage) -> None:
     run(stage, REACHED)
     name = run(stage, replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL))
     assert stage.record(name).failure == "error"
     assert not stage.deadline.over
 
 
-def test_a_search_ends_with_the_first_command_that_prints_no_metric(stage: Stage) -> None:
+def test_a_command_that_prints_no_metric_ends_the_search(stage: Stage) -> None:
     run(stage, broken(f"{UNREPORTED} accuracy, its lines of JSON have val/acc; name one"))
     with refused(ErrorCode.COMMAND, "val/acc"):
         stage.deadline.raise_fault()
@@ -226,9 +228,9 @@ def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
     last: RunOutcome, room: int, stage: Stage, tmp_path: Path
 ) -> None:
     stage.store.room = room
-    asked = stage.trials.next()
-    assert asked is not None
-    name, spec = asked
+    proposal = stage.trials.next()
+    assert proposal is not None
+    name, spec = proposal
     stage.trials.started(name)
     stage.trials.seen(name, FIRST)
     assert (stage.deadline.fault is None) == bool(room)
@@ -239,11 +241,11 @@ def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
     assert stage.deadline.interrupted
     stage.trials.ended(name)
     assert stage.deadline.fault is fault
-    assert [one.trial for one in stage.search.told] == [name]
+    assert [record.trial for record in stage.search.told] == [name]
     assert stage.trials.next() is None
     assert [line["kind"] for line in stage.lines()] == room * ["eval"]
     with pytest.raises(OSError, match="No space left for 1"):
         stage.deadline.raise_fault()
-    again = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs)
-    assert again.num_finished == 0
-    assert again.suggest() == (name, spec)
+    resumed = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs)
+    assert resumed.num_finished == 0
+    assert resumed.suggest() == (name, spec)

@@ -71,13 +71,13 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
         measure(placer, str(number), place)
         chosen.append(place)
     # More workers are worth a probe while they may be faster than what is known.
-    assert {one.group for one in chosen[:2]} == {group("tensorflow", 1), group("torch", 1)}
-    assert {group("torch", 2), group("torch", 4)} <= {one.group for one in chosen}
+    assert {place.group for place in chosen[:2]} == {group("tensorflow", 1), group("torch", 1)}
+    assert {group("torch", 2), group("torch", 4)} <= {place.group for place in chosen}
     assert chosen[-1] == Placement("torch", 4, 16)
 
 
 def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
-    placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
+    placer = Placer(Factors({}, [place for place in PLACEMENTS if place.framework == "torch"]))
     chosen = []
     for number in range(4):
         place = placer.choose(str(number), "adam", options(64, placer))
@@ -89,9 +89,9 @@ def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
 def test_concurrent_trials_probe_different_placements() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
-    assert [one.framework for one in chosen[:2]] == ["tensorflow", "torch"]
+    assert [place.framework for place in chosen[:2]] == ["tensorflow", "torch"]
     # Until these are measured, others run on the fewest workers.
-    assert {one.num_workers for one in chosen} == {1}
+    assert {place.num_workers for place in chosen} == {1}
 
 
 def test_a_failed_probe_is_repeated() -> None:
@@ -117,18 +117,20 @@ def test_the_fastest_placement_is_taken_while_it_is_efficient(
 
 
 def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
-    own = Placement("torch", 1, 64)
+    narrow = Placement("torch", 1, 64)
     placer = Placer(Factors({}, PLACEMENTS))
-    assert (placer.ratios(spec(own)), placer.to_fastest(spec(own))) == ({}, 1.0), "not measured yet"
+    assert (placer.ratios(spec(narrow)), placer.to_fastest(spec(narrow))) == ({}, 1.0), (
+        "not measured yet"
+    )
     placer = measured()
-    measure(placer, str(PLACEMENTS.index(own)), own)  # the same totals count once
-    ratios = placer.ratios(spec(own))
+    measure(placer, str(PLACEMENTS.index(narrow)), narrow)  # the same totals count once
+    ratios = placer.ratios(spec(narrow))
     assert set(ratios) == set(options(64, placer))
-    assert ratios[own] == 1.0
+    assert ratios[narrow] == 1.0
     for place, ratio in ratios.items():
-        assert ratio == pytest.approx(step_s(place) / step_s(own), rel=0.05), place
-    assert placer.to_fastest(spec(own)) == min(ratios.values())
-    assert placer.to_cheapest(spec(own)) == pytest.approx(1.0)
+        assert ratio == pytest.approx(step_s(place) / step_s(narrow), rel=0.05), place
+    assert placer.to_fastest(spec(narrow)) == min(ratios.values())
+    assert placer.to_cheapest(spec(narrow)) == pytest.approx(1.0)
     wide = spec(Placement("tensorflow", 4, 16))
     assert placer.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(wide.placement)), rel=0.05)
 
@@ -156,7 +158,7 @@ def fitted(*setups: Setup) -> StepTime:
 
 
 def test_few_measurements_predict_the_other_batches_and_workers() -> None:
-    seen = [
+    observed = [
         at("torch", 1, 16, "adam"),
         at("torch", 1, 256, "adam"),
         at("torch", 1, 64, "lamb"),
@@ -164,7 +166,7 @@ def test_few_measurements_predict_the_other_batches_and_workers() -> None:
         at("torch", 2, 32, "adam"),
         at("torch", 4, 16, "adam"),
     ]
-    model = fitted(*seen)
+    model = fitted(*observed)
     for workers, batch, optimizer in itertools.product((1, 2, 4), (16, 64, 512), COSTS):
         setup = at("torch", workers, batch, optimizer)
         assert model.step_s(*setup) == pytest.approx(true_step(setup), rel=0.1), setup
@@ -190,9 +192,9 @@ def lanes(
 
 def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each() -> None:
     kinds = ("A100", "H100")
-    places = [replace(Placement("torch", 1, 64), accelerator_type=one) for one in kinds]
+    places = [replace(Placement("torch", 1, 64), accelerator_type=kind) for kind in kinds]
     placer, ran = lanes(places, dict(zip(places, (2e-3, 1e-3), strict=True)))
-    assert {one.accelerator_type for one in ran[:2]} == set(kinds)
+    assert {place.accelerator_type for place in ran[:2]} == set(kinds)
     assert ran[2:] == [places[1]] * 4
     assert placer.ratios(spec(places[0])) == {places[0]: 1.0, places[1]: pytest.approx(0.5)}
 
@@ -201,16 +203,16 @@ COMPILED = replace(Placement("torch", 1, 64), compile="default")
 
 
 @pytest.mark.parametrize(("compile_s", "is_taken"), [(200.0, False), (20.0, True)])
-def test_compilation_is_taken_where_a_trial_repays_it(compile_s: float, is_taken: bool) -> None:
+def test_compilation_is_used_if_a_trial_amortizes_it(compile_s: float, is_taken: bool) -> None:
     plain = Placement("torch", 1, 64)
     times = {plain: 2.0, COMPILED: 1.0}
     placer, ran = lanes([plain, COMPILED], times, compile_s=compile_s)
-    assert [one.compile for one in ran[:2]] == ["none", "default"]
-    assert {one.compile for one in ran[2:]} == {"default" if is_taken else "none"}
+    assert [place.compile for place in ran[:2]] == ["none", "default"]
+    assert {place.compile for place in ran[2:]} == {"default" if is_taken else "none"}
     assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
 
 
-def test_compilation_waits_until_the_study_can_repay_it() -> None:
+def test_compilation_waits_until_the_study_can_amortize_it() -> None:
     """A tenth of the training time is spent on compiling. The first compilation is assumed to take
     20 s, the second as long as the first. Where nothing else can run, none waits."""
     passes = replace(COMPILED, batch_size_per_worker=32, accumulate=2)
@@ -242,7 +244,7 @@ def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s: float, work
 
 
 def test_probes_do_not_wait_for_workers() -> None:
-    placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
+    placer = Placer(Factors({}, [place for place in PLACEMENTS if place.framework == "torch"]))
     measure(placer, "first", Placement("torch", 1, 64))
     placer.wait_s = lambda count: 0.0 if count < 2 else 5.0
     assert placer.choose("next", "adam", options(64, placer)).num_workers == 1

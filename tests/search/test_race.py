@@ -13,32 +13,32 @@ from raybench.stats.standing import Candidate, RaceRun, runs_to_decide, stages
 HIT, MISS = True, False
 
 
-def candidates(*own: float | None, workers: int = 1) -> list[Candidate]:
+def candidates(*times: float | None, workers: int = 1) -> list[Candidate]:
     return [
-        Candidate(chr(ord("a") + i), None if one is None else Replicate(one, HIT), workers)
-        for i, one in enumerate(own)
+        Candidate(chr(ord("a") + i), None if seconds is None else Replicate(seconds, HIT), workers)
+        for i, seconds in enumerate(times)
     ]
 
 
 def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[RaceRun]:
     """Run all that is due; None misses after 9 s. Later rounds are `spread` slower."""
-    done = []
+    runs = []
     while due := race.due():
         for run in due:
-            one = seconds[run.name]
-            found = (
-                Replicate(9.0, MISS) if one is None else Replicate(one + spread * run.round, HIT)
+            time = seconds[run.name]
+            replicate = (
+                Replicate(9.0, MISS) if time is None else Replicate(time + spread * run.round, HIT)
             )
-            race.learn(run.name, run.round, found)
-        done += due
-    return done
+            race.learn(run.name, run.round, replicate)
+        runs += due
+    return runs
 
 
-def test_stages_spend_what_is_asked_for_and_never_widen() -> None:
+def test_stages_spend_the_requested_runs_and_never_widen() -> None:
     for number in range(201):
-        found = stages(number)
-        assert sum(count * runs for count, runs in found) == number
-        counts = [count for count, _ in found]
+        plan = stages(number)
+        assert sum(count * runs for count, runs in plan) == number
+        counts = [count for count, _ in plan]
         assert counts == sorted(counts, reverse=True)
     assert stages(24) == ((12, 1), (6, 1), (3, 2)), "the default"
 
@@ -46,8 +46,8 @@ def test_stages_spend_what_is_asked_for_and_never_widen() -> None:
 def test_rounds_are_shared_and_halve_the_candidates() -> None:
     race = Race(candidates(1.0, 1.1, 1.2, 1.3), ((4, 1), (2, 2)), axis="seconds")
     assert race.due() == [RaceRun(name, 0) for name in "abcd"]
-    done = drive(race, {"a": 1.3, "b": 1.0, "c": 1.2, "d": 1.4}, spread=0.01)
-    assert done[4:] == [RaceRun("b", 1), RaceRun("a", 1), RaceRun("b", 2), RaceRun("a", 2)]
+    runs = drive(race, {"a": 1.3, "b": 1.0, "c": 1.2, "d": 1.4}, spread=0.01)
+    assert runs[4:] == [RaceRun("b", 1), RaceRun("a", 1), RaceRun("b", 2), RaceRun("a", 2)]
     assert race.due() == []
     assert race.leader() == "b"
     assert race.order() == ["b", "a", "c", "d"]
@@ -55,9 +55,9 @@ def test_rounds_are_shared_and_halve_the_candidates() -> None:
 
 def test_slow_candidates_are_dropped_and_one_left_ends_the_race() -> None:
     race = Race(candidates(1.0, 1.01, 5.0, 6.0), ((4, 1), (4, 5)), axis="seconds")
-    done = drive(race, {"a": 1.0, "b": 1.02, "c": 5.5, "d": 6.0})
+    runs = drive(race, {"a": 1.0, "b": 1.02, "c": 5.5, "d": 6.0})
     assert set(race.dropped) == {"c", "d"}
-    assert {run.name for run in done[4:]} == {"a", "b"}
+    assert {run.name for run in runs[4:]} == {"a", "b"}
     alone = Race(candidates(1.0, 9.0), ((2, 1), (2, 5)), axis="seconds")
     assert len(drive(alone, {"a": 1.0, "b": 9.0})) == 2
     assert alone.leader() == "a"
@@ -70,7 +70,7 @@ def test_a_missing_run_of_the_search_is_not_a_miss() -> None:
     assert len(race.runs_of("a")) == 3
 
 
-def test_misses_cost_what_they_spent_and_nothing_leads_without_a_hit() -> None:
+def test_misses_cost_their_time_and_nothing_leads_without_a_hit() -> None:
     race = Race(candidates(None, None, None), ((3, 1), (2, 1)), axis="seconds")
     drive(race, {"a": None, "b": None, "c": None})
     assert race.leader() is None
@@ -84,7 +84,7 @@ def test_misses_cost_what_they_spent_and_nothing_leads_without_a_hit() -> None:
     assert expected_running_time(race.runs_of("b")) > 9
 
 
-def test_one_candidate_and_none() -> None:
+def test_one_candidate_or_none_ends_the_race() -> None:
     race = Race(candidates(1.0), stages(24), axis="seconds")
     assert drive(race, {"a": 1.1}) == [RaceRun("a", 0)]
     assert race.leader() == "a"
@@ -128,32 +128,32 @@ def race_in(
 
 
 def test_the_outcome_does_not_depend_on_the_order_of_results() -> None:
-    found, seconds = world(0)
-    race, learned = race_in(found, seconds)
+    racing, seconds = world(0)
+    race, learned = race_in(racing, seconds)
     # Runs of another race change no stage.
     learned[RaceRun("elsewhere", 0)] = Replicate(0.1, HIT)
     for order in (list(learned)[: len(learned) // 2], list(reversed(learned))):
-        again = Race(found, stages(24), axis="seconds")
+        repeated = Race(racing, stages(24), axis="seconds")
         for run in order:
-            again.learn(run.name, run.round, learned[run])
-        while due := again.due():
+            repeated.learn(run.name, run.round, learned[run])
+        while due := repeated.due():
             for run in due:
-                again.learn(run.name, run.round, learned[run])
-        assert again.order() == race.order()
-        assert again.dropped == race.dropped
+                repeated.learn(run.name, run.round, learned[run])
+        assert repeated.order() == race.order()
+        assert repeated.dropped == race.dropped
 
 
 def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> None:
-    found = candidates(1.0, 1.05, 1.1, 30.0)
+    racing = candidates(1.0, 1.05, 1.1, 30.0)
     learned = {
         ("a", 0): Replicate(1.0, HIT),
         ("a", 1): Replicate(1.0, HIT),
         ("b", 0): Replicate(1.0, HIT),
     }
-    assert runs_to_decide(found, learned, 20, axis="seconds") == [RaceRun("c", 0)]
+    assert runs_to_decide(racing, learned, 20, axis="seconds") == [RaceRun("c", 0)]
     true, spent = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 30.0}, 0
     for _ in itertools.count():
-        due = runs_to_decide(found, learned, 200 - spent, axis="seconds")
+        due = runs_to_decide(racing, learned, 200 - spent, axis="seconds")
         if not due:
             break
         spent += len(due)
@@ -162,23 +162,23 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
             learned[run.name, run.round] = Replicate(true[run.name], HIT)
     assert 0 < spent < 200
     assert not any(name == "d" for name, _ in learned)
-    assert runs_to_decide(found[:1], {}, 20, axis="seconds") == []
+    assert runs_to_decide(racing[:1], {}, 20, axis="seconds") == []
 
 
 def test_a_candidate_without_runs_is_undecided() -> None:
-    found = [*candidates(1.0), Candidate("cold", None, 1)]
-    assert set(runs_to_decide(found, {}, 20, axis="seconds")) == {
+    racing = [*candidates(1.0), Candidate("cold", None, 1)]
+    assert set(runs_to_decide(racing, {}, 20, axis="seconds")) == {
         RaceRun("a", 0),
         RaceRun("cold", 0),
     }
     missed = {("cold", 0): Replicate(9.0, is_hit=False)}
-    assert runs_to_decide(found, missed, 20, axis="seconds") == []
+    assert runs_to_decide(racing, missed, 20, axis="seconds") == []
 
 
 def test_values_are_raced_by_their_mean() -> None:
-    own = {"a": 0.10, "b": 0.11, "c": 0.12}
-    found = [Candidate(name, Replicate(value, HIT), 1) for name, value in own.items()]
-    race = Race(found, ((3, 1), (2, 1)), axis="seconds", is_timed=False)
+    search_values = {"a": 0.10, "b": 0.11, "c": 0.12}
+    racing = [Candidate(name, Replicate(value, HIT), 1) for name, value in search_values.items()]
+    race = Race(racing, ((3, 1), (2, 1)), axis="seconds", is_timed=False)
     drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001)
     assert race.leader() == "b"
     assert race.cap_s("b") is None

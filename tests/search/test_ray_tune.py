@@ -64,8 +64,8 @@ class Tune:
 
 
 def test_ray_tune_does_not_save_its_trials_periodically() -> None:
-    told = {"storage": None, "checkpoint_period": ENVIRONMENT["TUNE_GLOBAL_CHECKPOINT_S"]}
-    saving = _ExperimentCheckpointManager(**told)
+    settings = {"storage": None, "checkpoint_period": ENVIRONMENT["TUNE_GLOBAL_CHECKPOINT_S"]}
+    saving = _ExperimentCheckpointManager(**settings)
     saving._storage, saving._last_save_time = (
         SimpleNamespace(experiment_driver_staging_path=""),
         0.0,
@@ -143,44 +143,44 @@ def trainable(
 ) -> tuple[TuneTrainable, list[Any]]:
     """Return a trainable whose run has the outcomes `steps` and ends with `last`, and the arguments
     of the clients that it makes."""
-    made: list[Any] = []
+    calls: list[Any] = []
 
-    def client(*given: Any, **options: Any) -> Any:
-        made.append((*given, options))
+    def client(*arguments: Any, **options: Any) -> Any:
+        calls.append((*arguments, options))
         return SimpleNamespace(step=lambda: steps.pop(0), finish=lambda: last)
 
     monkeypatch.setattr(module, "RunClient", client)
-    return TuneTrainable.__new__(TuneTrainable), made  # Tune's own set-up wants a trial's folder
+    return TuneTrainable.__new__(TuneTrainable), calls  # Tune's own set-up wants a trial's folder
 
 
 def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that is over releases its workers before Tune gets its result."""
-    one, made = trainable(monkeypatch, [FIRST, REACHED], replace(REACHED, concurrent=3))
+    tune_trainable, calls = trainable(monkeypatch, [FIRST, REACHED], replace(REACHED, concurrent=3))
     spec = RunSpec(objective=Objective(target=0.95, max_train_seconds=10))
-    one.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False, limit_s=9.0)
-    first = one.step()
+    tune_trainable.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False, limit_s=9.0)
+    first = tune_trainable.step()
     assert (outcome_of(first), first["done"], first["train_s"]) == (FIRST, False, 1.0)
     assert first["score"] == FIRST.score(spec.objective)
-    last = one.step()
+    last = tune_trainable.step()
     assert (outcome_of(last).concurrent, last["done"]) == (3, True)
     assert last["score"] == REACHED.score(spec.objective)
     # Tune keeps running averages of all numbers at the top level.
     assert set(last) == {"train_s", "score", "done", OUTCOME}
     other = spec.model_copy(update={"learning_rate": 0.5})
-    assert one.reset_config({"trial": "0001", "spec": other}) is True
+    assert tune_trainable.reset_config({"trial": "0001", "spec": other}) is True
     options = {"keep": False, "limit_s": 9.0}
-    assert made == [("pool", "0000", spec, options), ("pool", "0001", other, options)]
+    assert calls == [("pool", "0000", spec, options), ("pool", "0001", other, options)]
 
 
 def test_a_run_that_failed_before_its_first_evaluation_has_a_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed = RunOutcome(is_over=True, failure="timeout", message="no room")
-    one, _ = trainable(monkeypatch, [failed], failed)
-    one.setup({"trial": "0000", "spec": RunSpec()}, pool=None, keep=True)
-    result = one.step()
+    tune_trainable, _ = trainable(monkeypatch, [failed], failed)
+    tune_trainable.setup({"trial": "0000", "spec": RunSpec()}, pool=None, keep=True)
+    result = tune_trainable.step()
     assert (result["train_s"], result["done"]) == (0.0, True)
     assert result["score"] == outcome_of(result).score(RunSpec().objective)
 

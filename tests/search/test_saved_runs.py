@@ -39,9 +39,9 @@ def weights(points: int) -> bytes:
     return bytes([points]) * 100
 
 
-def is_one_of(found: Checkpoint | None, points: int) -> bool:
-    assert found is not None
-    return (found.state, found.weights.read_bytes()) == (state(points), weights(points))
+def is_one_of(checkpoint: Checkpoint | None, points: int) -> bool:
+    assert checkpoint is not None
+    return (checkpoint.state, checkpoint.weights.read_bytes()) == (state(points), weights(points))
 
 
 class PoolOfThisProcess:
@@ -52,10 +52,12 @@ class PoolOfThisProcess:
         self.pool = WorkerPool(ResourceScheduler([]), options)
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *given, **named: self._call(name, given, named))
+        return SimpleNamespace(
+            remote=lambda *arguments, **options: self._call(name, arguments, options)
+        )
 
-    def _call(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        answer = getattr(self.pool, name)(*given, **named)
+    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        answer = getattr(self.pool, name)(*arguments, **options)
         return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
     def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
@@ -97,10 +99,10 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(module.ray, "get", lambda answer, timeout=None: answer)
-    one = Bench(tmp_path / "study")
-    with one.store:
-        yield one
-    assert not (one.store.folder / states.FOLDER).exists()
+    made_up = Bench(tmp_path / "study")
+    with made_up.store:
+        yield made_up
+    assert not (made_up.store.folder / states.FOLDER).exists()
 
 
 def test_another_driver_resumes_from_a_checkpoint(bench: Bench) -> None:

@@ -44,12 +44,12 @@ def test_every_sampler_improves_and_resumes_with_new_configurations(
     second = make_search(
         tmp_path, STUDY | {"search": settings | {"trials": 30}}, runs=by_name(first)
     )
-    again = run_all(second, judge)
-    assert (len(first), len(again)) == (25, 5)
-    rates = [one.spec.learning_rate for one in first + again]
+    resumed = run_all(second, judge)
+    assert (len(first), len(resumed)) == (25, 5)
+    rates = [record.spec.learning_rate for record in first + resumed]
     assert len(set(rates)) > 20
     assert not set(rates[:25]) & set(rates[25:]) or sampler in ("cmaes", "nsga2")
-    assert min(one.score for one in first + again) < 0.7
+    assert min(record.score for record in first + resumed) < 0.7
 
 
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
     name, _ = ask(make_search(tmp_path, content, apart=True))
     spec = RunSpec(num_workers=1, batch_size_per_worker=64)
     before = record(name, spec, 10.1, stop=None, stopped_by="interrupted", samples=6_464)
-    again = make_search(tmp_path, content, apart=True, runs=by_name([before]))
-    placer = again.placer
+    resumed = make_search(tmp_path, content, apart=True, runs=by_name([before]))
+    placer = resumed.placer
     assert placer is not None
     wide = RunSpec(num_workers=2, batch_size_per_worker=32)
     placer.observe(name, wide, samples=12_800, train_s=12.0)
@@ -71,24 +71,26 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
 def test_the_users_own_configuration_runs_to_its_end(
     tmp_path: Path, first: list[dict[str, Any]]
 ) -> None:
-    search = {"trials": 9, "cap_factor": None, "first": first}
-    one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
-    (own, _), other = ask(one), ask(one)
-    one.on_end(record(*other, 0.5))
-    assert one.on_result(own, outcome(5.0, value=0.5)).stop == (None if first else "scheduler")
+    settings = {"trials": 9, "cap_factor": None, "first": first}
+    search = make_search(tmp_path, STUDY | {"search": settings}, apart=True)
+    (own_name, _), other = ask(search), ask(search)
+    search.on_end(record(*other, 0.5))
+    assert search.on_result(own_name, outcome(5.0, value=0.5)).stop == (
+        None if first else "scheduler"
+    )
 
 
 def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
-    one = make_search(tmp_path, content, apart=True)
-    name, _ = ask(one)
-    one.on_result(name, outcome(5.0, ledger={"disturbed": 2.0}))
-    assert one.placer is not None
-    assert one.placer.totals(name) == (1000, 3.0)
+    search = make_search(tmp_path, content, apart=True)
+    name, _ = ask(search)
+    search.on_result(name, outcome(5.0, ledger={"disturbed": 2.0}))
+    assert search.placer is not None
+    assert search.placer.totals(name) == (1000, 3.0)
 
 
 @pytest.mark.parametrize(
-    ("search", "reasons"),
+    ("settings", "reasons"),
     [
         ({"cap_factor": None}, {"scheduler"}),
         ({"cap_factor": None, "sampler": "grid"}, {None}),
@@ -96,44 +98,44 @@ def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path: Pat
     ],
 )
 def test_stop_reasons_by_study_settings(
-    search: dict[str, Any], reasons: set[StopReason | None], tmp_path: Path
+    settings: dict[str, Any], reasons: set[StopReason | None], tmp_path: Path
 ) -> None:
-    content = GRID if "sampler" in search else STUDY
-    one = make_search(tmp_path, content | {"search": {"trials": 10} | search})
-    one.on_end(record(*ask(one), 0.3))
-    found = set()
+    content = GRID if "sampler" in settings else STUDY
+    search = make_search(tmp_path, content | {"search": {"trials": 10} | settings})
+    search.on_end(record(*ask(search), 0.3))
+    stops = set()
     for number in range(8):  # ever worse ones
-        name, _ = ask(one)
-        found.add(one.on_result(name, outcome(5.0, value=0.9 - 0.1 * number)).stop)
-    assert found == reasons
+        name, _ = ask(search)
+        stops.add(search.on_result(name, outcome(5.0, value=0.9 - 0.1 * number)).stop)
+    assert stops == reasons
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
 def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_path: Path) -> None:
     """Also in earlier sessions, whose placement checks count for nothing."""
     content = STUDY | {"search": {"trials": 4}}
-    one = make_search(tmp_path, content)
-    best = record(*ask(one), 0.3)
-    one.on_end(best)
+    search = make_search(tmp_path, content)
+    best = record(*ask(search), 0.3)
+    search.on_end(best)
     if is_new_session:
         placement_check = record(
             "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
         )
-        one = make_search(tmp_path, content, runs=by_name([best, placement_check]))
-    name, _ = ask(one)
-    assert one.on_result(name, outcome(1.0)).stop == "cap"
+        search = make_search(tmp_path, content, runs=by_name([best, placement_check]))
+    name, _ = ask(search)
+    assert search.on_result(name, outcome(1.0)).stop == "cap"
 
 
 def test_skipped_proposals_are_reported(tmp_path: Path) -> None:
-    one = make_search(tmp_path, RATES)
-    assert one.left_out() is None
+    search = make_search(tmp_path, RATES)
+    assert search.left_out() is None
 
     def diverge(name: str, spec: RunSpec) -> RunRecord:
         failure: Failure | None = "nan" if spec.optimizer == "adam" else None
         return record(name, spec, 5.0, failure=failure)
 
-    run_all(one, diverge)
-    assert one.left_out() is not None
+    run_all(search, diverge)
+    assert search.left_out() is not None
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
@@ -149,11 +151,11 @@ def test_configurations_out_of_memory_run_on_other_placements(
             return record(name, spec, 0.0, failure="oom", samples=0)
         return record(name, spec, 2.0)
 
-    one = make_search(tmp_path, content, apart=True)
-    runs = run_all(one, judge, most=20 if is_new_session else 40)
+    search = make_search(tmp_path, content, apart=True)
+    runs = run_all(search, judge, most=20 if is_new_session else 40)
     if is_new_session:
-        one = make_search(tmp_path, content, apart=True, runs=by_name(runs))
-        runs += run_all(one, judge)
+        search = make_search(tmp_path, content, apart=True, runs=by_name(runs))
+        runs += run_all(search, judge)
     lost = [run.spec for run in runs if run.failure]
     assert 0 < len(lost) < 10, "larger ones are known not to fit then"
     fits = [run.spec for run in runs if not run.failure]
@@ -162,8 +164,10 @@ def test_configurations_out_of_memory_run_on_other_placements(
     arms = ("global_batch_size", "optimizer", "learning_rate")
     trained = [[getattr(spec, key) for key in arms] for spec in fits]
     assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])
-    told = [trial for trial in journal_of(one).trials if trial.values]
-    assert max(trial.values[0] for trial in told) < math.log(10), "nothing was told to be the worst"
+    reported = [trial for trial in journal_of(search).trials if trial.values]
+    assert max(trial.values[0] for trial in reported) < math.log(10), (
+        "nothing was told to be the worst"
+    )
 
 
 @pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])

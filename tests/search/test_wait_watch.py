@@ -92,9 +92,9 @@ def test_missing_machines_end_the_study_after_a_time_limit(wait_s: float, ends: 
     if not ends:
         assert not stage.sent_away
     else:
-        said = str(stage.deadline.fault)
-        assert shortage_in(said)[:7] == ["11", "10", "2 GPUs", "1", "host a", "1", "host b"]
-        assert all(name in said for name in ("trial short", "--wait 10"))
+        sentence = str(stage.deadline.fault)
+        assert shortage_in(sentence)[:7] == ["11", "10", "2 GPUs", "1", "host a", "1", "host b"]
+        assert all(name in sentence for name in ("trial short", "--wait 10"))
 
 
 @pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
@@ -139,7 +139,7 @@ def test_errors_of_the_watch_are_raised_in_the_thread_of_the_study() -> None:
         stage.run(1.0)
 
 
-def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):
+def test_prints_and_the_ray_log_go_to_a_file_and_are_restored(tmp_path):
     logger, stream = logging.getLogger("ray"), io.StringIO()
     handler = logging.StreamHandler(stream)
     logger.addHandler(handler)

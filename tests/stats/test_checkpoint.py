@@ -44,10 +44,10 @@ def write(folder: Path, points: int, spec: RunSpec = SPEC) -> Path:
     return write_checkpoint(folder, state(points, spec), lambda path: path.write_bytes(weights))
 
 
-def is_one_of(found: Checkpoint | None, points: int, spec: RunSpec = SPEC) -> bool:
-    assert found is not None
+def is_one_of(checkpoint: Checkpoint | None, points: int, spec: RunSpec = SPEC) -> bool:
+    assert checkpoint is not None
     weights = bytes([points]) * 1000
-    return (found.state, found.weights.read_bytes()) == (state(points, spec), weights)
+    return (checkpoint.state, checkpoint.weights.read_bytes()) == (state(points, spec), weights)
 
 
 def test_checkpoints_are_read_as_written(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_checkpoints_are_read_as_written(tmp_path: Path) -> None:
 def test_a_metric_that_is_not_finite_is_saved(tmp_path: Path) -> None:
     curve = [at(0, value=math.inf, best_value=math.inf), at(1, value=math.nan)]
     write_checkpoint(tmp_path, RunState.after(SPEC, curve), Path.touch)
-    found = latest_checkpoint(tmp_path, SPEC)
-    assert found is not None
-    first, second = found.state.evaluations
+    checkpoint = latest_checkpoint(tmp_path, SPEC)
+    assert checkpoint is not None
+    first, second = checkpoint.state.evaluations
     assert (first.value, first.best_value) == (math.inf, math.inf)
     assert math.isnan(second.value)
 
@@ -140,10 +140,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(
     with refused(ErrorCode.INVALID_WEIGHTS, "000003", *names) as caught:
         read_checkpoint(path, SPEC)
     assert isinstance(caught.value, DamagedCheckpointError)
-    found = latest_checkpoint(tmp_path, SPEC)
-    assert is_one_of(found, 2)
-    assert found is not None
-    assert found.refused == (str(caught.value),)
+    checkpoint = latest_checkpoint(tmp_path, SPEC)
+    assert is_one_of(checkpoint, 2)
+    assert checkpoint is not None
+    assert checkpoint.refused == (str(caught.value),)
     harm(tmp_path / "000002" / name)
     with refused(ErrorCode.INVALID_WEIGHTS, "000003"):
         latest_checkpoint(tmp_path, SPEC)
@@ -176,7 +176,10 @@ def test_step_records_are_saved_in_checkpoints(tmp_path: Path) -> None:
         memory_peak_bytes=2**31,
         noise_scale=NoiseSums.of([NoiseTerms(0.1, 0.7)]),
     )
-    there = RunState.after(SPEC, [measured])
+    run_state = RunState.after(SPEC, [measured])
     # `record_steps` does not change the result of a run.
     recorded = SPEC.model_copy(update={"record_steps": True})
-    assert read_checkpoint(write_checkpoint(tmp_path, there, Path.touch), recorded).state == there
+    assert (
+        read_checkpoint(write_checkpoint(tmp_path, run_state, Path.touch), recorded).state
+        == run_state
+    )

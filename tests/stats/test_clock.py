@@ -61,7 +61,7 @@ def test_merge_takes_the_slowest_rank_phase_by_phase():
         (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
     ],
 )
-def test_seconds_taken_by_other_processes(use, seconds):
+def test_seconds_taken_by_other_processes_are_estimated(use, seconds):
     assert use.disturbed_s(4.0) == pytest.approx(seconds)
 
 
@@ -73,10 +73,10 @@ def test_cpu_usage_is_read_only_when_training_begins_and_ends(clock):
     for phase in ("compile", "train", "train", "eval", "report"):
         ledger.enter(phase)
         clock.now += 4.0 if phase == "train" else 1.0
-    found = ledger.snapshot()
+    snapshot = ledger.snapshot()
     assert len(uses) == 2
-    assert (found["train"], found["train_cpu"]) == (17.0, 9.0)
-    assert found["disturbed"] == pytest.approx(2.0)
+    assert (snapshot["train"], snapshot["train_cpu"]) == (17.0, 9.0)
+    assert snapshot["disturbed"] == pytest.approx(2.0)
     ledger.enter("train")
     ledger.enter("eval")
     assert ledger.snapshot()["train_cpu"] == 10.0
@@ -107,7 +107,7 @@ def test_cpu_usage_is_read_on_every_kind_of_host(files, taken, tmp_path, monkeyp
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)
     monkeypatch.setattr(
-        module, "Path", lambda *parts: tmp_path.joinpath(*(one.lstrip("/") for one in parts))
+        module, "Path", lambda *parts: tmp_path.joinpath(*(part.lstrip("/") for part in parts))
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)

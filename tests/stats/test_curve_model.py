@@ -29,8 +29,8 @@ def test_a_curve_is_extrapolated_by_curves_that_reached_the_target() -> None:
     run_to(model, "half", ONE, 300.0, until=0.5)
     log, deviation = model.extrapolate(model.curves["half"])
     assert math.exp(log) == pytest.approx(300.0, rel=0.03)
-    whole, exact = model.extrapolate(model.curves["whole"])
-    assert math.exp(whole) == pytest.approx(100.0)
+    complete, exact = model.extrapolate(model.curves["whole"])
+    assert math.exp(complete) == pytest.approx(100.0)
     assert exact == pytest.approx(ModelSettings().seed_sd)
     assert deviation > exact
 
@@ -40,9 +40,9 @@ def test_a_curve_is_extrapolated_by_the_shape_that_fits_it() -> None:
     straight, bent = np.array([0.0, 0.0]), np.array([1.0, 0.0])
     shapes = Shapes(0.0, 1.0, ModelSettings(fit=1.0))
     shares = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0]
-    shapes.add(Curve(straight, [100 * one for one in shares], shares), 100.0)
+    shapes.add(Curve(straight, [100 * share for share in shares], shares), 100.0)
     early = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-    shapes.add(Curve(bent, [100 * one for one in shares], early), 100.0)
+    shapes.add(Curve(bent, [100 * share for share in shares], early), 100.0)
     other = np.array([2.0, 0.0])
     evenly, _ = shapes.remaining(Curve(other, [10.0, 20.0, 40.0, 60.0], [0.1, 0.2, 0.4, 0.6]), 1)
     fast_at_first, _ = shapes.remaining(Curve(other, [10.0, 20.0, 40.0], [0.5, 0.6, 0.7]), 1)
@@ -95,7 +95,7 @@ def test_a_restarted_run_keeps_its_best_value() -> None:
     assert math.isfinite(model.extrapolate(model.curves["anew"])[0])
 
 
-def test_values_that_not_all_configurations_have() -> None:
+def test_keys_that_only_some_configurations_have_are_modeled() -> None:
     surface = Surface(1, 1, ModelSettings(), np.zeros(1))
     points = np.array([[0.0, math.nan], [0.0, 1.0], [1.0, 1.0]])
     surface.fit(points, np.array([0.0, 1.0, 2.0]), np.full(3, 0.1))
@@ -111,20 +111,20 @@ def test_leave_one_out_predictions_equal_those_of_the_other_observations() -> No
     rest.fit(points[1:], values[1:], errors[1:])
     mean, variance = surface.without(0)
     # The constant mean is estimated from all observations.
-    again, covariance = rest.predict(points[:1])
-    assert mean == pytest.approx(again[0], abs=0.3)
+    expected, covariance = rest.predict(points[:1])
+    assert mean == pytest.approx(expected[0], abs=0.3)
     assert variance == pytest.approx(covariance[0, 0] + 0.3**2, rel=0.01)
 
 
-def test_variances_are_those_of_the_covariance_and_fall_beside_what_runs() -> None:
+def test_variances_match_the_covariance_and_fall_near_running_trials() -> None:
     rng = np.random.default_rng(1)
     points = np.c_[rng.integers(2, size=8).astype(float), rng.normal(size=8)]
     surface = Surface(1, 1, ModelSettings(), np.array([0.3]))
     surface.fit(points, rng.normal(size=8), np.full(8, 0.2))
-    asked = np.array([[0.0, 0.5], [1.0, 2.0]])
-    plain = surface.variances(asked, np.empty((0, 2)))
-    assert plain == pytest.approx(np.diag(surface.predict(asked)[1]))
-    beside = surface.variances(asked, asked[:1])
+    queries = np.array([[0.0, 0.5], [1.0, 2.0]])
+    plain = surface.variances(queries, np.empty((0, 2)))
+    assert plain == pytest.approx(np.diag(surface.predict(queries)[1]))
+    beside = surface.variances(queries, queries[:1])
     assert beside[0] < 0.5 * plain[0]
     assert beside[1] < plain[1]
 
@@ -142,9 +142,9 @@ def test_only_the_best_and_the_latest_of_many_runs_are_modeled() -> None:
 def test_intervals_of_predicted_amounts_hold(number: int) -> None:
     """90 % intervals cover 85 to 95 % for configurations that never ran, and more for stopped runs,
     whose assumed error is wider because the shapes of real curves differ more."""
-    held = np.array([coverage(seed, number) for seed in range(40)]).mean(axis=0)
-    assert 0.85 <= held[0] <= 0.95
-    assert held[1] >= 0.85
+    covered = np.array([coverage(seed, number) for seed in range(40)]).mean(axis=0)
+    assert 0.85 <= covered[0] <= 0.95
+    assert covered[1] >= 0.85
 
 
 def coverage(seed: int, number: int) -> tuple[float, float]:
@@ -176,11 +176,15 @@ def coverage(seed: int, number: int) -> tuple[float, float]:
     model.refresh()
     others = np.array([anywhere() for _ in range(60)])
     mean, covariance = model.predict(others)
-    far = np.abs(np.array([true_log(one) for one in others]) - mean)
+    errors = np.abs(np.array([true_log(point) for point in others]) - mean)
     posteriors = {
         run: model.posterior(run)
         for run, curve in model.curves.items()
         if curve.reached is None and curve.amounts
     }
-    held = [abs(logs[run] - at) < 1.645 * math.sqrt(var) for run, (at, var) in posteriors.items()]
-    return float((far < 1.645 * np.sqrt(np.diag(covariance))).mean()), float(np.mean(held or [1]))
+    covered = [
+        abs(logs[run] - at) < 1.645 * math.sqrt(var) for run, (at, var) in posteriors.items()
+    ]
+    return float((errors < 1.645 * np.sqrt(np.diag(covariance))).mean()), float(
+        np.mean(covered or [1])
+    )

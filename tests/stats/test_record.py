@@ -54,9 +54,9 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
         (known(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
     ],
 )
-def test_states(outcome, state, stop):
-    found = record(outcome)
-    assert (found.state, found.stop) == (state, stop)
+def test_the_state_of_a_record_follows_its_outcome(outcome, state, stop):
+    ended = record(outcome)
+    assert (ended.state, ended.stop) == (state, stop)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_states(outcome, state, stop):
         ({"failure": "worker_lost"}, False, False, False),
     ],
 )
-def test_which_runs_count(ended, measurement, comparison, importance):
+def test_runs_count_by_purpose(ended, measurement, comparison, importance):
     run = ended_run(**ended)
     assert run.counts_for("measurement") == measurement
     assert run.counts_for("comparison") == comparison
@@ -80,13 +80,13 @@ def test_which_runs_count(ended, measurement, comparison, importance):
 
 
 @pytest.mark.parametrize("failure", ["oom", "worker_lost"])
-def test_a_failure_scores_worst_and_has_reached_nothing(failure):
-    found = record(known(failure=failure, message="why"))
-    assert found.score == worst_score(OBJECTIVE)
-    assert found.time_to_target_s is None
-    assert (found.failure, found.message) == (failure, "why")
-    assert found.samples == 4000, "what was measured before the failure stays"
-    assert found.best_value == 0.9
+def test_a_failure_has_the_worst_score_and_no_time_to_target(failure):
+    ended = record(known(failure=failure, message="why"))
+    assert ended.score == worst_score(OBJECTIVE)
+    assert ended.time_to_target_s is None
+    assert (ended.failure, ended.message) == (failure, "why")
+    assert ended.samples == 4000, "what was measured before the failure stays"
+    assert ended.best_value == 0.9
 
 
 MEASURED = {

@@ -26,7 +26,7 @@ VALUES = Noise(math.inf, 0.0, is_timed=False)
 
 
 def hits(*seconds: float) -> list[Replicate]:
-    return [Replicate(one, is_hit=True) for one in seconds]
+    return [Replicate(time, is_hit=True) for time in seconds]
 
 
 def test_expected_running_time_counts_what_misses_have_spent() -> None:
@@ -71,8 +71,8 @@ def test_misses_increase_the_standard_error() -> None:
     is_hit = rng.random(seconds.shape) < 0.8
     logs = np.log(np.where(is_hit, seconds, 2.0).sum(1) / is_hit.sum(1))
     typical = [*hits(*[1.0] * 10), *[Replicate(2.0, is_hit=False)] * 2]
-    found = SIGMA / math.sqrt(effective_runs(typical, Noise(SIGMA, 99)))
-    assert found == pytest.approx(logs.std(), rel=0.2)
+    error = SIGMA / math.sqrt(effective_runs(typical, Noise(SIGMA, 99)))
+    assert error == pytest.approx(logs.std(), rel=0.2)
     assert effective_runs(hits(1.0, 2.0), Noise(SIGMA, 99)) == 2
     assert effective_runs([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
@@ -91,12 +91,12 @@ def test_is_apart_uses_the_t_quantile() -> None:
 @pytest.mark.parametrize("runs", [2, 3])
 def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
     """90 % intervals of values cover the true mean, however many groups were repeated."""
-    rng, held = np.random.default_rng(0), 0
+    rng, covered = np.random.default_rng(0), 0
     for values in rng.normal(size=(1500, groups, runs)):
         every = [hits(*row) for row in values.tolist()]
         low, high = interval(every[0], pooled(every, is_timed=False))
-        held += low <= 0 <= high
-    assert 0.87 <= held / 1500 <= 0.93
+        covered += low <= 0 <= high
+    assert 0.87 <= covered / 1500 <= 0.93
 
 
 def test_an_interval_of_values_knows_only_what_was_repeated() -> None:

@@ -10,9 +10,9 @@ from raybench.stats.sequential import compare, outcome_of, pairs_needed
 
 def first_decision(differences, **keys):
     for number in range(1, len(differences) + 1):
-        found = outcome_of(differences[:number], **keys)
-        if found != "undecided":
-            return found
+        decision = outcome_of(differences[:number], **keys)
+        if decision != "undecided":
+            return decision
     return "undecided"
 
 
@@ -30,8 +30,8 @@ def test_equal_pairs_are_rarely_found_better_at_any_stopping_time(kind):
 def test_a_clear_difference_is_decided_within_ten_pairs():
     rng = np.random.default_rng(1)
     drawn = (rng.standard_normal((20, 10)) + 2.0).tolist()
-    assert sum(first_decision(one) == "better" for one in drawn) >= 18
-    assert first_decision([-one for one in drawn[0]]) == "worse"
+    assert sum(first_decision(differences) == "better" for differences in drawn) >= 18
+    assert first_decision([-difference for difference in drawn[0]]) == "worse"
 
 
 def test_the_interval_holds_the_truth_and_narrows():
@@ -52,8 +52,13 @@ def test_a_difference_below_the_margin_counts_as_the_same():
 def test_misses_count_as_infinite_and_pairs_of_misses_are_ignored():
     assert outcome_of([math.inf] * 8) == "better"
     assert compare([math.nan] * 8).outcome == "undecided"
-    found = compare([math.inf, math.nan, math.inf])
-    assert (found.pairs, found.effect, found.low, found.high) == (3, None, -math.inf, math.inf)
+    comparison = compare([math.inf, math.nan, math.inf])
+    assert (comparison.pairs, comparison.effect, comparison.low, comparison.high) == (
+        3,
+        None,
+        -math.inf,
+        math.inf,
+    )
 
 
 def test_how_many_more_pairs_are_likely_to_decide():

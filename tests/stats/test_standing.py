@@ -43,20 +43,20 @@ def run(
     ]
     reached = time_to_target(
         values,
-        [one.train_s for one in points],
+        [point.train_s for point in points],
         target=objective.target or 0.0,
         hold=objective.hold,
         metric=objective.judged_by,
     )
-    own = record().spec.model_copy(update={"objective": objective, **spec})
-    return record("0000", own, time_to_target_s=reached), points
+    run_spec = record().spec.model_copy(update={"objective": objective, **spec})
+    return record("0000", run_spec, time_to_target_s=reached), points
 
 
 def seconds(
-    values: list[float], *, baseline_value: float | None = None, **given: Any
+    values: list[float], *, baseline_value: float | None = None, **options: Any
 ) -> tuple[float, bool] | None:
-    found = interpolated_time(*run(values, **given), baseline_value=baseline_value)
-    return None if found is None else (round(found.seconds, 3), found.is_interpolated)
+    time = interpolated_time(*run(values, **options), baseline_value=baseline_value)
+    return None if time is None else (round(time.seconds, 3), time.is_interpolated)
 
 
 HELD = SHARE.model_copy(update={"hold": 2})
@@ -79,7 +79,7 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
         (BUDGET, [0.5, 1.0], (2.0, False)),
     ],
 )
-def test_the_time_between_two_evaluations(
+def test_the_time_to_target_is_interpolated_between_evaluations(
     objective: Objective, values: list[float], expected: tuple[float, bool] | None
 ) -> None:
     assert seconds(values, objective=objective) == expected
@@ -88,17 +88,17 @@ def test_the_time_between_two_evaluations(
 
 
 def test_a_time_is_not_interpolated_over_missing_evaluations() -> None:
-    made, points = run([0.5, 0.8, 1.0])
+    ended, points = run([0.5, 0.8, 1.0])
     raw = TimeToTarget(3.0, is_interpolated=False)
-    assert interpolated_time(made, points[2:]) == raw, "continued: what came before is lost"
-    assert interpolated_time(made, [points[0], points[2]]) == raw
-    assert interpolated_time(made, []) == raw
+    assert interpolated_time(ended, points[2:]) == raw, "continued: what came before is lost"
+    assert interpolated_time(ended, [points[0], points[2]]) == raw
+    assert interpolated_time(ended, []) == raw
 
 
 def budget(value: float, failure: Failure | None = None, **metric: str) -> RunRecord:
     objective = Objective.model_validate({"kind": "best_at_budget", **metric})
-    made = record("0000", RunSpec(objective=objective), stop="max_train_seconds", value=value)
-    return replace(made, failure=failure)
+    ended = record("0000", RunSpec(objective=objective), stop="max_train_seconds", value=value)
+    return replace(ended, failure=failure)
 
 
 def test_a_replicate_holds_seconds_or_a_value() -> None:
@@ -137,7 +137,7 @@ def test_the_first_trial_has_the_least_number() -> None:
 
 def group(*seconds: float) -> ConfigurationRuns:
     return ConfigurationRuns(
-        rounds={number: Replicate(one, True) for number, one in enumerate(seconds)}
+        rounds={number: Replicate(time, True) for number, time in enumerate(seconds)}
     )
 
 
@@ -158,12 +158,12 @@ def test_equivalent_configurations_need_no_more_runs() -> None:
     chance = random.Random(0)
     near, far = 1 + SMALLEST / 5, 1 + 2 * SMALLEST
     rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # what a seed does to all
-    one, same = (group(*[factor * x for x in rounds]) for factor in (1.0, near))
-    ties = ties_of({"one": one, "same": same})
+    fastest, similar = (group(*[factor * x for x in rounds]) for factor in (1.0, near))
+    ties = ties_of({"one": fastest, "same": similar})
     assert ties.repeated == ("one", "same")
     assert ties.undecided == ()
     worse = group(*[far * x for x in rounds])
-    assert ties_of({"one": one, "worse": worse}).repeated == ("one",), "its rounds all say so"
+    assert ties_of({"one": fastest, "worse": worse}).repeated == ("one",), "its rounds all say so"
 
 
 def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> None:
@@ -174,13 +174,16 @@ def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> 
         return Replicate(math.exp(chance.gauss(0.0, 0.3)) / costs[name], True)
 
     for _ in range(150):
-        found = [Candidate(name, run(name), cost) for name, cost in costs.items()]
+        candidates = [Candidate(name, run(name), cost) for name, cost in costs.items()]
         learned = {(name, number): run(name) for number in range(4) for name in costs}
         left = 50
-        while left and (due := runs_to_decide(found, learned, left, axis="worker_seconds")):
-            learned |= {(one.name, one.round): run(one.name) for one in due}
+        while left and (due := runs_to_decide(candidates, learned, left, axis="worker_seconds")):
+            learned |= {(due_run.name, due_run.round): run(due_run.name) for due_run in due}
             left -= len(due)
         new = {name: {r: x for (n, r), x in learned.items() if n == name} for name in costs}
-        groups = {one.name: group_of(one, new[one.name], axis="worker_seconds") for one in found}
+        groups = {
+            candidate.name: group_of(candidate, new[candidate.name], axis="worker_seconds")
+            for candidate in candidates
+        }
         num_apart += len(ties_of(groups).repeated) == 1
     assert num_apart <= 15

@@ -13,19 +13,19 @@ from raybench.stats.step_times import StepTimes, bytes_exchanged, noise_terms, t
 
 
 def test_quantiles_are_those_of_the_numbers() -> None:
-    found = StepTimes.of([0.5, 0.1, 0.2, 0.3, 0.4])
-    assert found
+    times = StepTimes.of([0.5, 0.1, 0.2, 0.3, 0.4])
+    assert times
     quantiles = {"p25_s": 0.2, "median_s": 0.3, "p75_s": 0.4, "p95_s": 0.48, "max_s": 0.5}
-    assert asdict(found) == pytest.approx({"num": 5} | quantiles)
-    assert TypeAdapter(StepTimes).validate_python(asdict(found)) == found
+    assert asdict(times) == pytest.approx({"num": 5} | quantiles)
+    assert TypeAdapter(StepTimes).validate_python(asdict(times)) == times
 
 
 def test_partial_steps_count_only_for_the_longest_step() -> None:
-    whole = StepTimes.of([0.2, 0.4])
-    assert whole
-    assert whole == StepTimes.of([0.2, 0.4], [0.1]) == StepTimes.of([math.nan, 0.2, 0.4])
-    assert StepTimes.of([0.2, 0.4], [math.nan, 9.0]) == replace(whole, max_s=9.0)
-    assert [StepTimes.of(*one) for one in ([[], [0.1]], [[math.nan]], [[]])] == [None] * 3
+    full_steps = StepTimes.of([0.2, 0.4])
+    assert full_steps
+    assert full_steps == StepTimes.of([0.2, 0.4], [0.1]) == StepTimes.of([math.nan, 0.2, 0.4])
+    assert StepTimes.of([0.2, 0.4], [math.nan, 9.0]) == replace(full_steps, max_s=9.0)
+    assert [StepTimes.of(*steps) for steps in ([[], [0.1]], [[math.nan]], [[]])] == [None] * 3
 
 
 SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
@@ -37,36 +37,36 @@ def parts_of(sizes: list[int]) -> tuple[list[float], float]:
     edges = np.cumsum([0, *sizes])
     total = edges[-1]
     parts = [SAMPLES[a:b].sum(axis=0) / total for a, b in itertools.pairwise(edges)]
-    whole = np.sum(parts, axis=0)
-    return [float(part @ part) for part in parts], float(whole @ whole)
+    mean = np.sum(parts, axis=0)
+    return [float(part @ part) for part in parts], float(mean @ mean)
 
 
 @pytest.mark.parametrize("sizes", [[16, 5], [7, 0, 3]])
-def test_parts_of_a_global_gradient_say_what_mean_gradients_do(sizes: list[int]) -> None:
-    parts, whole = parts_of(sizes)
+def test_noise_from_parts_of_a_gradient_equals_noise_from_mean_gradients(sizes: list[int]) -> None:
+    parts, square = parts_of(sizes)
     edges = np.cumsum([0, *sizes])
     means = [SAMPLES[a:b].mean(axis=0) for a, b in itertools.pairwise(edges) if b > a]
-    expected = noise_terms(sum(float(g @ g) for g in means), whole, sizes)
+    expected = noise_terms(sum(float(g @ g) for g in means), square, sizes)
     assert expected is not None
-    assert terms_of_parts(parts, whole, sizes) == pytest.approx(expected)
+    assert terms_of_parts(parts, square, sizes) == pytest.approx(expected)
 
 
 def test_single_samples_give_the_sample_covariance() -> None:
     """The noise is then the unbiased trace of the covariance of the samples."""
     sizes = [1] * len(SAMPLES)
-    found = terms_of_parts(*parts_of(sizes), sizes)
-    assert found is not None
-    assert found.noise == pytest.approx(float(np.trace(np.cov(SAMPLES.T))))
+    terms = terms_of_parts(*parts_of(sizes), sizes)
+    assert terms is not None
+    assert terms.noise == pytest.approx(float(np.trace(np.cov(SAMPLES.T))))
     mean = SAMPLES.mean(axis=0)
-    assert found.gradient == pytest.approx(float(mean @ mean) - found.noise / len(SAMPLES))
+    assert terms.gradient == pytest.approx(float(mean @ mean) - terms.noise / len(SAMPLES))
 
 
 @pytest.mark.parametrize(
-    ("parts", "whole", "sizes"),
+    ("parts", "square", "sizes"),
     [([1.0], 1.0, [8]), ([1.0, 0.0], 1.0, [8, 0]), ([1.0, math.inf], 1.0, [8, 8])],
 )
-def test_steps_without_noise_estimates(parts: list[float], whole: float, sizes: list[int]) -> None:
-    assert terms_of_parts(parts, whole, sizes) is None
+def test_steps_without_noise_estimates(parts: list[float], square: float, sizes: list[int]) -> None:
+    assert terms_of_parts(parts, square, sizes) is None
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_steps_without_noise_estimates(parts: list[float], whole: float, sizes: 
         ({"num_workers": 1}, 0),
     ],
 )
-def test_bytes_of_a_step(changes: dict[str, object], num_bytes: int) -> None:
+def test_bytes_exchanged_per_step(changes: dict[str, object], num_bytes: int) -> None:
     assert bytes_exchanged(RunSpec(**changes), 1000) == num_bytes  # type: ignore[arg-type]

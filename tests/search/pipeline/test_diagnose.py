@@ -68,13 +68,13 @@ class Workers:
 
     @staticmethod
     def epoch(spec: RunSpec) -> int:
-        own = 1257 if spec.dataset.name == "digits" else spec.dataset.num_samples
-        return own * spec.dataset.repeat
+        num_samples = 1257 if spec.dataset.name == "digits" else spec.dataset.num_samples
+        return num_samples * spec.dataset.repeat
 
 
 @pytest.fixture
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
-    found = Workers()
+    made_up = Workers()
 
     @contextlib.contextmanager
     def session(address: Any, interrupt: Any, console: Any) -> Iterator[Any]:
@@ -87,10 +87,10 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
     saved = nullcontext(FakeSavedRuns())
     monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
-    use_clients(monkeypatch, found.train)
+    use_clients(monkeypatch, made_up.train)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    return found
+    return made_up
 
 
 def run(*arguments: str) -> int:
@@ -199,7 +199,7 @@ def test_an_interrupt_keeps_whole_rounds_and_the_same_command_measures_again(
         (("--out", "other"), "--out"),
     ],
 )
-def test_mistakes_are_one_sentence(
+def test_invalid_options_are_refused_on_one_line(
     workers: Workers, arguments: tuple[str, ...], message: str, capsys: Any
 ) -> None:
     Path("other").mkdir()
@@ -236,9 +236,9 @@ class Faster(Workers):
 
 @pytest.fixture
 def faster(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Faster:
-    found = Faster()
-    use_clients(monkeypatch, found.train)
-    return found
+    made_up = Faster()
+    use_clients(monkeypatch, made_up.train)
+    return made_up
 
 
 def fastest(*arguments: str) -> int:
@@ -263,7 +263,7 @@ def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, c
     )
     kept = read_mapping(Path("out/diagnosis.yaml"))
     assert kept["sentence"] in printed
-    assert {axis: one["chosen"] for axis, one in kept["axes"].items()} == {
+    assert {axis: settings["chosen"] for axis, settings in kept["axes"].items()} == {
         "framework": "torch",
         "workers": "1x32",
         "micro-batch": "16x2",
@@ -295,8 +295,10 @@ def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: 
 @pytest.mark.all
 def test_a_run_without_alternatives_is_refused(faster: Faster, capsys: Any) -> None:
     settings = "batch_size_per_worker=33", "optimizer=keras:Adam", "strategy=single_process"
-    given = [word for one in ("framework=tensorflow", *settings) for word in ("--set", one)]
-    assert fastest(*given) == cli.WRONG_INPUT
+    arguments = [
+        word for setting in ("framework=tensorflow", *settings) for word in ("--set", setting)
+    ]
+    assert fastest(*arguments) == cli.WRONG_INPUT
     assert "--fastest" in capsys.readouterr().err
     assert [name for name, _ in faster.seen] == ["pilot"], "it tells whether batches matter"
 

@@ -75,8 +75,8 @@ def test_the_default_target_applies_only_to_accuracy() -> None:
     spec = RunSpec.model_validate({"dataset": "digits"})
     assert check_task(spec, ["torch"], is_target_ours=True)[0].target == 0.95
     loss = spec.model_copy(update={"objective": Objective(metric="loss", target=0.95)})
-    found = check_task(loss, ["torch"], is_target_ours=True)[0]
-    assert (found.kind, found.target) == ("best_at_budget", None)
+    objective = check_task(loss, ["torch"], is_target_ours=True)[0]
+    assert (objective.kind, objective.target) == ("best_at_budget", None)
 
 
 def test_metrics_of_a_workload_have_no_baseline(
@@ -101,12 +101,17 @@ class Taken(Own):
     )
     spec = RunSpec.model_validate({"workload": "own_metrics_a:Own", "dataset": "digits"})
     for metric in (None, "loss"):
-        asked = Objective(metric=metric, kind="best_at_budget")
-        found, _ = check_task(spec.model_copy(update={"objective": asked}), ["torch"])
-        assert (found.metric, found.baseline_value) == (metric or "dice", None)
+        objective = Objective(metric=metric, kind="best_at_budget")
+        checked_objective, _ = check_task(
+            spec.model_copy(update={"objective": objective}), ["torch"]
+        )
+        assert (checked_objective.metric, checked_objective.baseline_value) == (
+            metric or "dice",
+            None,
+        )
     top5 = Objective(metric="top5", target=0.9)
-    found, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
-    assert (found.metric, found.baseline_value) == ("top5_accuracy", 0.5)
+    checked_objective, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
+    assert (checked_objective.metric, checked_objective.baseline_value) == ("top5_accuracy", 0.5)
     taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
     with refused(ErrorCode.CONFLICT, "objective.metric", "samples"):
         check_task(taken, ["torch"])
@@ -117,9 +122,9 @@ def test_worker_counts_without_room_are_left_out_and_reported() -> None:
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     content, words = drop_worker_counts_without_room(STUDY, study, space, ONE_CORE)
     assert content["space"]["num_workers"] == [1]
-    (said,) = words
-    assert "num_workers 2" in said
-    assert "--address" in said
+    (sentence,) = words
+    assert "num_workers 2" in sentence
+    assert "--address" in sentence
     check_room(*build_study(content, "test"), ONE_CORE)
     assert drop_worker_counts_without_room(STUDY, study, space, Capacity((Node(2, 0),), 0.0)) == (
         STUDY,
@@ -149,12 +154,14 @@ def test_trials_are_queued_ahead_if_idle_groups_keep_their_machines(
 ) -> None:
     study, space = build_study(STUDY | {"fixed": fixed, "search": search}, "test")
     assert num_queued_ahead(study, space, is_local=is_local) == number
-    one = STUDY["space"] | {"num_workers": [1], "framework": ["torch"]}
-    study, space = build_study(STUDY | {"space": one, "fixed": fixed, "search": search}, "test")
+    one_group = STUDY["space"] | {"num_workers": [1], "framework": ["torch"]}
+    study, space = build_study(
+        STUDY | {"space": one_group, "fixed": fixed, "search": search}, "test"
+    )
     assert num_queued_ahead(study, space, is_local=is_local) == 0
 
 
-def test_the_files_that_workers_read_too_are_known(
+def test_files_that_workers_must_read_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -172,7 +179,7 @@ def test_the_files_that_workers_read_too_are_known(
         assert files_of(spec) == [tmp_path / name for name in names]
 
 
-def test_replicas_of_one_process_ask_for_one_node() -> None:
+def test_replicas_of_one_process_request_one_node() -> None:
     fixed = {"strategy": "single_process", "framework": "tensorflow"}
     content = STUDY | {"space": {"num_workers": [1, 2, 4]}, "fixed": fixed}
     study, space = build_study(content, "test")
@@ -183,10 +190,10 @@ def test_replicas_of_one_process_ask_for_one_node() -> None:
     assert kept["space"] == {"num_workers": [1, 2]}
     assert left[0].startswith("num_workers 4:")
     assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU:")
-    one = Capacity((Node(1, 0), Node(1, 0)), 0.0)
+    one_core_each = Capacity((Node(1, 0), Node(1, 0)), 0.0)
     study, space = build_study(content | {"space": {"num_workers": [2, 4]}}, "test")
     with refused(ErrorCode.NO_ROOM, "2 replicas", "2 CPU"):
-        check_room(study, space, one)
+        check_room(study, space, one_core_each)
 
 
 CPUS = {"when": {"num_workers": 1}, "values": [1, 2]}, {"when": {"num_workers": 2}, "values": [1]}
@@ -201,13 +208,13 @@ def test_combinations_without_room_are_left_out_and_reported(
     content = STUDY | {"space": space, "search": {"trials": 20, "priors": False}}
     study, parsed = build_study(content, "test")
     two = Capacity((Node(2, 0),), 0.0)
-    assert [one.partition(":")[0] for one in check_room(study, parsed, two)] == left
+    assert [warning.partition(":")[0] for warning in check_room(study, parsed, two)] == left
 
     def has_room(spec: RunSpec) -> bool:
         return two.may_fit(spec.placement.group)
 
     search = Search(study, parsed, tmp_path, has_room=has_room)
-    tried = {(one.spec.num_workers, one.spec.cpus_per_worker) for one in run_all(search)}
+    tried = {(record.spec.num_workers, record.spec.cpus_per_worker) for record in run_all(search)}
     assert tried == {(1, 1), (1, 2), (2, 1)}
     assert search.left_out() is None
     assert has_room(reference_spec(study, parsed, has_room=has_room))
@@ -230,7 +237,7 @@ def test_invalid_addresses_are_refused(address: str) -> None:
         ({"epochs": 0.05, "batch_size_per_worker": 64}, True),  # one step
     ],
 )
-def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -> None:
+def test_targets_that_cannot_be_held_are_refused(fixed: dict[str, Any], is_refused: bool) -> None:
     objective = {"target": 0.9, "hold": 2}
     study, _ = build_study(STUDY | {"objective": objective, "fixed": fixed}, "test")
     dataset = load_dataset(study.dataset)
@@ -264,7 +271,7 @@ def test_samples_in_two_splits_are_reported(tmp_path: Path) -> None:
     content = STUDY | {"workload": "mlp", "dataset": data, "fixed": {"framework": "torch"}}
     content |= {"objective": {"target": 0.9}, "space": {"optimizer": ["adam"]}}
     _, _, warnings = check_study(*build_study(content, "test"))
-    assert any("training sample" in one for one in warnings)
+    assert any("training sample" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
@@ -304,21 +311,21 @@ def test_launchers_and_trainers_find_workers_without_num_workers(
     (tmp_path / "loop.py").write_text(text)
     content = {"objective": {"target": 0.5}, "workload": workload, "space": {"num_workers": [1, 2]}}
     _, _, warnings = check_study(*build_study(content, "test"))
-    assert sum("num_workers" in one for one in warnings) == num_remarks
+    assert sum("num_workers" in warning for warning in warnings) == num_remarks
 
 
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs that TensorFlow does not see."""
-    seen = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
-    monkeypatch.setattr(preflight, "gpus_of_framework", seen.__getitem__)
+    visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
+    monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)
 
 
 TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "given", "all_workers", "fixed", "says"),
+    ("changes", "settings", "all_workers", "fixed", "says"),
     [
         ({}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
         ({"framework": ["torch", "tensorflow"]}, {}, False, {}, "tensorflow"),
@@ -330,7 +337,7 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 )
 def test_available_gpus_are_used_by_default(
     changes: dict[str, Any],
-    given: dict[str, int],
+    settings: dict[str, int],
     all_workers: bool,
     fixed: dict[str, int],
     says: str | None,
@@ -338,10 +345,10 @@ def test_available_gpus_are_used_by_default(
 ) -> None:
     """With `all_workers`, worker counts named by the user are kept."""
     space = STUDY["space"] | {"framework": ["torch"]} | changes
-    content = STUDY | {"space": space, "fixed": given}
+    content = STUDY | {"space": space, "fixed": settings}
     built = build_study(content, "test")
-    found, words = with_gpus(content, *built, TWO_GPUS, all_workers=all_workers)
-    assert found == content | {"fixed": fixed}
+    adapted, words = with_gpus(content, *built, TWO_GPUS, all_workers=all_workers)
+    assert adapted == content | {"fixed": fixed}
     assert len(words) == (says is not None)
     assert says is None or says in words[0]
 
@@ -361,8 +368,8 @@ def test_one_run_trains_on_available_gpus(
     content: dict[str, Any], gpus: float, says: str | None, torch_alone: None
 ) -> None:
     spec = RunSpec.model_validate(content)
-    found, words = spec_on_gpus(spec, TWO_GPUS)
-    assert found == spec.model_copy(update={"gpus_per_worker": gpus})
+    adapted, words = spec_on_gpus(spec, TWO_GPUS)
+    assert adapted == spec.model_copy(update={"gpus_per_worker": gpus})
     assert (says is None) == (not words)
     assert says is None or says in words[0]
     assert spec_on_gpus(spec, Capacity((Node(16, 0),), 0.0)) == (spec, [])
@@ -381,9 +388,9 @@ def test_a_framework_that_does_not_answer_is_not_reported_as_without_gpus(
     late = "it did not answer within 120 s"
     monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: GpusSeen(problem=late))
     content = {**STUDY, "space": {"framework": ["tensorflow"]}}
-    _, (said,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
+    _, (warning,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
     with refused(ErrorCode.UNSUPPORTED) as error:
         check_gpus([Placement("tensorflow", 1, gpus_per_worker=1)])
-    for sentence in (said, str(error.value)):
+    for sentence in (warning, str(error.value)):
         assert f": {late}" in sentence
         assert "install" not in sentence

@@ -97,8 +97,8 @@ class World:
         self.specs, self.beside = {}, {}
         before = set(read_records(self.folder).runs)
         with Store(self.folder) as store:
-            found = self.confirmation(store)
-            found.run_more(more) if more else found.run()
+            confirmation = self.confirmation(store)
+            confirmation.run_more(more) if more else confirmation.run()
         runs = read_records(self.folder).runs
         return {name: run for name, run in runs.items() if name not in before}
 
@@ -131,7 +131,7 @@ class World:
     @property
     def tests(self) -> set[str]:
         """Return the names of the runs whose test split was measured."""
-        return {one.name for one in self.clients if one.is_tested}
+        return {client.name for client in self.clients if client.is_tested}
 
     def by_budget(self, trials: list[dict[str, Any]]) -> None:
         """Change the objective to the metric after 5 s, reached by `trials`."""
@@ -211,15 +211,15 @@ def test_an_interrupted_race_resumes_with_the_runs_that_are_left(
     with pytest.raises(StudyError):
         world.run()
     ended = read_records(tmp_path).runs
-    told = {name for name in ended if "-race" in name and ended[name].state == "complete"}
-    assert 2 <= len(told) <= 4
+    complete = {name for name in ended if "-race" in name and ended[name].state == "complete"}
+    assert 2 <= len(complete) <= 4
     assert not world.running
     with refused(ErrorCode.NO_RESULT, "--more"):
         check_finished(4, "there", tmp_path)
     world.deadline, world.ends_after = Deadline(None), 10**9
     runs = world.run()
-    assert not told & set(runs)
-    assert not told & set(world.specs)
+    assert not complete & set(runs)
+    assert not complete & set(world.specs)
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
     check_finished(4, "there", tmp_path)
 
@@ -287,17 +287,17 @@ def test_a_new_winner_after_solo_misses_runs_alone_too(world: World, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds", "runs"),
+    ("requested", "seconds", "runs"),
     [(8, 6.0, 8), (24, 9.0, 16)],  # of 24: five contenders once, five again, and three twice more
 )
-def test_a_short_budget_leaves_fewer_runs_and_says_so(
-    asked: int, seconds: float, runs: int, make_world: Make
+def test_a_short_budget_runs_fewer_and_notes_it(
+    requested: int, seconds: float, runs: int, make_world: Make
 ) -> None:
-    world = make_world(race=asked)
+    world = make_world(race=requested)
     world.deadline = Deadline(seconds)
-    found = world.run()
-    assert 1 <= len(named(found, "confirm")) <= 2
-    assert len(named(found, "race")) < runs
+    new_runs = world.run()
+    assert 1 <= len(named(new_runs, "confirm")) <= 2
+    assert len(named(new_runs, "race")) < runs
     assert f" {seconds:g} s " in world.notes[0]
     assert f" {runs} confirmation runs" in world.notes[0]
 
@@ -311,7 +311,7 @@ def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "raced", "until"),
+    ("state", "requested", "raced", "until"),
     [
         ({}, 8, 12, 20),
         ({STUDY_KEY_MORE: {"asked": 8, "until": 20}}, 8, 15, 20),
@@ -321,9 +321,9 @@ def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
     ],
 )
 def test_an_interrupted_more_is_resumed_by_the_same_command(
-    held: dict[str, Any], asked: int, raced: int, until: int
+    state: dict[str, Any], requested: int, raced: int, until: int
 ) -> None:
-    assert more_until(asked, held, raced) == until
+    assert more_until(requested, state, raced) == until
 
 
 def test_the_value_of_a_run_that_was_stopped_early_does_not_count(world: World) -> None:
@@ -334,5 +334,5 @@ def test_the_value_of_a_run_that_was_stopped_early_does_not_count(world: World) 
         budget = confirmation._budget(records)
         race = LiveRace(budget, confirmation.single_run, records, confirmation.slots)
         candidates = race.candidates()["seconds"]
-    counts = {one.name: one.search_run is not None for one in candidates}
+    counts = {candidate.name: candidate.search_run is not None for candidate in candidates}
     assert counts == {"0000": False, "0001": True, "0002": False}

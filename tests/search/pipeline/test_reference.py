@@ -84,9 +84,9 @@ def test_a_resumed_study_keeps_its_reference_settings() -> None:
     assert (study.auto, study.needs_target) == (["target", "eval_every_samples"], True)
     before = study.document() | {"is_set": True, "fixed": {"eval_every_samples": 345}}
     before["objective"]["target"] = 0.912
-    found = earlier_settings(study, {"study": before})
-    assert (found.objective.target, found.fixed) == (0.912, {"eval_every_samples": 345})
-    assert not found.needs_reference
+    resumed = earlier_settings(study, {"study": before})
+    assert (resumed.objective.target, resumed.fixed) == (0.912, {"eval_every_samples": 345})
+    assert not resumed.needs_reference
     assert earlier_settings(study, {"study": before | {"is_set": False}}).needs_target
     assert earlier_settings(study, {}).needs_target
     other = before | {"auto": ["target"]}
@@ -98,8 +98,8 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
     run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
-    found, _ = set_seconds(study, run)
-    assert found.objective.max_train_seconds == 8.0
+    updated, _ = set_seconds(study, run)
+    assert updated.objective.max_train_seconds == 8.0
 
 
 class Machine:
@@ -135,13 +135,13 @@ class Machine:
             failure="error" if name in self.failing else None,
             ledger={"train": self.seconds[name]},
         )
-        done = last.record(name, spec, role=role, source=None, stopped_by="max_train_seconds")
-        self.store.append(done.line())
-        return done
+        ended = last.record(name, spec, role=role, source=None, stopped_by="max_train_seconds")
+        self.store.append(ended.line())
+        return ended
 
     def set(self, slots: int = 2) -> tuple[StudySpec, list[str]]:
         with Store(self.store.folder) as self.store:
-            found = set_by_reference(
+            result = set_by_reference(
                 self.study,
                 self.space,
                 self,  # type: ignore[arg-type]
@@ -150,14 +150,14 @@ class Machine:
                 baselines={"validation": None, "test": None},
                 num_train_samples=4_000,
             )
-        assert found is not None, "the time budget ended it"
-        return found
+        assert result is not None, "the time budget ended it"
+        return result
 
     @property
     def trial(self) -> RunRecord:
         runs = read_records(self.store.folder).runs.values()
-        (found,) = [run for run in runs if run.role == "trial"]
-        return found
+        (ended,) = [run for run in runs if run.role == "trial"]
+        return ended
 
 
 Make = Callable[..., Machine]
@@ -170,10 +170,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             "objective": {"target": "auto", "max_train_seconds": 120} | objective,
             "search": {"trials": 60} | ({"time_budget_s": budget} if budget else {}),
         }
-        found = Machine(tmp_path, *build_study(content, "test"), left_s)
+        built = Machine(tmp_path, *build_study(content, "test"), left_s)
         if budget:
-            monkeypatch.setattr(Deadline, "left_s", found.left_s)
-        return found
+            monkeypatch.setattr(Deadline, "left_s", built.left_s)
+        return built
 
     return make
 
@@ -191,10 +191,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     machine: Make, budget: float | None, left_s: float, slots: int, seconds: list[float]
 ) -> None:
-    one = machine(budget, left_s)
-    one.set(slots)
-    assert len(one.seconds) == len(seconds)
-    for taken, most in zip(one.seconds.values(), seconds, strict=True):
+    trainer = machine(budget, left_s)
+    trainer.set(slots)
+    assert len(trainer.seconds) == len(seconds)
+    for taken, most in zip(trainer.seconds.values(), seconds, strict=True):
         assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
 
 
@@ -203,21 +203,23 @@ def test_the_target_leaves_time_for_a_search_and_a_reference_run_counts_as_a_tri
     machine: Make, left_s: float, tau: float
 ) -> None:
     """If a time limit ended the reference, its target comes from the first half."""
-    one = machine(240.0, left_s)
-    one.tau = tau
-    study, words = one.set()
+    trainer = machine(240.0, left_s)
+    trainer.tau = tau
+    study, words = trainer.set()
     assert study.is_set
     assert words[0].startswith("target ")
-    records = read_records(one.store.folder)
-    trial = one.trial
+    records = read_records(trainer.store.folder)
+    trial = trainer.trial
     assert trial.state == "complete"
     assert trial.spec.objective == study.objective
     assert trial.time_to_target_s is not None
     early = 0.5 if left_s == 3000.0 else 0.25
-    assert trial.time_to_target_s <= early * one.seconds[trial.trial] + 5
+    assert trial.time_to_target_s <= early * trainer.seconds[trial.trial] + 5
     assert 2 * trial.time_to_target_s <= study.objective.max_train_seconds
     assert len(records.curves[trial.trial]) > 2
-    search = Search(study, one.space, one.store.folder, runs=records.runs, curves=records.curves)
+    search = Search(
+        study, trainer.space, trainer.store.folder, runs=records.runs, curves=records.curves
+    )
     assert search.num_finished == 1, "the sampler has learnt it"
 
 
@@ -226,29 +228,29 @@ def test_a_reference_run_counts_as_a_trial_under_a_time_budget(
     machine: Make, budget: float | None
 ) -> None:
     """If the budget ends all trials, the reference run is the result."""
-    one = machine(budget, 200.0, target=0.5)
-    one.set()
-    (run,) = read_records(one.store.folder).runs.values()
+    trainer = machine(budget, 200.0, target=0.5)
+    trainer.set()
+    (run,) = read_records(trainer.store.folder).runs.values()
     assert run.role == ("reference" if budget is None else "trial")
-    with Store(one.store.folder) as store:
-        store.write_yaml(STUDY_FILE, {"study": one.study.document()})
-        export(load(one.store.folder), store)
-    assert (one.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
+    with Store(trainer.store.folder) as store:
+        store.write_yaml(STUDY_FILE, {"study": trainer.study.document()})
+        export(load(trainer.store.folder), store)
+    assert (trainer.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
 
 
 def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
-    one = machine(None)
-    one.failing = {"reference1"}
-    one.set()
-    one.failing = {"reference0", "reference1", "reference2"}
+    trainer = machine(None)
+    trainer.failing = {"reference1"}
+    trainer.set()
+    trainer.failing = {"reference0", "reference1", "reference2"}
     with refused(ErrorCode.NO_RESULT, "target"):
-        one.set()
+        trainer.set()
 
 
 def test_a_failed_reference_keeps_its_evaluation_interval(machine: Make) -> None:
-    one = machine(None, target=0.9)
-    one.failing = {"reference0"}
-    study, (how,) = one.set()
+    trainer = machine(None, target=0.9)
+    trainer.failing = {"reference0"}
+    study, (how,) = trainer.set()
     assert study.fixed["eval_every_samples"] == 512, "not once an epoch, which may take an hour"
     assert "512 samples" in how
     assert "(error" in how
@@ -258,8 +260,8 @@ def test_a_reference_that_missed_the_target_still_sets_the_interval() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
-    found, how = set_eval_interval(study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000)
-    assert found.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
+    updated, how = set_eval_interval(study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000)
+    assert updated.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
     assert "50.0 %" in how
 
 
@@ -269,8 +271,8 @@ def test_a_target_is_better_than_chance(best: float, target: float) -> None:
     run = record(spec=reference_spec(study, space), stop="epochs")
     runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
     known = Baseline(0.53, 300, 0.03)
-    found, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
-    assert found.objective.target == target
+    updated, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
+    assert updated.objective.target == target
     assert ("300" in how) == (best < 0.6)
 
 
@@ -279,6 +281,6 @@ def test_a_target_that_rewards_fast_starts_is_reported(end: float, is_said: bool
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="max_train_seconds")
     points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]
-    found, how = set_target(study, [ReferenceRun(run, points)] * 3, 0.1, room_s=1.0)
-    assert found.objective.target == 0.395
+    updated, how = set_target(study, [ReferenceRun(run, points)] * 3, 0.1, room_s=1.0)
+    assert updated.objective.target == 0.395
     assert ("best_at_budget" in how) == is_said

@@ -33,9 +33,9 @@ def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
     data: Any = SimpleNamespace(num_train_samples=1000)
     console, deadline = Console(file=io.StringIO()), Deadline(None)
     resolved = ResolvedStudy(study, space, data, "out", ())
-    made = StudyPipeline(resolved, session, store, console, deadline, 2, True)
-    made.__dict__["_baselines"], made._saved = {}, FakeSavedRuns()  # type: ignore[assignment]
-    return made
+    pipeline = StudyPipeline(resolved, session, store, console, deadline, 2, True)
+    pipeline.__dict__["_baselines"], pipeline._saved = {}, FakeSavedRuns()  # type: ignore[assignment]
+    return pipeline
 
 
 def test_a_session_that_starts_after_the_budget_only_notes_it(
@@ -57,9 +57,9 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
 ) -> None:
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
-        done = pipeline.study.model_copy(update={"is_set": True})
+        referenced = pipeline.study.model_copy(update={"is_set": True})
         monkeypatch.setattr(module, "WaitWatch", lambda *given, **options: nullcontext())
-        monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (done, []))
+        monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (referenced, []))
         monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
         store.append(record("reference0", role="reference").line())
         pipeline.__dict__["_baseline_value"] = lambda: 0.1

@@ -24,8 +24,8 @@ def way(
 
 
 def names(*every: PlacementOption) -> list[str]:
-    ordered = sorted(every, key=lambda one: one.prediction.time_to_target_s)
-    return [one.name for one in choose_checks(ordered)]
+    ordered = sorted(every, key=lambda option: option.prediction.time_to_target_s)
+    return [check.name for check in choose_checks(ordered)]
 
 
 def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
@@ -48,8 +48,8 @@ def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
     slow = [
         way("a", 5.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="A100") for n in (0, 3)
     ]
-    found = ["a.torch4.H100", "a.torch1.H100", "a.torch1.A100", "a.torch4.A100"]
-    assert sorted(names(*fast, *slow)) == sorted(found)
+    expected = ["a.torch4.H100", "a.torch1.H100", "a.torch1.A100", "a.torch4.A100"]
+    assert sorted(names(*fast, *slow)) == sorted(expected)
 
 
 def test_every_framework_is_checked() -> None:

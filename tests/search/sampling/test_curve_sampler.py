@@ -13,7 +13,7 @@ BEST = {"a": 1e-2, "b": 1e-1}
 
 
 def objective_of(
-    seed: int, found: list[tuple[float, float]], *, sign: float = 1.0
+    seed: int, trials: list[tuple[float, float]], *, sign: float = 1.0
 ) -> Callable[[optuna.Trial], float]:
     """Return a training that reaches 0.95 sooner the nearer its rate is to the best of its kind;
     `found` gets the distance of the rate and the number of samples of each trial."""
@@ -34,7 +34,7 @@ def objective_of(
             trial.report(sign * value, samples)
             if value >= 0.95 or trial.should_prune():
                 break
-        found.append((abs(off) + (kind == "b"), samples))
+        trials.append((abs(off) + (kind == "b"), samples))
         if value < 0.95 and samples < 800:
             raise optuna.TrialPruned
         return sign * value
@@ -43,22 +43,24 @@ def objective_of(
 
 
 def test_a_study_that_minimizes_finds_the_best_and_trains_little_elsewhere() -> None:
-    found: list[tuple[float, float]] = []
+    trials: list[tuple[float, float]] = []
     sampler = CurveSampler(target=-0.95, baseline=0.0, seed=3)
     study = optuna.create_study(sampler=sampler, pruner=CurvePruner(sampler))
-    study.optimize(objective_of(0, found, sign=-1.0), n_trials=40)
-    near = [one for one in found[20:] if one[0] < 1]
+    study.optimize(objective_of(0, trials, sign=-1.0), n_trials=40)
+    near = [trial for trial in trials[20:] if trial[0] < 1]
     assert len(near) >= 8
-    assert min(distance for distance, _ in found[:20]) < 0.3
-    bad = [samples for distance, samples in found[10:] if distance > 2.5]
+    assert min(distance for distance, _ in trials[:20]) < 0.3
+    bad = [samples for distance, samples in trials[10:] if distance > 2.5]
     assert np.mean(bad or [0.0]) < 200, "of 800"
 
 
 def test_without_a_target_the_best_values_so_far_are_the_target() -> None:
-    found: list[tuple[float, float]] = []
+    trials: list[tuple[float, float]] = []
     study = optuna.create_study(direction="maximize", sampler=CurveSampler(seed=1))
-    study.optimize(objective_of(1, found), n_trials=30)
-    assert np.median([one[0] for one in found[15:]]) < np.median([one[0] for one in found[:8]])
+    study.optimize(objective_of(1, trials), n_trials=30)
+    assert np.median([trial[0] for trial in trials[15:]]) < np.median(
+        [trial[0] for trial in trials[:8]]
+    )
 
 
 def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> None:
@@ -87,11 +89,11 @@ def test_trials_that_report_nothing_are_drawn_at_random() -> None:
 
 def test_a_parameter_with_steps_keeps_to_them() -> None:
     def objective(trial: optuna.Trial) -> float:
-        whole = trial.suggest_int("whole", 10, 50, step=10)
-        part = trial.suggest_float("part", 0.0, 1.0, step=0.25)
+        number = trial.suggest_int("whole", 10, 50, step=10)
+        fraction = trial.suggest_float("part", 0.0, 1.0, step=0.25)
         for samples in (10, 20):
-            trial.report(1 - abs(whole - 30) / 40 - part / 2, samples)
-        return part
+            trial.report(1 - abs(number - 30) / 40 - fraction / 2, samples)
+        return fraction
 
     study = optuna.create_study(direction="maximize", sampler=CurveSampler(target=0.9, seed=0))
     study.optimize(objective, n_trials=20)

@@ -46,12 +46,12 @@ def earlier_folder(folder: Path, **changes: Any) -> Path:
     study = study.model_copy(update={"is_set": True} | (set_to if "objective" in changes else {}))
     if "eval_every_samples" not in study.fixed and "eval_every_samples" in study.auto:
         study = study.model_copy(update={"fixed": study.fixed | {"eval_every_samples": 100}})
-    given = {"num_workers": 1, "batch_size_per_worker": 64, "optimizer": "adam"}
+    common = {"num_workers": 1, "batch_size_per_worker": 64, "optimizer": "adam"}
 
     def add(name: str, values: dict[str, Any], seconds: float = 3.0, **ended: Any) -> None:
-        spec = study.run_spec(given | {"learning_rate": RATE} | values)
-        one = record(name, spec, seconds, samples=100, **ended)
-        store.append(replace(one, ledger=one.ledger | {"train": 3.0}).line())
+        spec = study.run_spec(common | {"learning_rate": RATE} | values)
+        ended_run = record(name, spec, seconds, samples=100, **ended)
+        store.append(replace(ended_run, ledger=ended_run.ledger | {"train": 3.0}).line())
 
     with Store(folder) as store:
         store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": machine()})
@@ -83,16 +83,16 @@ def test_earlier_trials_inside_the_space_are_learned(
 ) -> None:
     fixed = {"eval_every_samples": eval_interval} if eval_interval else {}
     folder = earlier_folder(tmp_path / "earlier", fixed=fixed)
-    one = search_in(tmp_path / "new", apart=apart, fixed={"eval_every_samples": 500})
-    one.learn_from(load_earlier(folder, build()))
+    search = search_in(tmp_path / "new", apart=apart, fixed={"eval_every_samples": 500})
+    search.learn_from(load_earlier(folder, build()))
     # The factorized space also has the global batch size 128.
     number = 4 if apart else 3
-    known = journal_of(one).get_trials()
+    known = journal_of(search).get_trials()
     assert [t.user_attrs[NOT_RUN] for t in known] == [EARLIER_STUDY] * number
     states = [t.state for t in known]
     assert states.count(TrialState.COMPLETE) == (2 if apart else 1)
-    assert real_trials(journal_of(one)) == []
-    assert one.num_finished == 0
+    assert real_trials(journal_of(search)) == []
+    assert search.num_finished == 0
 
 
 ADAM_ALONE = STUDY["space"] | {
@@ -110,19 +110,19 @@ def test_earlier_trials_outside_the_space_are_left_out(
     earlier: dict[str, Any], changes: dict[str, Any], number: int, tmp_path: Path
 ) -> None:
     folder = earlier_folder(tmp_path / "earlier", **earlier)
-    one = search_in(tmp_path / "new", **changes)
-    one.learn_from(load_earlier(folder, build()))
-    assert len(journal_of(one).get_trials()) == number
+    search = search_in(tmp_path / "new", **changes)
+    search.learn_from(load_earlier(folder, build()))
+    assert len(journal_of(search).get_trials()) == number
 
 
 def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:
     """They are observations of the model, but no trials, and stop none."""
     folder, study = tmp_path / "earlier", build()
-    given = {"num_workers": 1, "batch_size_per_worker": 32, "optimizer": "adam"}
+    common = {"num_workers": 1, "batch_size_per_worker": 32, "optimizer": "adam"}
     with Store(folder) as store:
         store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": machine()})
         for number, rate in enumerate((1e-3, 3e-3, 1e-2, 3e-2, 1e-1)):
-            spec = study.run_spec(given | {"learning_rate": rate})
+            spec = study.run_spec(common | {"learning_rate": rate})
             seconds = 2.0 * (1 + abs(math.log(rate / 1e-2)))
             name = f"{number:04d}"
             for index in range(4):
@@ -132,26 +132,26 @@ def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Pa
                 store.append(at.line(name, role="trial", spec=spec))
             ended = record(name, spec, seconds, samples=int(1000 * seconds))
             store.append(ended.line())
-    one = search_in(tmp_path / "new")
-    one.learn_from(load_earlier(folder, study))
-    name, spec = ask(one)
+    search = search_in(tmp_path / "new")
+    search.learn_from(load_earlier(folder, study))
+    name, spec = ask(search)
     assert spec.learning_rate == pytest.approx(1e-2, rel=1e-6)
-    assert one.on_result(name, outcome(9.0, value=0.2)) is Decision.CONTINUE
-    rates = [ask(one)[1].learning_rate for _ in range(7)]
-    assert {round(one, 9) for one in rates[1:4:2]} == {3e-3, 3e-2}
-    assert one.curves.ranked() == []
-    assert one.num_finished == 0
+    assert search.on_result(name, outcome(9.0, value=0.2)) is Decision.CONTINUE
+    rates = [ask(search)[1].learning_rate for _ in range(7)]
+    assert {round(rate, 9) for rate in rates[1:4:2]} == {3e-3, 3e-2}
+    assert search.curves.ranked() == []
+    assert search.num_finished == 0
 
 
 def test_scores_are_of_the_fastest_placement_and_default_rates_are_left_out(tmp_path: Path) -> None:
     folder = earlier_folder(tmp_path / "earlier")
     rates = []
     for name in ("new", "without"):
-        one = search_in(tmp_path / name, search={"trials": 40, "sampler": "tpe"})
+        search = search_in(tmp_path / name, search={"trials": 40, "sampler": "tpe"})
         if name == "new":
-            one.learn_from(load_earlier(folder, build()))
-            assert journal_of(one).best_value == pytest.approx(math.log(2.0))
-        spec = ask(one)[1]
+            search.learn_from(load_earlier(folder, build()))
+            assert journal_of(search).best_value == pytest.approx(math.log(2.0))
+        spec = ask(search)[1]
         rates.append(spec.learning_rate / default_rate(spec.optimizer, spec.global_batch_size))
     assert rates[0] != pytest.approx(HASTE)
     assert rates[1] == pytest.approx(HASTE)
@@ -194,12 +194,12 @@ def test_a_study_of_another_task_is_refused(
         load_earlier(folder, study)
 
 
-def told(folder: Path, source: Path | str, **changes: Any) -> list[Any]:
+def learned_trials(folder: Path, source: Path | str, **changes: Any) -> list[Any]:
     """Return the trials in Optuna's study of a new search that learns from a source."""
     study = build(**changes)
-    one = search_in(folder, apart=False, **changes)
-    one.learn_from(load_earlier(source, study))
-    return journal_of(one).get_trials()
+    search = search_in(folder, apart=False, **changes)
+    search.learn_from(load_earlier(source, study))
+    return journal_of(search).get_trials()
 
 
 OWN = {
@@ -232,21 +232,21 @@ def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> 
             point = evaluation(2.0 * (index + 1), index=index, value=value)
             store.append(point.line("0000", role="trial", spec=spec))
         store.append(record("0000", spec, stop="epochs", best_value=0.95).line())
-    trials = told(tmp_path / "new", folder, **NEW)
+    trials = learned_trials(tmp_path / "new", folder, **NEW)
     assert len(trials) == 1
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
     assert trials[0].value == pytest.approx(math.log(4.0))
     # A training that ended below the target may have been shorter than a trial: no miss.
     higher = NEW | {"objective": {"target": 0.97, "max_train_seconds": 100.0}}
     study, _ = build_study(higher, "test")
-    assert [one.record.state for one in load_earlier(folder, study).runs if one.record] == [
+    assert [run.record.state for run in load_earlier(folder, study).runs if run.record] == [
         "stopped"
     ]
     # A training is kept although the old value of a new key is unknown.
-    trials = told(tmp_path / "newer", folder, **OWN)
+    trials = learned_trials(tmp_path / "newer", folder, **OWN)
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
     with refused(ErrorCode.CONFLICT, "workload", "other.py:train"):
-        told(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
+        learned_trials(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
 
 
 def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
     decay = {"low": 1e-5, "high": 0.1, "log": True}
     for number, dimension in enumerate(({"low": 0.0, "high": 0.1}, decay)):
         space = STUDY["space"] | {"weight_decay": dimension}
-        trials = told(tmp_path / str(number), folder, space=space)
-        assert [one.params.get("weight_decay") for one in trials] == [(0.0, None)[number]] * 3
+        trials = learned_trials(tmp_path / str(number), folder, space=space)
+        assert [trial.params.get("weight_decay") for trial in trials] == [(0.0, None)[number]] * 3
     searched = {"space": STUDY["space"] | {"weight_decay": [0.0, 0.5]}}
-    trials = told(
+    trials = learned_trials(
         tmp_path / "narrower",
         earlier_folder(tmp_path / "searched", **searched),
         space=STUDY["space"] | {"weight_decay": decay},
@@ -276,10 +276,10 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
 def test_other_sources_are_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("learning_rate,accuracy\n0.1,0.9\n")
     with refused(code, place):
-        told(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)
+        learned_trials(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)
 
 
-def test_another_machine_is_named(tmp_path: Path) -> None:
+def test_another_machine_is_reported(tmp_path: Path) -> None:
     folder, sentences = earlier_folder(tmp_path / "earlier"), []
     for name in ("same", "other"):
         sentences.append(search_in(tmp_path / name).learn_from(load_earlier(folder, build())))

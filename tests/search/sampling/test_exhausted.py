@@ -37,7 +37,7 @@ def test_regions_that_fail_are_avoided(sampler: str, tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 50, "sampler": sampler}}
     ended = run_all(make_search(tmp_path, content), judge)
     assert len(ended) == 50
-    assert sum(one.failure is not None for one in ended[20:]) <= 3
+    assert sum(record.failure is not None for record in ended[20:]) <= 3
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_finite_spaces_are_tried_completely(
 ) -> None:
     content = STUDY | {"space": space, "search": {"trials": 60, "priors": False}}
     ended = run_all(make_search(tmp_path, content))
-    tried = {tuple(short(getattr(one.spec, key)) for key in space) for one in ended}
+    tried = {tuple(short(getattr(record.spec, key)) for key in space) for record in ended}
     assert len(tried) == len(ended) == number
     assert make_search(tmp_path, content, runs=by_name(ended)).suggest() is None
 
@@ -62,17 +62,17 @@ def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path: Path) -
     space = {"num_workers": [1, 2], "batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 20}}
     ended = run_all(make_search(tmp_path, content, apart=True), trained)
-    placements = [(one.spec.num_workers, one.spec.batch_size_per_worker) for one in ended]
+    placements = [(record.spec.num_workers, record.spec.batch_size_per_worker) for record in ended]
     assert sorted(placements) == [(1, 32), (1, 64), (2, 32), (2, 64)]
 
 
 def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
     rates = [1e-4 * 1.1**number for number in range(30)]
-    search = {"trials": 100, "sampler": "random"}
-    one = make_search(tmp_path, STUDY | {"space": {"learning_rate": rates}, "search": search})
-    ended = run_all(one)
-    assert sorted(end.spec.learning_rate for end in ended) == pytest.approx(rates)
-    redrawn = [t for t in journal_of(one).get_trials() if t.user_attrs.get(NOT_RUN)]
+    settings = {"trials": 100, "sampler": "random"}
+    search = make_search(tmp_path, STUDY | {"space": {"learning_rate": rates}, "search": settings})
+    ended = run_all(search)
+    assert sorted(record.spec.learning_rate for record in ended) == pytest.approx(rates)
+    redrawn = [t for t in journal_of(search).get_trials() if t.user_attrs.get(NOT_RUN)]
     assert len(redrawn) <= 24 * len(rates)
 
 
@@ -89,10 +89,12 @@ def out_of_memory(least: int) -> Judge:
 def fitting(ended: list[RunRecord]) -> int:
     """Return the number of runs that fitted; each failure must be smaller than the one before."""
     for optimizer in ("adam", "lars"):
-        own = [one for one in ended if one.failure and one.spec.optimizer == optimizer]
-        failed = [one.spec.batch_size_per_worker for one in own]
+        failures = [
+            record for record in ended if record.failure and record.spec.optimizer == optimizer
+        ]
+        failed = [record.spec.batch_size_per_worker for record in failures]
         assert failed == sorted(set(failed), reverse=True)
-    return sum(one.failure is None for one in ended)
+    return sum(record.failure is None for record in ended)
 
 
 def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
@@ -102,16 +104,16 @@ def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
 
 
 def test_a_proposal_that_fails_on_every_placement_is_redrawn(tmp_path: Path) -> None:
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 30}}, apart=True)
-    assert fitting(run_all(one, out_of_memory(64))) >= 22
+    search = make_search(tmp_path, STUDY | {"search": {"trials": 30}}, apart=True)
+    assert fitting(run_all(search, out_of_memory(64))) >= 22
 
 
 def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
     space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
     content = STUDY | {"space": space, "search": {"trials": 50, "priors": False}}
-    one = make_search(tmp_path, content)
-    asked = ask(one)
-    failed = record(*asked, failure="nan")
+    search = make_search(tmp_path, content)
+    proposal = ask(search)
+    failed = record(*proposal, failure="nan")
     # As if the lowest learning rate had been drawn.
-    one.on_end(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
-    assert one.suggest() is None
+    search.on_end(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
+    assert search.suggest() is None

@@ -31,9 +31,9 @@ from tests.search.made_up import (
 def test_failures_are_reported_unless_the_machine_caused_them(
     failure: Failure, is_own: bool, tmp_path: Path
 ) -> None:
-    one = make_search(tmp_path)
-    (ended,) = run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
-    (trial,) = journal_of(one).get_trials()
+    search = make_search(tmp_path)
+    (ended,) = run_all(search, lambda name, spec: record(name, spec, failure=failure), most=1)
+    (trial,) = journal_of(search).get_trials()
     worst = worst_score(ended.spec.objective)
     assert trial.state.name == ("PRUNED" if is_own else "FAIL")
     assert trial.intermediate_values == ({0: worst} if is_own else {})
@@ -45,16 +45,16 @@ def test_stopped_and_missed_trials_have_predicted_seconds(
     sampler: str, state: str, stop: StopReason | None, tmp_path: Path
 ) -> None:
     """A stopped trial at its samples, a miss at none; as values for samplers of COMPLETE ones."""
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
-    good, (name, spec) = ask(one), ask(one)
+    search = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
+    good, (name, spec) = ask(search), ask(search)
     first = outcome(1.0, index=0, value=0.5, samples=500)
-    one.on_result(good[0], first)
-    one.on_end(record(*good, 2.0, index=1, samples=1000))
+    search.on_result(good[0], first)
+    search.on_end(record(*good, 2.0, index=1, samples=1000))
     for index in range(2):
         value, samples = 0.25 * (index + 1), 500 * (index + 1)
-        one.on_result(name, outcome(1.0 + index, index=index, value=value, samples=samples))
-    one.on_end(record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
-    _, trial = journal_of(one).get_trials()
+        search.on_result(name, outcome(1.0 + index, index=index, value=value, samples=samples))
+    search.on_end(record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
+    _, trial = journal_of(search).get_trials()
     assert trial.state.name == state
     assert math.log(2.0) < trial.value < math.log(20.0), "half of the way in as many seconds"
     if state == "PRUNED":
@@ -69,22 +69,22 @@ def test_optuna_gets_the_seconds_of_the_fastest_placement(tmp_path: Path) -> Non
     """Wherever a trial ran, once the speed of both is known."""
     space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 12}}
-    one = make_search(tmp_path, content, apart=True)
-    ended = {end.trial: end.spec for end in run_all(one, trained)}
+    search = make_search(tmp_path, content, apart=True)
+    ended = {end.trial: end.spec for end in run_all(search, trained)}
     placements = {(spec.num_workers, spec.global_batch_size) for spec in ended.values()}
     assert {(1, 64), (2, 64)} <= placements, "a batch of 64 ran on both placements"
-    told = {trial.user_attrs["trial"]: trial.value for trial in real_trials(journal_of(one))}
+    reported = {trial.user_attrs["trial"]: trial.value for trial in real_trials(journal_of(search))}
     fastest = math.log(seconds_on(Placement("torch", 2, 32)))
     for name, spec in ended.items():
         if spec.global_batch_size == 64 and int(name) >= START:
-            assert told[name] == pytest.approx(fastest, abs=0.01), name
+            assert reported[name] == pytest.approx(fastest, abs=0.01), name
 
 
 def test_nsga2_gets_seconds_and_worker_seconds(tmp_path: Path) -> None:
-    search = {"trials": 12, "sampler": "nsga2", "priors": False}
-    one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
-    run_all(one, trained)
-    trials = real_trials(journal_of(one))
+    settings = {"trials": 12, "sampler": "nsga2", "priors": False}
+    search = make_search(tmp_path, STUDY | {"search": settings}, apart=True)
+    run_all(search, trained)
+    trials = real_trials(journal_of(search))
     assert len(trials) == 12
     for trial in trials[START:]:
         spec = RunSpec(**trial.user_attrs["spec"])
@@ -96,9 +96,9 @@ def test_nsga2_gets_seconds_and_worker_seconds(tmp_path: Path) -> None:
         ]
         times = {way: seconds_on(way) for way in ways}
         costs = [seconds * way.num_workers for way, seconds in times.items()]
-        wanted = [math.log(min(times.values())), math.log(min(costs))]
-        assert trial.values == pytest.approx(wanted, abs=0.15), (trial.number, spec)
-    assert journal_of(one).best_trials
+        expected = [math.log(min(times.values())), math.log(min(costs))]
+        assert trial.values == pytest.approx(expected, abs=0.15), (trial.number, spec)
+    assert journal_of(search).best_trials
 
 
 SCALED: dict[str, Any] = {"learning_rate_scaling": "linear"}
@@ -132,7 +132,7 @@ TWO, WIDE = SCALED | {"num_workers": 2}, SCALED | {"batch_size_per_worker": 256}
 def test_configurations_that_a_failure_rules_out(
     failure: Failure, failed: dict[str, Any], changes: dict[str, Any], is_feasible: bool
 ) -> None:
-    given = {"batch_size_per_worker": 128, "learning_rate": 0.1}
+    values = {"batch_size_per_worker": 128, "learning_rate": 0.1}
     failures = FailurePredictor(equal_frameworks=True)
-    failures.add(failure, RunSpec(**given | failed))
-    assert failures.is_feasible(RunSpec(**given | changes)) == is_feasible
+    failures.add(failure, RunSpec(**values | failed))
+    assert failures.is_feasible(RunSpec(**values | changes)) == is_feasible

@@ -24,32 +24,32 @@ OTHERWISE = {"learning_rate": 0.1, "model": {"n": 1}, "weight_decay": 0.0}
 
 
 def search_in(folder: Path, first: list[dict[str, Any]], runs: Any = None, **search: Any) -> Search:
-    given = {"sampler": "grid", "first": first} | search
-    return make_search(folder, GRID | {"search": given}, runs=runs)
+    settings = {"sampler": "grid", "first": first} | search
+    return make_search(folder, GRID | {"search": settings}, runs=runs)
 
 
-def found(records: Any) -> list[tuple[float, Any, float]]:
-    specs = [one.spec for one in records]
-    return [(one.learning_rate, one.model.get("n"), one.weight_decay) for one in specs]
+def values_of(records: Any) -> list[tuple[float, Any, float]]:
+    specs = [record.spec for record in records]
+    return [(spec.learning_rate, spec.model.get("n"), spec.weight_decay) for spec in specs]
 
 
 def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> None:
-    one = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
-    ran = found(run_all(one))
+    search = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
+    ran = values_of(run_all(search))
     assert ran[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
     assert sorted(ran[3:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
-    assert one.num_trials == one.num_finished == 6
+    assert search.num_trials == search.num_finished == 6
 
 
 @pytest.mark.parametrize("sampler", ["grid", "tpe", "cmaes"])
-def test_the_number_of_trials_counts_them_and_any_sampler_goes_on(
+def test_first_configurations_count_as_trials_and_any_sampler_continues(
     tmp_path: Path, sampler: str
 ) -> None:
-    one = search_in(tmp_path, [OUTSIDE, INSIDE], sampler=sampler, trials=4)
-    ended = run_all(one)
-    assert [one.trial for one in ended] == ["0000", "0001", "0002", "0003"]
-    assert found(ended)[:2] == [(0.02, 7, 0.1), (0.1, 2, 0.1)]
-    assert all(n in (1, 2) for _, n, _ in found(ended)[2:])
+    search = search_in(tmp_path, [OUTSIDE, INSIDE], sampler=sampler, trials=4)
+    ended = run_all(search)
+    assert [record.trial for record in ended] == ["0000", "0001", "0002", "0003"]
+    assert values_of(ended)[:2] == [(0.02, 7, 0.1), (0.1, 2, 0.1)]
+    assert all(n in (1, 2) for _, n, _ in values_of(ended)[2:])
 
 
 def test_missing_keys_of_a_first_configuration_get_typical_values() -> None:
@@ -63,16 +63,16 @@ def test_missing_keys_of_a_first_configuration_get_typical_values() -> None:
 
 def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path: Path) -> None:
     first = [OUTSIDE, OTHERWISE, INSIDE]
-    one = search_in(tmp_path, first)
-    ended = run_all(one, most=1)
-    name, spec = one.suggest() or ("", ended[0].spec)
+    search = search_in(tmp_path, first)
+    ended = run_all(search, most=1)
+    name, spec = search.suggest() or ("", ended[0].spec)
     ended.append(record(name, spec, stop="interrupted"))
-    again = search_in(tmp_path, first, runs=by_name(ended))
-    rest = run_all(again)
-    assert found(rest)[:2] == [(0.1, 1, 0.0), (0.1, 2, 0.1)]
-    assert rest[0].trial == name
-    assert again.num_finished == again.num_trials == 6
-    assert len(rest) == 5
+    resumed = search_in(tmp_path, first, runs=by_name(ended))
+    remaining = run_all(resumed)
+    assert values_of(remaining)[:2] == [(0.1, 1, 0.0), (0.1, 2, 0.1)]
+    assert remaining[0].trial == name
+    assert resumed.num_finished == resumed.num_trials == 6
+    assert len(remaining) == 5
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(2.0, 3), (None, 4)])
@@ -85,17 +85,17 @@ def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(
         update={"seed": 2000, "objective": study.objective}
     )
     ended = record("reference0", spec, stop="target" if seconds else "max_train_seconds")
-    one = search_in(tmp_path, [INSIDE], runs=by_name([ended]))
-    assert len(run_all(one)) == runs
+    search = search_in(tmp_path, [INSIDE], runs=by_name([ended]))
+    assert len(run_all(search)) == runs
 
 
 def test_a_first_configuration_outside_a_factorized_space_runs(tmp_path: Path) -> None:
     first = [{"learning_rate": 50.0, "optimizer": "lars", "batch_size_per_worker": 48}]
-    one = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)
-    ended = run_all(one, lambda name, spec: record(name, spec, 2.0, samples=1000))
+    search = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)
+    ended = run_all(search, lambda name, spec: record(name, spec, 2.0, samples=1000))
     assert (ended[0].spec.learning_rate, ended[0].spec.batch_size_per_worker) == (50.0, 48)
     assert len(ended) == 12
-    assert journal_of(one).get_trials()[0].state == TrialState.FAIL
+    assert journal_of(search).get_trials()[0].state == TrialState.FAIL
 
 
 @pytest.mark.parametrize(

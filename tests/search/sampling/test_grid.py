@@ -47,26 +47,26 @@ def missed(name: str, spec: RunSpec) -> RunRecord:
     return record(name, spec, stop="epochs", score=3.0)
 
 
-def run(one: Search, number: int = 1000) -> list[RunSpec]:
-    return [ended.spec for ended in run_all(one, missed, most=number)]
+def run(search: Search, number: int = 1000) -> list[RunSpec]:
+    return [ended.spec for ended in run_all(search, missed, most=number)]
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs_the_rest(
     tmp_path: Path, *, apart: bool
 ) -> None:
-    one = search_in(tmp_path / "few", apart=apart, trials=6)
+    search = search_in(tmp_path / "few", apart=apart, trials=6)
     every = run(search_in(tmp_path / "all", apart=apart))
     keys = ["global_batch_size", "optimizer", "learning_rate", *(["num_workers"] * (not apart))]
     combinations = {tuple(getattr(spec, key) for key in keys) for spec in every}
     assert len(every) == len(combinations) == (15 if apart else 20), "each once"
-    ended = run_all(one, missed)
-    assert [end.spec for end in ended] == every[:6]
-    assert (one.num_trials, one.num_finished) == (6, 6)
+    ended = run_all(search, missed)
+    assert [record.spec for record in ended] == every[:6]
+    assert (search.num_trials, search.num_finished) == (6, 6)
     content = GRID | {"search": GRID["search"] | {"trials": 1000}}
-    rest = make_search(tmp_path / "few", content, apart=apart, runs=by_name(ended))
-    assert rest.num_trials == len(every)
-    assert run(rest) == every[6:]
+    resumed = make_search(tmp_path / "few", content, apart=apart, runs=by_name(ended))
+    assert resumed.num_trials == len(every)
+    assert run(resumed) == every[6:]
 
 
 @pytest.mark.parametrize(("sampler", "trials"), [("grid", None), ("random", 120), ("tpe", None)])
@@ -77,8 +77,8 @@ def test_a_space_of_two_configurations_has_two_trials(
         "search": {"sampler": sampler, "trials": trials},
         "space": {"momentum": [0, 0.9]},
     }
-    one = make_search(tmp_path, content, apart=False)
-    assert one.num_trials == len(run(one)) == one.num_finished == 2
+    search = make_search(tmp_path, content, apart=False)
+    assert search.num_trials == len(run(search)) == search.num_finished == 2
 
 
 def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
@@ -93,7 +93,7 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
     assert num_trials(study, space) == DEFAULT_TRIALS
 
 
-def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest() -> None:
+def test_few_workers_and_default_rates_come_first_and_the_seed_orders_the_rest() -> None:
     study, space = build_study(GRID, "test")
     order = grid(study, space)
     assert num_trials(study, space) == len(order) == 20
@@ -117,7 +117,7 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest(
     assert grid(plain, space) != order
 
 
-def test_a_range_is_refused_and_named() -> None:
+def test_a_range_in_a_grid_is_refused() -> None:
     space = GRID["space"] | {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
     study, parsed = build_study(GRID | {"space": space}, "test")
     with refused(ErrorCode.CONFLICT, "space.learning_rate"):

@@ -129,7 +129,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(content=studies())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any]) -> None:
+def test_every_valid_space_is_planned_and_sampled(content: dict[str, Any]) -> None:
     study, space = build_study(content, "generated")
     study.run_spec(first_values(study, space))
     reference_spec(study, space)
