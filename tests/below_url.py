@@ -1,4 +1,4 @@
-"""A study below a URL, as the tests of its storage write, continue and read it."""
+"""Helpers that write and read a study at a URL, and a fake bucket."""
 
 import time
 
@@ -46,25 +46,25 @@ def wanted(count):
 
 
 def uploaded(url):
-    """How many lines of records are below the URL."""
+    """Return the number of record lines at a URL."""
     return (Bucket(url).get(RECORDS_FILE) or b"").count(b"\n")
 
 
 def wait_for(condition, seconds=120.0):
-    """Return what is true in the end."""
+    """Wait until a condition is true; return its value."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return found
+    return value
 
 
 class CrashError(Exception):
-    """The driver is dead."""
+    """A simulated crash of the driver."""
 
 
 class FakeBucket:
-    """Objects in memory; after `writes` of them the driver is dead."""
+    """Bucket in memory that raises CrashError after `writes` writes."""
 
     def __init__(self, writes=10**9):
         self.url, self.objects, self.left = "s3://fake/study", {}, writes

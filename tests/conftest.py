@@ -1,4 +1,4 @@
-"""Done before any test module is imported; an object store for the tests."""
+"""Fixtures of all tests, and settings that must precede the import of test modules."""
 
 import atexit
 import contextlib
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-# It settles the order in which LLVM's two users (Triton, TensorFlow) load; imports neither
-# framework itself.
+# Fixes the order in which the two users of LLVM (Triton, TensorFlow) load; imports neither
+# framework.
 import raybench.training.tensorflow  # noqa: F401
 from raybench.cluster.layout import num_local_cores
 from raybench.report.figures.kinds import FIGURES
@@ -36,7 +36,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """
     if hasattr(config, "workerinput") or not {"ray", "tensorflow"} <= sys.modules.keys():
         return
-    atexit._run_exitfuncs()  # Ray's among them
+    atexit._run_exitfuncs()  # includes Ray's handlers
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(config.stash.get(EXIT_CODE, 1))
@@ -44,7 +44,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def two_cores() -> Iterator[None]:
-    """Have a machine of one core pass for one of two, which runs two workers too, if slowly."""
+    """Let a machine with one core count as two, so that tests with two workers run."""
     with pytest.MonkeyPatch.context() as patch:
         if num_local_cores() < 2:
             for name in ("layout", "session"):
@@ -55,7 +55,7 @@ def two_cores() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tensorflow_on_one_thread() -> None:
-    """TensorFlow takes its number of threads once a process, before its first use."""
+    """Limit TensorFlow to one thread, which is possible only before its first use in a process."""
     with contextlib.suppress(ImportError):
         import tensorflow as tf
 
@@ -65,7 +65,7 @@ def tensorflow_on_one_thread() -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Ray must not start, and nothing may be written beside the repository's files."""
+    """Change to an empty folder and fail if Ray starts."""
 
     def refuse(*arguments, **options):
         raise AssertionError("Ray was about to start")
@@ -79,16 +79,16 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
-    found = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield found
-    found.close()
+    s3_server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield s3_server
+    s3_server.close()
 
 
 @pytest.fixture
 def one_picture(monkeypatch):
-    """Pages show one figure: the others take seconds, and are drawn in tests of their own."""
-    few = {"ledger": FIGURES["ledger"]}
-    monkeypatch.setattr(document, "kinds_of", lambda results: few)
+    """Draw one figure per page; other tests draw the others, which take seconds."""
+    figures = {"ledger": FIGURES["ledger"]}
+    monkeypatch.setattr(document, "kinds_of", lambda results: figures)
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def url(server, tmp_path, monkeypatch):
 
 @pytest.fixture
 def study(tmp_path):
-    """The text of a study's file."""
+    """The text of a study file."""
     results_folder(tmp_path / "sample", [])
     return (tmp_path / "sample" / STUDY_FILE).read_text()

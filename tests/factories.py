@@ -1,4 +1,4 @@
-"""What tests are about, made up in one call: evaluations, runs so far, records of runs."""
+"""Factories of made-up evaluations, run outcomes and run records."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunReco
 
 
 def options_given(name: str, words: Sequence[str]) -> Any:
-    """The options of a command by the words of a command line."""
+    """Return the options of a command parsed from command-line arguments."""
     return cli.options_of(name, cli.parser_of(name).parse_args(words))
 
 
@@ -28,15 +28,15 @@ def begun(seconds_ago: float) -> Interrupt:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """What the JSON lines of a file hold, which somebody may be writing."""
+    """Return the decoded JSON lines of a file without an incomplete last line."""
     texts = texts_of(path)
-    found = [decoded(text, is_last=text is texts[-1]) for text in texts]
-    return [line for line in found if line is not TORN]
+    lines = [decoded(text, is_last=text is texts[-1]) for text in texts]
+    return [line for line in lines if line is not TORN]
 
 
 def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
-    """One after `seconds` of training; they are 1,000 samples apart, an epoch each."""
-    given: dict[str, Any] = {
+    """Return an evaluation after `seconds` of training; an epoch has 1,000 samples and an evaluation."""
+    values: dict[str, Any] = {
         "index": index,
         "epoch": index + 1.0,
         "samples": 1000 * (index + 1),
@@ -46,13 +46,13 @@ def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evalu
         "learning_rate": 0.01,
         "samples_per_s": 1000.0,
     } | changes
-    return Evaluation(**({"best_value": given["value"]} | given))
+    return Evaluation(**({"best_value": values["value"]} | values))
 
 
 def outcome(
     seconds: float = 1.0, *, index: int = 0, failure: Failure | None = None, **changes: Any
 ) -> RunOutcome:
-    """A run after its evaluation `index`; over where that has a `stop`, or by a `failure`."""
+    """Return the outcome after evaluation `index`; it is over with a `stop` or a `failure`."""
     last = evaluation(seconds, index=index, **changes)
     return RunOutcome(
         evaluation=last,
@@ -77,15 +77,15 @@ def record(
     score: float | None = None,
     **changes: Any,
 ) -> RunRecord:
-    """A run that reached the target after `seconds`; with another `stop` it did not.
+    """Return the record of a run that reached the target after `seconds`, unless `stop` is another.
 
-    `stop` None: it was ended from outside, by `stopped_by`. `score` is one that no run has.
+    With `stop` None the run was ended by `stopped_by`. `score` overrides the computed score.
     """
     if stop == "target" and failure is None:
         changes = {"time_to_target_s": seconds} | changes
     last = outcome(seconds, failure=failure, stop=None if failure else stop, **changes)
-    found = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
-    return found if score is None else replace(found, score=score)
+    ended = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
+    return ended if score is None else replace(ended, score=score)
 
 
 def start_python(*code: str) -> "subprocess.Popen[str]":

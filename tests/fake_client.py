@@ -1,4 +1,4 @@
-"""Clients of runs without a cluster: a function says what becomes of each run."""
+"""Fake clients of runs without a cluster, driven by a generator of outcomes."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -10,11 +10,11 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
 
 Train = Callable[[str, RunSpec], Generator[RunOutcome, None, None]]
-"""Yields the states of a run, of which the last is over; closed at the end of the run."""
+"""Generator function of the outcomes of a run; the last outcome is over."""
 
 
 class FakeClient:
-    """Stands for a `RunClient`."""
+    """Fake `RunClient`."""
 
     weights = None
 
@@ -34,12 +34,12 @@ class FakeClient:
 
 
 def use_clients(monkeypatch: pytest.MonkeyPatch, train: Train) -> list[FakeClient]:
-    """Let single runs have fake clients; return those that were made."""
-    made: list[FakeClient] = []
+    """Give single runs fake clients; return the list of created clients."""
+    clients: list[FakeClient] = []
 
     def make(pool: Any, name: str, spec: RunSpec, *, keep: bool, **options: Any) -> FakeClient:
-        made.append(FakeClient(train, name, spec, keep=keep))
-        return made[-1]
+        clients.append(FakeClient(train, name, spec, keep=keep))
+        return clients[-1]
 
     monkeypatch.setattr(lifecycle, "RunClient", make)
-    return made
+    return clients

@@ -1,4 +1,4 @@
-"""Fits of the same measurements are made once in a process of the tests: each takes a second."""
+"""Cache of throughput fits in a test process, because each takes a second."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def fitted_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def without_pollux() -> Iterator[None]:
-    """Where it does not matter who extrapolates: fitting Pollux's law takes most of the time."""
+    """Omit Pollux's law, the slowest to fit, in tests that do not depend on it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(averaged, "PUBLISHED_LAWS", (averaged.ernest,))
         yield

@@ -1,4 +1,4 @@
-"""Records of runs that never ran, and the folders of results that they make."""
+"""Made-up records of runs, and results folders with them."""
 
 from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
@@ -29,7 +29,7 @@ def run_line(
     slow=None,
     **spec,
 ):
-    """One finished run; without a time it trained all its seconds and missed the target.
+    """Return the record line of a finished run; without a time to target it missed the target.
 
     The source of a run of the race, and of a confirming run, is the trial it is named after. Trials
     whose configuration is not given have learning rates that differ by less than labels show.
@@ -74,25 +74,25 @@ def run_line(
 
 
 def raced(trial, own, times, alone=(), *, missed_s=20.0, **spec):
-    """A trial, its runs in the race (None misses, stopped by its cap), and those alone."""
+    """Return lines of a trial, its race runs (None is a miss at the cap) and its solo runs."""
     lines = [run_line(trial, own, **spec)]
     for number, time in enumerate(times):
-        given = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
-        lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **given))
+        keys = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
+        lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **keys))
     for number, time in enumerate(alone):
-        given = {"role": "confirm", "seed": 1000 + number, "test_value": 0.9 + 0.01 * number} | spec
-        given |= {"stop": None if time else "max_train_seconds", "train_s": time or missed_s}
-        lines.append(run_line(f"{trial}-confirm{number}", time, **given))
+        keys = {"role": "confirm", "seed": 1000 + number, "test_value": 0.9 + 0.01 * number} | spec
+        keys |= {"stop": None if time else "max_train_seconds", "train_s": time or missed_s}
+        lines.append(run_line(f"{trial}-confirm{number}", time, **keys))
     return lines
 
 
-def again(trial, times, *, missed_s=60.0, **spec):
-    """A trial of the search and its confirming runs; None misses the target after `missed_s`."""
+def confirmed_trial(trial, times, *, missed_s=60.0, **spec):
+    """Return lines of a trial and its confirmation runs; None is a miss after `missed_s`."""
     return raced(trial, 3.0, (), times, missed_s=missed_s, **spec)
 
 
 def curve(trial, accuracies):
-    """The evaluations of a run, one second and 100 samples apart."""
+    """Return evaluation lines of a run, one second and 100 samples apart."""
     return [
         Evaluation(
             **POINT, index=index, samples=100 * (index + 1), train_s=1.0 + index, value=accuracy
@@ -102,8 +102,7 @@ def curve(trial, accuracies):
 
 
 def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **more):
-    """Write a study (`study`: its keys) with these records, and `more` that its file holds, and
-    load it."""
+    """Write a study with these records and load it; `study` and `more` are keys of its file."""
     store = Store(folder)
     content = {"study": {"objective": objective.model_dump(mode="json"), **(study or {})}, **more}
     store.write_yaml(STUDY_FILE, content)

@@ -1,4 +1,4 @@
-"""The diffs of docs/recipes.md, which bring the scripts of examples/scripts/ into a search."""
+"""The diffs of docs/recipes.md, which adapt examples/scripts/ to a search."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,13 @@ BLOCK = re.compile(r"```diff\n# (\S+)\n(.*?)```", re.DOTALL)
 
 
 def diffs() -> dict[str, list[str]]:
-    """Return the lines of each diff, by the name of its script."""
+    """Return the lines of each diff by script name."""
     text = (ROOT / "docs" / "recipes.md").read_text()
     return {name: body.splitlines() for name, body in BLOCK.findall(text)}
 
 
 def changed(name: str) -> str:
-    """Return a script with its diff applied; a diff names no line numbers, and its lines occur in
+    """Return a script with its diff applied; diffs have no line numbers, and their lines are in
     the order of the script."""
     lines, at = (SCRIPTS / name).read_text().splitlines(), 0
     for line in diffs().get(name, []):
@@ -33,7 +33,7 @@ def changed(name: str) -> str:
 
 
 def num_changed(name: str) -> int:
-    """Return the number of lines that are new or replaced, or only removed."""
+    """Return the number of lines that a diff adds, replaces or removes."""
     number = removed = 0
     for line in [*diffs().get(name, []), " "]:
         if line.startswith("-"):

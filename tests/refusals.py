@@ -1,4 +1,4 @@
-"""What tests expect of a sentence: its error code, and the names and values that it is about."""
+"""Checks of messages by error code, names and values, independent of their wording."""
 
 import re
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from raybench.spec.errors import ErrorCode, UserError
 
 @contextmanager
 def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
-    """Expect a UserError with this code, whose sentence has these names and values.
+    """Expect a UserError with a code, whose message contains names and values.
 
     Args:
-        code: The code.
-        names: Keys, options, files, columns and values; never words of the sentence.
+        code: The expected code.
+        names: Keys, options, files, columns and values; never other words of the message.
     """
     with pytest.raises(UserError) as caught:
         yield caught
@@ -25,10 +25,10 @@ def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[Us
 
 
 def numbers_in(sentence: str) -> list[float]:
-    """Return the numbers of a sentence in order, whatever words stand between them."""
-    return [float(one) for one in re.findall(r"\d+(?:\.\d+)?", sentence)]
+    """Return the numbers of a sentence in order."""
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", sentence)]
 
 
 def shortage_in(sentence: str) -> list[str]:
-    """Return counts (with CPU or GPU where it stands there) and hosts of a sentence in order."""
+    """Return the counts (with CPU or GPU if given) and hosts of a sentence in order."""
     return re.findall(r"\d+(?: [CG]PUs?)?|host \w+", sentence)

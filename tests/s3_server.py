@@ -1,4 +1,4 @@
-"""A local S3 server in a process of its own, behind a door that can be shut."""
+"""A local S3 server in its own process, behind a TCP proxy that can be closed."""
 
 import contextlib
 import os
@@ -11,13 +11,13 @@ import urllib.request
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Door:
-    """Hands connections on to a port; shut, it refuses new ones and cuts those that are open."""
+    """TCP proxy to a port; while shut, it refuses connections and closes open ones."""
 
     def __init__(self, behind):
         self.behind, self.port = behind, free_port()
@@ -31,9 +31,9 @@ class Door:
     def shut(self):
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in self._open:
+        for connection in self._open:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         self._open = []
 
     def _accept(self, listener):
@@ -52,13 +52,13 @@ class Door:
         with contextlib.suppress(OSError):
             while content := source.recv(2**16):
                 sink.sendall(content)
-        for one in (source, sink):
+        for connection in (source, sink):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class S3Server:
-    """`url` is a new folder of it, `environment` what a program needs to find it."""
+    """S3 server with the environment variables of its clients; `url` returns a new folder."""
 
     def __init__(self, log):
         self._port, self._number = free_port(), 0
@@ -94,7 +94,7 @@ class S3Server:
         return f"s3://bucket/studies/digits{self._number}"
 
     def refuse(self, refused):
-        """Refuse the credentials, or take any again."""
+        """Refuse all credentials, or accept any."""
         self._ask("POST", "/moto-api/reset-auth", b"0" if refused else b"inf")
 
     def close(self):

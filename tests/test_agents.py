@@ -1,5 +1,5 @@
-"""What a program is told: the skill names commands, options and exit codes that exist, and the loop
-of examples/agent keeps what `compare` calls better."""
+"""The skill names existing commands, options and exit codes, and the loop of examples/agent keeps
+changes that `compare` finds better."""
 
 import contextlib
 import importlib.util
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 SKILL = (ROOT / "skills/raybench/SKILL.md").read_text()
 
 
-def test_the_skill_says_when_to_use_it() -> None:
+def test_the_skill_has_a_name_and_a_description() -> None:
     head = yaml.safe_load(SKILL.split("---\n")[1])
     assert head["name"] == "raybench"
     assert 100 < len(head["description"]) < 1024
@@ -29,13 +29,13 @@ def test_the_skill_says_when_to_use_it() -> None:
 
 
 @pytest.mark.parametrize("line", re.findall(r"`(raybench [^`]+)`", SKILL))
-def test_its_commands_can_be_parsed(line: str) -> None:
+def test_commands_of_the_skill_are_parsed(line: str) -> None:
     _, name, *words = shlex.split(line)
     options = cli.options_of(name, cli.parser_of(name).parse_args(words))
     assert name == options.OF
 
 
-def test_its_exit_codes_are_all() -> None:
+def test_the_skill_lists_every_exit_code() -> None:
     table = SKILL.partition("## Exit codes")[2]
     codes = {value for value in vars(errors).values() if isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) ", table, re.MULTILINE)} == codes
@@ -43,7 +43,7 @@ def test_its_exit_codes_are_all() -> None:
 
 @pytest.fixture
 def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The loop, in a copy of its folder."""
+    """The loop module in a copy of its folder."""
     for file in (ROOT / "examples/agent").glob("*.py"):
         shutil.copy(file, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -56,10 +56,10 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_loop_keeps_what_compare_calls_better(
+def test_the_loop_keeps_changes_that_compare_finds_better(
     loop: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of 16 is slower in its one run; of the others only the rate 3e-3 is better."""
+    """A batch size of 16 is slower in a single run; of the other edits only rate 3e-3 is better."""
     compared: list[str] = []
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
@@ -83,9 +83,7 @@ def test_the_loop_keeps_what_compare_calls_better(
     assert sum("LEARNING_RATE = 3e-3" in code for code in compared) == len(compared) - 1
 
 
-def test_the_loop_ends_where_its_input_is_wrong(
-    loop: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_ends_on_invalid_input(loop: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def in_process(command: list[str], **_: object) -> SimpleNamespace:
         printed = io.StringIO()

@@ -1,4 +1,4 @@
-"""`raybench.tune(...)` and its like: what a call asks for, and what comes of it, without Ray."""
+"""`raybench.tune(...)` and the other Python functions without Ray: arguments and results."""
 
 import inspect
 import json
@@ -30,14 +30,14 @@ _fixtures = (_no_ray, made_up_runs, no_pictures)
 
 
 def tuned(space: Any = SPACE, **changes: Any) -> Any:
-    """Return the study that a call asks for, and what its results would be called."""
+    """Return the study of a call, and the name of its results."""
     options = call_options("tune", {"space": space} | changes)
     assert isinstance(options, TuneOptions)
     content, source, name = study_content(options)
     return build_study(content, source)[0], name
 
 
-def test_a_space_is_a_file_its_content_or_a_study(tmp_path: Path) -> None:
+def test_a_space_is_a_file_a_mapping_or_a_study(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(to_yaml(SPACE))
     study, name = tuned(file)
@@ -47,11 +47,11 @@ def test_a_space_is_a_file_its_content_or_a_study(tmp_path: Path) -> None:
     assert tuned("digits")[1] == "digits"
     folder = tmp_path / "there"
     folder.mkdir()
-    # As reference runs have left it: what they have set is `auto` again.
+    # Keys set by reference runs become `auto` again.
     is_set = study.model_copy(update={"auto": ["target", "eval_every_samples"], "is_set": True})
     (folder / "study.yaml").write_text(to_yaml({"study": is_set.document(), "command": "x.py"}))
-    again, name = tuned(folder / "study.yaml")
-    assert (name, again.needs_target, again.space) == ("there", True, study.space)
+    reset, name = tuned(folder / "study.yaml")
+    assert (name, reset.needs_target, reset.space) == ("there", True, study.space)
 
 
 @pytest.mark.parametrize("name", ["tune", "train", "scale", "diagnose", "compare"])
@@ -64,16 +64,16 @@ def test_parameters_of_a_function_are_options_of_its_command(name: str) -> None:
     assert list(parameters)[-1] == "changes"
 
 
-def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
+def test_keyword_arguments_are_options_or_keys() -> None:
     changes = {"trials": 7, "time_budget": 60, "workers": [1, 2], "target": 0.8, "seed": 3}
-    own = {"optimizer": "adam", "objective.hold": 2, "warmup_epochs": 1.5}
-    study, _ = tuned(**changes, **own, confirm={"race": 12, "fresh": 1})
+    keys = {"optimizer": "adam", "objective.hold": 2, "warmup_epochs": 1.5}
+    study, _ = tuned(**changes, **keys, confirm={"race": 12, "fresh": 1})
     assert (study.search.trials, study.search.time_budget_s, study.search.seed) == (7, 60, 3)
     assert study.space == {"learning_rate": [0.01, 0.001], "num_workers": [1, 2]}
     assert study.fixed == {"optimizer": "adam", "warmup_epochs": 1.5}
     assert (study.objective.target, study.objective.hold) == (0.8, 2)
     assert (study.confirm.race, study.confirm.fresh) == (12, 1)
-    assert SPACE["space"]["optimizer"] == ["adam", "lamb"], "what was given stays as it was"
+    assert SPACE["space"]["optimizer"] == ["adam", "lamb"], "the given space is not changed"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
         ({"data": 3}, ErrorCode.INVALID_VALUE, "data"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_written(
+def test_invalid_arguments_are_refused_before_anything_is_written(
     changes: dict[str, Any], code: ErrorCode, name: str
 ) -> None:
-    given: dict[str, Any] = {"space": SPACE} | changes
+    arguments: dict[str, Any] = {"space": SPACE} | changes
     with refused(code, name):
-        raybench.tune(**given)
+        raybench.tune(**arguments)
     assert list(Path().iterdir()) == [], "nothing is left behind"
 
 
@@ -106,12 +106,12 @@ def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
     assert capsys.readouterr().out == ""
     assert str(plan) == plan.text
     assert "4 trials" in plan.text
-    assert "best 4" in plan.text, "there are no more"
+    assert "best 4" in plan.text, "there are only 4"
     assert (plan.plan["num_trials"], plan.plan["results"]) == (4, "here")
     assert plan.plan["at_most_s"] > 4
-    own: Any = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})
-    assert own.plan["search"]["first"] == [{"learning_rate": 0.5}]
-    assert (own.plan["num_trials"], "first: " in own.text) == (5, True)
+    with_first: Any = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})
+    assert with_first.plan["search"]["first"] == [{"learning_rate": 0.5}]
+    assert (with_first.plan["num_trials"], "first: " in with_first.text) == (5, True)
     assert raybench.tune(grid, dry_run=True, time_budget=9).plan["at_most_s"] == 9
     training: Any = raybench.train(learning_rate=0.5, dry_run=True)
     assert training.plan["learning_rate"] == 0.5
@@ -119,14 +119,14 @@ def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
     assert list(Path().iterdir()) == [], "nothing is written"
 
 
-def test_a_run_spec_is_a_file_its_content_or_a_spec(tmp_path: Path) -> None:
+def test_a_run_spec_is_a_file_a_mapping_or_a_spec(tmp_path: Path) -> None:
     spec = RunSpec(learning_rate=0.002, epochs=3.0)
     (tmp_path / "a.yaml").write_text(to_yaml(spec.document()))
-    for one in (tmp_path / "a.yaml", str(tmp_path / "a.yaml"), spec.document(), spec):
-        options = call_options("train", {"spec": one, "epochs": 5, "seed": 4})
-        found = read_spec(options)  # type: ignore[arg-type]
-        assert found == spec.model_copy(update={"epochs": 5.0, "seed": 4})
-        assert names_target(options) == (one is not spec)  # type: ignore[arg-type]
+    for given in (tmp_path / "a.yaml", str(tmp_path / "a.yaml"), spec.document(), spec):
+        options = call_options("train", {"spec": given, "epochs": 5, "seed": 4})
+        spec_read = read_spec(options)  # type: ignore[arg-type]
+        assert spec_read == spec.model_copy(update={"epochs": 5.0, "seed": 4})
+        assert names_target(options) == (given is not spec)  # type: ignore[arg-type]
     none = call_options("train", {"batch_size_per_worker": 32})
     assert not names_target(none)  # type: ignore[arg-type]
     assert read_spec(none).dataset.image_size == 28  # type: ignore[arg-type]
@@ -139,14 +139,14 @@ def test_the_commands_and_python_share_their_options() -> None:
     words += ["--workers", "1,2", "--confirm", "race=12,fresh=1", "--target", "0.8"]
     changes = {"trials": 7, "time_budget": 60.0, "a": 1, "log": "mlflow", "workers": range(1, 3)}
     changes |= {"confirm": {"race": 12, "fresh": 1}, "target": 0.8}
-    found = call_options("tune", {"space": "s.yaml"} | changes)
-    assert found == options_given("tune", words)
-    assert found == call_options("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
+    options = call_options("tune", {"space": "s.yaml"} | changes)
+    assert options == options_given("tune", words)
+    assert options == call_options("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
     assert call_options("tune", {"time_budget": None}) == OPTIONS["tune"]()
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsys: Any) -> None:
+def test_a_call_returns_the_results_of_its_folder(made_up_runs: list[Any], capsys: Any) -> None:
     results = raybench.scale(study_file(), repeats=3, out=Path("here"), progress="jsonl")
     assert type(results).__name__ == "StudyResults"
     assert (results.name, len(results.scaling)) == ("here", 4)
@@ -159,7 +159,7 @@ def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsy
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_ctrl_c_is_raised_once_what_was_measured_is_written(
+def test_ctrl_c_is_raised_after_results_are_written(
     monkeypatch: pytest.MonkeyPatch, made_up_runs: list[Any]
 ) -> None:
     run = body.run_study
@@ -175,15 +175,15 @@ def test_ctrl_c_is_raised_once_what_was_measured_is_written(
 
 
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
-def test_elsewhere_than_in_the_main_thread_signals_are_left_alone() -> None:
+def test_signals_are_left_alone_outside_the_main_thread() -> None:
     import signal
     import threading
 
-    before, found = signal.getsignal(signal.SIGINT), list[Any]()
+    before, results = signal.getsignal(signal.SIGINT), list[Any]()
     file = study_file()
-    thread = threading.Thread(target=lambda: found.append(raybench.scale(file)))
+    thread = threading.Thread(target=lambda: results.append(raybench.scale(file)))
     thread.start()
     thread.join()
-    assert len(found[0].scaling) == 4
+    assert len(results[0].scaling) == 4
     assert signal.getsignal(signal.SIGINT) == before
     assert not Interrupt(owns_process=False).is_set

@@ -1,4 +1,4 @@
-"""Bad input of every kind: one sentence, exit code 2, no traceback, and Ray does not start."""
+"""Invalid input of every kind: one line, exit code 2, no traceback, and Ray does not start."""
 
 import importlib.util
 import json
@@ -131,33 +131,33 @@ def assert_refused(capsys, code, names, content=STUDY, arguments=("tune",)):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_bad_file(name, capsys):
+def test_invalid_files_are_refused(name, capsys):
     content, code, names = FILES[name]
     assert_refused(capsys, code, names, content)
 
 
 @pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: words[:40])
-def test_bad_arguments(words, capsys):
+def test_invalid_arguments_are_refused(words, capsys):
     assert_refused(capsys, *ARGUMENTS[words], arguments=words.split())
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_bad_workload(name, capsys):
+def test_invalid_workloads_are_refused(name, capsys):
     inputs, code, names = WORKLOADS[name]
     Path("own_net.py").write_text(WORKLOAD.replace("INPUTS", inputs))
     content = f"workload: own_net:Net\ndataset: {{name: workload}}\n{STUDY}"
     assert_refused(capsys, code, names, content)
 
 
-def test_missing_data_say_what_to_provide(capsys, tmp_path, monkeypatch):
+def test_missing_data_are_refused_with_the_expected_files(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
-    # Its own split seed, because datasets that another test has loaded are kept.
+    # A unique split seed, because datasets loaded by other tests are cached.
     content = STUDY + "dataset: {name: mnist, split_seed: 987654}\n"
     names = [f"RAYBENCH_DATA={tmp_path}", "mnist.npz"]
     assert_refused(capsys, Code.NOT_FOUND, names, content)
 
 
-def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
+def test_a_missing_framework_is_refused_with_its_install_command(capsys, monkeypatch, tmp_path):
     installed = importlib.util.find_spec
 
     def without_torch(name, *arguments):
@@ -165,7 +165,7 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(importlib.util, "find_spec", without_torch)
     assert_refused(capsys, Code.NOT_INSTALLED, ["pip install 'raybench[torch]'"])
-    # The shipped space searches the frameworks that are installed.
+    # The default space searches only installed frameworks.
     assert cli.main(["tune", "--dry-run", "--out", str(tmp_path / "out")]) == cli.DONE
     printed = capsys.readouterr().out
     assert "pip install 'raybench[all]'" in printed
@@ -174,7 +174,7 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["/dev/zero", "x" * 5000], ids=["device", "long"])
 @pytest.mark.parametrize("command", ["tune", "init"])
-def test_a_path_that_is_no_file_is_one_sentence(command, name, capsys):
-    """A device is not read to its end, as it may have none."""
+def test_a_path_that_is_no_file_is_refused_on_one_line(command, name, capsys):
+    """An endless device is not read."""
     assert cli.main([command, name]) == cli.WRONG_INPUT
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What a dry run says and the overview, and the exit codes; test_bad_input.py has the mistakes."""
+"""Dry runs, the command overview and exit codes; test_bad_input.py covers invalid input."""
 
 import io
 import logging
@@ -43,7 +43,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, argument
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
 
-def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path):
+def test_the_plan_names_the_target_and_the_data(capsys, tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("size,price\n" + "".join(f"{n % 7},{n % 7 + n % 3}.5\n" for n in range(60)))
     data = ["--set", f"dataset={{name: csv, path: {file}, label: price}}", "--set", "workload=mlp"]
@@ -56,7 +56,7 @@ def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path
     assert "50 % accuracy" in capsys.readouterr().out
 
 
-def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
+def test_a_budget_used_up_by_loading_data_starts_nothing(capsys):
     assert cli.main(["tune", "--time-budget", "0.001"]) == cli.WRONG_INPUT
     assert "increase --time-budget" in capsys.readouterr().err
 
@@ -72,7 +72,7 @@ def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
         ({"time_budget_s": 90}, None, ("90 s",)),
     ],
 )
-def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capacity, words):
+def test_the_plan_counts_every_phase_on_the_available_cores(tmp_path, settings, capacity, words):
     gpus = settings.pop("gpus_per_worker", 0)
     content = STUDY | {"search": {"trials": 60} | settings, "fixed": {"gpus_per_worker": gpus}}
     study, space = build_study(content, "test")
@@ -94,7 +94,7 @@ def test_the_overview_names_every_command(capsys):
 
 
 @pytest.mark.parametrize("command", ["tunes", "", "--tune"])
-def test_an_unknown_command(capsys, command):
+def test_an_unknown_command_is_refused(capsys, command):
     assert cli.main([command]) == 2
     captured = capsys.readouterr()
     assert f"'{command}'" in captured.err
@@ -111,7 +111,7 @@ def test_an_unknown_command(capsys, command):
         ("watch", "optuna-dashboard"),
     ],
 )
-def test_what_was_removed_is_refused_with_what_replaces_it(capsys, words, instead):
+def test_removed_commands_are_refused_with_their_replacement(capsys, words, instead):
     with pytest.raises(SystemExit) as ended:
         sys.exit(cli.main(words.split()))
     assert ended.value.code == 2
@@ -131,7 +131,7 @@ def test_every_command_of_the_overview_exists(capsys, command):
 @pytest.mark.parametrize(
     ("error", "code"), [(UserError("is wrong.", ErrorCode.CONFLICT), 2), (KeyboardInterrupt(), 130)]
 )
-def test_exit_codes(capsys, error, code):
+def test_exit_codes_follow_the_error(capsys, error, code):
     def fail():
         raise error
 
@@ -140,12 +140,12 @@ def test_exit_codes(capsys, error, code):
     assert cli.run_command(lambda: Ended(0)) == 0
 
 
-def test_a_bug_of_ours_is_not_taken_for_the_users_mistake():
+def test_internal_errors_are_raised():
     with pytest.raises(ZeroDivisionError):
         cli.run_command(lambda: 1 // 0)
 
 
-def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):
+def test_a_full_disk_exits_with_1_and_one_line(tmp_path, capsys):
     from raybench.results.store import Store
 
     (tmp_path / "records.jsonl").symlink_to("/dev/full")
@@ -161,8 +161,8 @@ def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):
     assert message.count("\n") == 1
 
 
-def test_a_reader_that_closes_stdout_ends_the_command_without_a_traceback():
-    """As in `raybench forecast ... | head`."""
+def test_a_closed_stdout_ends_the_command_without_a_traceback():
+    """The reader closes the pipe early, as in `raybench forecast ... | head`."""
     code = (
         "import sys, time; from raybench.commands import cli\n"
         "def command():\n    time.sleep(1); print('line\\n' * 100_000); return None\n"
@@ -176,7 +176,7 @@ def test_a_reader_that_closes_stdout_ends_the_command_without_a_traceback():
     assert process.returncode == cli.FAILED
 
 
-def test_a_pipe_that_is_not_stdout_is_no_closed_reader():
+def test_another_broken_pipe_is_raised():
     def breaks():
         raise BrokenPipeError
 

@@ -23,7 +23,7 @@ NAMES = [name for name in raybench.__all__ if name != "__version__"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with two studies, a training and a loop, as the examples name them."""
+    """A folder with the studies, training and loop that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
     for name, fixture in {
         "digits": "digits_race",
@@ -57,7 +57,7 @@ def save_training(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_of_a_public_name(name: str, folder: Path) -> None:
+def test_the_example_of_every_public_name_runs(name: str, folder: Path) -> None:
     if name == "load_model":
         save_training(folder)
     known = {"raybench": raybench, "np": np}

@@ -1,4 +1,4 @@
-"""Imports go down only; frameworks and Ray are imported where they live, nowhere else."""
+"""Import rules: layers import only lower layers, and libraries only in their folders."""
 
 import ast
 import functools
@@ -28,7 +28,7 @@ LAYERS = (
     "commands",
 )
 READERS = ("results", "report", "loggers")
-"""They read what is on disk: nothing that trains is below them, whatever the order says."""
+"""Layers that only read files and must not import training code."""
 TRAINERS = ("data", "models", "training", "cluster")
 HOMES = {  # a library: the folders below which it may be imported
     "torch": ("training.torch",),
@@ -52,14 +52,14 @@ INTERNALS = {  # a library: the one file or folder that may use what is private 
     "ray": "cluster.ray_internals",
 }
 PRIVATE = ("tensorflow.python", "keras.src")
-"""Modules that are private whatever their names say."""
+"""Modules that are private despite their names."""
 FRAMEWORKS = ("raybench.training.torch", "raybench.training.tensorflow")
 
 
-def private_uses(code, found):
-    """Return (line, dotted name) of what is private in a library of HOMES: imported, or taken
-    from it as an attribute. `found` is what the code imports."""
-    uses = [(line, name) for line, name in found if is_private(name)]
+def private_uses(code, imported):
+    """Return (line, dotted name) of private parts of libraries in HOMES that the code imports or
+    uses as attributes. `imported` lists the imports of the code."""
+    uses = [(line, name) for line, name in imported if is_private(name)]
     libraries = {name.split(".")[0] for name in HOMES}
     names = {"tf": "tensorflow"} | {library: library for library in libraries}
     for node in ast.walk(parsed(code)):
@@ -94,7 +94,7 @@ def imports(code, module, *, is_package=False):
 
     `from a import b` is `a.b`. What stands under `if TYPE_CHECKING` is left out.
     """
-    found = []
+    imported = []
 
     def visit(node):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -102,24 +102,24 @@ def imports(code, module, *, is_package=False):
                 visit(child)
             return
         if isinstance(node, ast.Import):
-            found.extend((node.lineno, alias.name) for alias in node.names)
+            imported.extend((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = module.split(".") if is_package else module.split(".")[:-1]
             parts = parts[: len(parts) - node.level + 1] if node.level else []
             base = ".".join([*parts, *([node.module] if node.module else [])])
-            found.extend((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            imported.extend((node.lineno, f"{base}.{alias.name}") for alias in node.names)
         elif (
             isinstance(node, ast.Call)
             and dotted(node.func).endswith(("import_module", "__import__"))
             and node.args
             and isinstance(node.args[0], ast.Constant)
         ):
-            found.append((node.lineno, node.args[0].value))
+            imported.append((node.lineno, node.args[0].value))
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     visit(parsed(code))
-    return found
+    return imported
 
 
 @functools.cache
@@ -146,15 +146,15 @@ def part_of(module, commands):
 
 
 def violations(code, module, *, commands=("tune",), is_package=False):
-    """Return what a module imports and must not, in words."""
+    """Return messages about forbidden imports of a module."""
     problems = []
     importer = "commands" if module == "raybench" else part_of(module, commands)
-    found = imports(code, module, is_package=is_package)
-    for line, name in private_uses(code, found):
+    statements = imports(code, module, is_package=is_package)
+    for line, name in private_uses(code, statements):
         home = INTERNALS.get(name.split(".")[0])
         if home is None or not is_below(module, f"raybench.{home}"):
             problems.append(f"{module}:{line} uses {name}: private, in {home} alone")
-    for line, name in found:
+    for line, name in statements:
         where = f"{module}:{line} imports {name}"
         homes = [home for library, home in HOMES.items() if is_below(name, library)]
         if any(not any(is_below(module, f"raybench.{h}") for h in home) for home in homes):
@@ -193,7 +193,7 @@ def test_the_checker_sees_a_violation(module, code):
     assert len(violations(code, module)) == 1
 
 
-def test_the_page_on_the_architecture_has_the_packages_in_order_and_names_files_that_exist():
+def test_the_architecture_page_lists_packages_in_order_and_existing_files():
     page = (ROOT / "docs/architecture.md").read_text()
     picture = page.split("```")[1]
     assert tuple(re.findall(r"^([a-z]+) ", picture, re.MULTILINE)) == LAYERS[::-1]
@@ -221,27 +221,27 @@ def test_the_package_keeps_its_layers():
 
 def modules():
     """Return every module of the package with its file."""
-    found = {}
+    by_name = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         names = file.relative_to(ROOT).with_suffix("").parts
-        found[".".join(names[:-1] if names[-1] == "__init__" else names)] = file
-    return found
+        by_name[".".join(names[:-1] if names[-1] == "__init__" else names)] = file
+    return by_name
 
 
 def arrows(known):
-    """Return which modules each module imports, wherever in it the import stands."""
+    """Return the imported modules of each module, including imports in functions."""
     result = {}
     for module, file in known.items():
         names = [
             n for _, n in imports(file.read_text(), module, is_package=file.stem == "__init__")
         ]
-        found = {name if name in known else name.rpartition(".")[0] for name in names}
-        result[module] = sorted((found & known.keys()) - {module, "raybench"})
+        targets = {name if name in known else name.rpartition(".")[0] for name in names}
+        result[module] = sorted((targets & known.keys()) - {module, "raybench"})
     return result
 
 
 def a_circle(graph):
-    """Return modules that import each other in a circle, or an empty list."""
+    """Return modules that import each other circularly, or an empty list."""
     ended = set()
 
     def follow(module, path):
@@ -250,20 +250,20 @@ def a_circle(graph):
         if module in ended:
             return []
         for other in graph[module]:
-            if found := follow(other, [*path, module]):
-                return found
+            if circle := follow(other, [*path, module]):
+                return circle
         ended.add(module)
         return []
 
-    return next((found for module in graph if (found := follow(module, []))), [])
+    return next((circle for module in graph if (circle := follow(module, []))), [])
 
 
-def test_no_files_import_each_other_in_a_circle():
+def test_modules_have_no_circular_imports():
     assert a_circle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c"]
     assert a_circle(arrows(modules())) == []
 
 
-def test_tests_with_ray_are_where_make_looks_for_them():
+def test_tests_with_ray_are_in_the_folders_of_the_makefile():
     folders = re.search(r"^WITH_RAY = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     marked = [
         file
@@ -288,7 +288,7 @@ def in_new_process(code):
 
 
 @pytest.mark.parametrize("module", ["raybench", "raybench.api", "raybench.commands.cli"])
-def test_importing_raybench_needs_no_heavy_library(module):
+def test_importing_raybench_imports_no_heavy_library(module):
     heavy = ["torch", "tensorflow", "keras", "ray", "optuna", "pandas", "matplotlib", "sklearn"]
     code = f"import sys, {module}; print([n for n in {heavy} if n in sys.modules])"
     assert in_new_process(code) == "[]"
@@ -303,7 +303,7 @@ def test_the_public_names_exist():
     assert not hasattr(raybench, "Wrokload")
 
 
-def test_a_command_is_a_function_whatever_was_imported_before():
+def test_public_commands_stay_functions_after_any_import():
     checks = "import raybench.api; print(raybench.COMMAND is raybench.api.COMMAND)"
     for before in (
         "import raybench",
@@ -314,7 +314,7 @@ def test_a_command_is_a_function_whatever_was_imported_before():
         assert in_new_process(code) == "True", before
 
 
-def test_the_names_that_messages_and_habit_expect():
+def test_expected_aliases_exist():
     import raybench
     from raybench.models.base import Workload
 
@@ -325,32 +325,32 @@ def test_the_names_that_messages_and_habit_expect():
 
 
 DANGLING = re.compile(r'^\s*(?:r|f)?"""(?:Of|As|So|That|Those|By|In) (?!order )', re.MULTILINE)
-"""How a docstring begins that cannot stand alone: it has no noun."""
+"""Beginnings of docstrings that cannot stand alone, because they have no noun."""
 
 
-def test_docstrings_say_first_what_a_thing_is():
-    found = [
+def test_docstrings_begin_with_a_description():
+    dangling = [
         f"{file.relative_to(ROOT)}: {line.strip()}"
         for file in PACKAGE.rglob("*.py")
         for line in file.read_text().splitlines()
         if DANGLING.match(line)
     ]
-    assert found == []
+    assert dangling == []
 
 
 MIRRORS = ("training/", "integrations.py")
-"""What describes a thing of both frameworks has its name once in each."""
+"""Places that may define a class name once per framework."""
 
 
-def test_no_class_name_means_two_things():
+def test_class_names_are_unique():
     places = {}
     for file in PACKAGE.rglob("*.py"):
         for node in parsed(file.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
     doubled = {
-        name: sorted(found)
-        for name, found in places.items()
-        if len(found) > 1 and not all(one.startswith(MIRRORS) for one in found)
+        name: sorted(files)
+        for name, files in places.items()
+        if len(files) > 1 and not all(name.startswith(MIRRORS) for name in files)
     }
     assert doubled == {}

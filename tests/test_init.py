@@ -1,4 +1,4 @@
-"""`raybench init`: what it says of data, and that its file is a space file as it stands."""
+"""`raybench init`: its summary of data, and its file, which is a valid space."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def table(tmp_path):
 
 
 def made(*arguments, path="space.yaml"):
-    """Run the command, which must end well; return the study that its file holds."""
+    """Run the command successfully; return the study of its file."""
     assert cli.main(["init", *map(str, arguments)]) == cli.DONE
     study, space = build_study(read_mapping(Path(path)), path)
     assert study.workload in WORKLOADS or ":" in study.workload
@@ -59,7 +59,7 @@ def made(*arguments, path="space.yaml"):
     return study
 
 
-def test_a_table(table, capsys):
+def test_init_reads_a_table(table, capsys):
     study = made(table, "--label", "sold")
     out, notes = capsys.readouterr()
     assert all(part in out for part in ("t.csv: 240 samples", "3 columns"))
@@ -71,7 +71,7 @@ def test_a_table(table, capsys):
     assert "raybench.tune space.yaml --dry-run" in Path("space.yaml").read_text()
 
 
-def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
+def test_a_missing_label_and_an_existing_file_are_refused(table, capsys):
     assert cli.main(["init", str(table)]) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert all(name in error for name in ("--label", "row", "size", "colour"))
@@ -88,7 +88,7 @@ def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
 @pytest.mark.parametrize(
     ("name", "label"), [("d.csv", 0.5), ("d.npz", 5), ("pngs", None), ("texts", None)]
 )
-def test_one_class_alone_is_refused(tmp_path, capsys, name, label):
+def test_data_of_one_class_are_refused(tmp_path, capsys, name, label):
     pd.DataFrame({"x": np.arange(60) ** 2, "y": [label or 1] * 60}).to_csv("d.csv", index=False)
     np.savez("d.npz", x=np.arange(60.0).reshape(30, 2), y=np.full(30, 5))
     for number in range(20):
@@ -99,7 +99,7 @@ def test_one_class_alone_is_refused(tmp_path, capsys, name, label):
     assert not (tmp_path / "space.yaml").exists()
 
 
-def test_the_label_and_task_that_are_asked_for_are_written(tmp_path):
+def test_the_given_label_and_task_are_written(tmp_path):
     np.savez("d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
     dataset = made("d.npz", "--label", "z", "--task", "regression").dataset
     assert (dataset.label, dataset.task) == ("z", "regression")
@@ -111,17 +111,19 @@ def test_the_label_and_task_that_are_asked_for_are_written(tmp_path):
     assert (dataset.image, dataset.label, dataset.task) == ("file_name", "age", "regression")
 
 
-@pytest.mark.parametrize("given", [["--label", "size", "--label", "price"], ["--label=size,price"]])
-def test_several_labels_are_a_vector_unless_a_column_is_called_so(table, given):
+@pytest.mark.parametrize(
+    "arguments", [["--label", "size", "--label", "price"], ["--label=size,price"]]
+)
+def test_several_labels_are_a_list_unless_a_column_has_that_name(table, arguments):
     frame = pd.read_csv(table).fillna({"size": 0})
     frame.to_csv(table, index=False)
-    study = made(table, *given)
+    study = made(table, *arguments)
     assert (study.dataset.label, study.objective.metric) == (["size", "price"], "rmse")
     frame.rename(columns={"colour": "size,price"}).to_csv(table, index=False)
     assert made(table, "--label=size,price", "--force").dataset.label == "size,price"
 
 
-def test_what_stands_beside_a_text_is_said(tmp_path, capsys):
+def test_columns_beside_a_text_are_reported(tmp_path, capsys):
     words = [f"this is a rather long review or reply number {row} of a thing" for row in range(60)]
     frame = {"review": words, "price": np.arange(60) / 7, "reply": words, "label": [1, 2] * 30}
     pd.DataFrame(frame).to_csv("t.csv", index=False)
@@ -129,14 +131,14 @@ def test_what_stands_beside_a_text_is_said(tmp_path, capsys):
     assert "price, reply" in capsys.readouterr().err
 
 
-def test_running_text(tmp_path):
+def test_init_reads_running_text(tmp_path):
     write(tmp_path / "book.txt", ["Call me Ishmael. " * 500])
     study = made("book.txt")
     assert (study.workload, study.dataset.tokens) == ("char_lm", "characters")
     assert study.objective.metric == "loss"
 
 
-def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
+def test_init_reads_a_folder_of_images_of_several_sizes(tmp_path, capsys):
     for number in range(36):
         name = "dog" if number % 3 else "it's #1"
         write_grey(tmp_path / "pets" / name / f"{number}.jpg", number, (70 + number, 75))
@@ -147,7 +149,7 @@ def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
     assert (study.workload, study.dataset.image_size) == ("small_resnet", 64)
 
 
-def test_images_in_a_table(tmp_path, capsys):
+def test_init_reads_images_in_a_table(tmp_path, capsys):
     for number in range(40):
         write_grey(tmp_path / f"{number}.png", number, (20 + number, 30))
     kinds = ["a", "a", "a", "b"] * 10
@@ -161,7 +163,7 @@ def test_images_in_a_table(tmp_path, capsys):
     assert study.workload == "mnist_small"
 
 
-def test_a_class_of_ones_own(tmp_path):
+def test_init_reads_a_workload_class(tmp_path):
     write(tmp_path / "my_init_workload.py", [OWN])
     study = made("my_init_workload:Mine")
     assert (study.workload, study.dataset.name) == ("my_init_workload:Mine", "workload")
@@ -171,7 +173,7 @@ def test_a_class_of_ones_own(tmp_path):
     ("name", "content"),
     [("none", None), ("data.json", "{}"), ("pets/cat/1.png", "PNG no more")],
 )
-def test_what_is_no_data_is_named(tmp_path, capsys, name, content):
+def test_invalid_data_are_refused(tmp_path, capsys, name, content):
     if content is not None:
         write_grey(tmp_path / "pets/dog/1.png")
         write(tmp_path / name, [content])

@@ -1,4 +1,4 @@
-"""The package as it is installed: wheel and sdist, in an environment that holds no framework."""
+"""The installed package: wheel and sdist, in environments with one or no framework."""
 
 import os
 import re
@@ -16,7 +16,7 @@ UV = Path(sys.executable).with_name("uv")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(900)]
 
 
-def done(*words: object, cwd: Path, code: int = 0) -> str:
+def run_command(*words: object, cwd: Path, code: int = 0) -> str:
     """Run a command outside the checkout; return what it printed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     ended = subprocess.run(
@@ -28,20 +28,20 @@ def done(*words: object, cwd: Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a wheel, an sdist, and a wheel that was built from the sdist."""
+    """Folder with a wheel, an sdist, and a wheel built from the sdist."""
     if not UV.is_file():
         pytest.skip("no uv in this environment")
     folder = tmp_path_factory.mktemp("built")
-    done(UV, "build", "--quiet", "--wheel", "--sdist", "-o", folder, ROOT, cwd=folder)
+    run_command(UV, "build", "--quiet", "--wheel", "--sdist", "-o", folder, ROOT, cwd=folder)
     (sdist,) = folder.glob("*.tar.gz")
-    done(UV, "build", "--quiet", "--wheel", "-o", folder / "again", sdist, cwd=folder)
+    run_command(UV, "build", "--quiet", "--wheel", "-o", folder / "again", sdist, cwd=folder)
     return folder
 
 
-def test_both_hold_all_that_the_package_reads(built: Path) -> None:
-    (wheel,), (again,) = built.glob("*.whl"), (built / "again").glob("*.whl")
+def test_wheel_and_sdist_hold_all_package_files(built: Path) -> None:
+    (wheel,), (from_sdist,) = built.glob("*.whl"), (built / "again").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert names == set(zipfile.ZipFile(again).namelist()), "the sdist lacks something"
+    assert names == set(zipfile.ZipFile(from_sdist).namelist()), "the sdist lacks files"
     tracked = subprocess.run(
         ["git", "ls-files", "raybench", "search_spaces"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
@@ -50,15 +50,15 @@ def test_both_hold_all_that_the_package_reads(built: Path) -> None:
     assert any(name.endswith("LICENSE") for name in names)
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"} <= held
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"} <= files
 
 
-def test_its_page_on_an_index_leads_nowhere_else(built: Path) -> None:
-    """Links and pictures of the README are of files that an index does not have."""
+def test_the_package_description_has_no_relative_links(built: Path) -> None:
+    """A package index does not have the files that links and pictures of the README need."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        (name,) = (file for file in archive.namelist() if file.endswith(".dist-info/METADATA"))
         page = archive.read(name).decode()
     assert "Description-Content-Type: text/markdown" in page
     assert "pip install '.[torch]'" in page
@@ -67,22 +67,22 @@ def test_its_page_on_an_index_leads_nowhere_else(built: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_one_framework_is_enough(framework: str, tmp_path: Path) -> None:
-    """Also from a git URL, as docs say it for those without a checkout."""
+def test_the_package_works_with_one_framework(framework: str, tmp_path: Path) -> None:
+    """The package is installed from a git URL, as the docs say for users without a checkout."""
     if not UV.is_file():
         pytest.skip("no uv in this environment")
     other = {"torch": "tensorflow", "tensorflow": "torch"}[framework]
-    done(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "env", cwd=tmp_path)
+    run_command(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "env", cwd=tmp_path)
     binaries = tmp_path / "env" / "bin"
     install = (UV, "pip", "install", "--quiet", "--python", binaries / "python")
-    done(
+    run_command(
         *install,
         "-c",
         pinned(tmp_path),
         f"raybench[{framework}] @ git+{ROOT.as_uri()}",
         cwd=tmp_path,
     )
-    done(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path)
+    run_command(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path)
     code = f"""
 import importlib.util, sys
 from raybench.commands import cli
@@ -90,31 +90,33 @@ assert importlib.util.find_spec("{other}") is None
 assert cli.main(["train", "--set", "framework={framework}", "--dry-run"]) == 0
 print([name for name in ("torch", "tensorflow") if name in sys.modules])
 """
-    assert other not in done(binaries / "python", "-c", code, cwd=tmp_path).splitlines()[-1]
+    assert other not in run_command(binaries / "python", "-c", code, cwd=tmp_path).splitlines()[-1]
 
 
 def pinned(folder: Path) -> Path:
     """Write the versions of requirements.txt as constraints, without their hashes."""
     pins = (ROOT / "requirements.txt").read_text().splitlines()
-    (folder / "pins.txt").write_text("\n".join(one.split(" ")[0] for one in pins if "==" in one))
+    (folder / "pins.txt").write_text("\n".join(pin.split(" ")[0] for pin in pins if "==" in pin))
     return folder / "pins.txt"
 
 
-def test_an_empty_environment_reads_results_and_says_which_framework_to_install(
+def test_without_a_framework_results_are_read_and_training_is_refused(
     built: Path, tmp_path: Path
 ) -> None:
     (wheel,) = built.glob("*.whl")
-    done(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "env", cwd=tmp_path)
+    run_command(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "env", cwd=tmp_path)
     binaries = tmp_path / "env" / "bin"
     install = (UV, "pip", "install", "--quiet", "--python", binaries / "python")
-    done(*install, "-c", pinned(tmp_path), wheel, cwd=tmp_path)
-    assert done(binaries / "raybench", "--version", cwd=tmp_path).startswith("raybench 0.1")
-    found = (
+    run_command(*install, "-c", pinned(tmp_path), wheel, cwd=tmp_path)
+    assert run_command(binaries / "raybench", "--version", cwd=tmp_path).startswith("raybench 0.1")
+    find_frameworks = (
         "import importlib.util as u; print([n for n in ('torch', 'tensorflow') if u.find_spec(n)])"
     )
-    assert done(binaries / "python", "-c", found, cwd=tmp_path) == "[]\n"
+    assert run_command(binaries / "python", "-c", find_frameworks, cwd=tmp_path) == "[]\n"
     shutil.copytree(ROOT / "tests" / "fixtures" / "digits_race", tmp_path / "study")
-    assert "Answer:" in done(binaries / "raybench", "report", tmp_path / "study", cwd=tmp_path)
-    said = done(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path, code=2)
-    assert "'raybench[" in said
-    assert "Traceback" not in said
+    assert "Answer:" in run_command(
+        binaries / "raybench", "report", tmp_path / "study", cwd=tmp_path
+    )
+    output = run_command(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path, code=2)
+    assert "'raybench[" in output
+    assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""`raybench plan`: from the folders of scaling studies to what to hire."""
+"""`raybench plan`: machines to rent, from folders of scaling studies."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux
 from tests.refusals import refused
 from tests.runs.made_up import law, reaching, run_of, study_of, write
-from tests.test_json import asked
+from tests.test_json import run_json
 
 pytestmark = pytest.mark.usefixtures("fitted_once", "without_pollux")
 Capture = pytest.CaptureFixture[str]
@@ -41,7 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     base = {"gpus_per_worker": 1, "accelerator_type": "A100"}
     study = study_of(num_workers=[1, 2], batch_sizes=[64], scaling="weak", base=base)
     runs, curves = run_of(study, lambda spec, repeat: law(spec, repeat) / 5)
-    runs = {name: replace(one, accelerators=["A100"]) for name, one in runs.items()}
+    runs = {name: replace(run, accelerators=["A100"]) for name, run in runs.items()}
     return cpus, write(tmp_path_factory.mktemp("gpus") / "a100", study, runs, curves)
 
 
@@ -52,12 +52,12 @@ def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "prices.yaml"
 
 
-def test_two_kinds_of_machine_are_one_plan(
+def test_two_machine_types_are_combined_in_one_plan(
     folders: tuple[Path, Path], prices: Path, capsys: Capture
 ) -> None:
     words = ("--prices", prices, "--budget", "0.5", "--deadline", "3s")
-    found = asked(capsys, "plan", *folders, *words)
-    (plan,) = found["details"]["plans"]
+    document = run_json(capsys, "plan", *folders, *words)
+    (plan,) = document["details"]["plans"]
     by_answer = {row["answer"]: row for row in plan["answers"]}
     assert len(by_answer) == 4
     assert by_answer[FASTEST]["offer"] == "big"
@@ -67,12 +67,12 @@ def test_two_kinds_of_machine_are_one_plan(
         assert 0 <= row["keeps_budget"] <= 1
     assert by_answer[WITHIN]["cost"] <= 0.5
     assert by_answer[IN_TIME]["seconds"] <= 3
-    assert any(line.startswith("Fastest: ") and "A100" not in line for line in found["answer"])
+    assert any(line.startswith("Fastest: ") and "A100" not in line for line in document["answer"])
     page = Path("plan.html").read_text()
     assert "<svg" in page
 
 
-def test_in_python_it_is_a_function(folders: tuple[Path, Path], prices: Path) -> None:
+def test_plan_is_a_python_function(folders: tuple[Path, Path], prices: Path) -> None:
     report = raybench.plan(*folders, prices=read_mapping(prices), deadline="1h", predict=[4, 8])
     assert set(report.table["offer"]) == {"small", "big"}
     assert set(report.table["num_workers"]) == {1, 2, 4, 8}
@@ -83,13 +83,13 @@ def test_in_python_it_is_a_function(folders: tuple[Path, Path], prices: Path) ->
     assert len(report.plot().axes) == 1
 
 
-def test_what_can_not_be_kept_is_said(folders: tuple[Path, Path], prices: Path) -> None:
+def test_an_impossible_budget_is_reported(folders: tuple[Path, Path], prices: Path) -> None:
     words = raybench.plan(*folders, prices=prices, budget=1e-6).words
     assert any(line.startswith(f"No {WITHIN}") for line in words)
 
 
-def test_a_recorded_study_is_planned_with(prices: Path) -> None:
-    """A real one; what is billed beside training is what its ledgers hold."""
+def test_a_plan_of_a_recorded_study_is_near_its_measurements(prices: Path) -> None:
+    """A recorded study; the billed time besides training comes from its ledgers."""
     folder = ROOT / "tests/fixtures/batch_size_vs_workers"
     with refused(ErrorCode.UNKNOWN_NAME, "A100", "CPU"):
         raybench.plan(folder, prices={"p4": {"accelerator": "A100", "workers": 8, "price": 33}})
@@ -97,15 +97,15 @@ def test_a_recorded_study_is_planned_with(prices: Path) -> None:
     ran = report.table[report.table["measured_s"].notna()]
     assert len(ran) >= 4
     runs = load(folder).runs.values()
-    ready = [one.ledger["setup"] + one.ledger["compile"] for one in runs]
+    ready = [run.ledger["setup"] + run.ledger["compile"] for run in runs]
     assert ran["fixed_s"].between(0.5 + min(ready), 60).all()
     finite = ran[np.isfinite(ran["measured_s"])]
     assert finite["within"].all()
     each = measured_runs(load(folder)).dropna(subset=["work_s"]).merge(finite, on=["series", *KEYS])
     inside = each["work_s_x"].between(each["low_work_s"], each["high_work_s"])
     assert len(each) >= 18
-    assert inside.mean() >= 0.85, "an interval is of one run"
-    assert each["stalls"].median() > 1.03, "steps that stall are paid for too"
+    assert inside.mean() >= 0.85, "the interval is that of a single run"
+    assert each["stalls"].median() > 1.03, "stalled steps are billed"
     assert finite["cost"].to_numpy() == pytest.approx(
         0.36 * np.ceil(finite["seconds"]) / 3600, rel=1e-6
     )
@@ -121,18 +121,16 @@ def test_a_recorded_study_is_planned_with(prices: Path) -> None:
         ({"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}}, ErrorCode.REMOVED, "spot"),
     ],
 )
-def test_a_mistake_in_prices_is_refused(
-    content: dict[str, object], code: ErrorCode, key: str
-) -> None:
+def test_invalid_prices_are_refused(content: dict[str, object], code: ErrorCode, key: str) -> None:
     with refused(code, "prices", key):
         read_prices(content)
 
 
-def test_the_example_is_read() -> None:
-    assert all(one.price > 0 for one in read_prices(ROOT / "examples/prices.yaml").values())
+def test_the_example_prices_are_read() -> None:
+    assert all(price.price > 0 for price in read_prices(ROOT / "examples/prices.yaml").values())
 
 
-def test_a_deadline_has_a_unit(folders: tuple[Path, Path]) -> None:
+def test_durations_are_read_with_units(folders: tuple[Path, Path]) -> None:
     texts = ("90", "90s", "1.5min", "2h", "1d", "8w", "0", "-3s", "soon")
     seconds = [90, 90, 90, 7200, 86400, 8 * 7 * 86400, None, None, None]
     assert list(map(seconds_of, texts)) == seconds
@@ -141,6 +139,6 @@ def test_a_deadline_has_a_unit(folders: tuple[Path, Path]) -> None:
 
 
 def test_studies_without_a_target_are_refused(folders: tuple[Path, Path], capsys: Capture) -> None:
-    error = asked(capsys, "plan", folders[1], code=2)["error"]
+    error = run_json(capsys, "plan", folders[1], code=2)["error"]
     assert error["code"] == ErrorCode.MISSING
     assert "base.objective.target" in error["message"]

@@ -1,5 +1,5 @@
-"""README, docs and examples: every command runs (a dry run, where one is offered), every picture
-and link is there, and what is shown is what is printed. tests/e2e runs some of it for real."""
+"""README, docs and examples: commands run (as dry runs if possible), links and pictures exist, and
+shown output matches printed output. tests/e2e runs some commands for real."""
 
 import contextlib
 import importlib.util
@@ -58,7 +58,7 @@ COMMANDS = list(
 RAYBENCH_COMMANDS = [line for line in COMMANDS if line.startswith("raybench ")]
 MAKE_COMMANDS = [line for line in COMMANDS if line.startswith("make ")]
 TOKEN = "RAY_AUTH_MODE=token "
-"""Stands before every command of Ray's: their ports are open to other hosts."""
+"""Prefix of every Ray command, because its ports are open to other hosts."""
 WITHOUT_TOKEN = [line.removeprefix(TOKEN) for line in COMMANDS]
 CLUSTER_COMMANDS = [line for line in WITHOUT_TOKEN if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
@@ -92,7 +92,7 @@ COMMITTER = "-c user.name=reader -c user.email=reader@example.org"
 
 
 def store_optuna_trials() -> None:
-    """Write `optuna.log`, trials that a script of Optuna's has stored."""
+    """Write `optuna.log` with trials of a plain Optuna script."""
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend("optuna.log")
     )
@@ -102,8 +102,8 @@ def store_optuna_trials() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder as a reader has it: three studies were run, my_model exists, and my_data.csv, of
-    which init has written my_data.yaml."""
+    """A reader's folder with recorded studies, the examples, my_data.csv and my_data.yaml, which
+    init has written."""
     folder = tmp_path_factory.mktemp("reader")
     for name in ("digits", "digits-2"):
         shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
@@ -129,7 +129,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         store_optuna_trials()
         for words in ("init -q", "add own_loop.py", f"{COMMITTER} commit -qm start"):
             subprocess.run(["git", *words.split()], check=True)
-        for line in (one for one in RAYBENCH_COMMANDS if one.startswith("raybench import ")):
+        for line in (
+            command for command in RAYBENCH_COMMANDS if command.startswith("raybench import ")
+        ):
             raybench(*shlex.split(line)[1:])
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         to = ("--to", "tiny_lm_large.yaml")
@@ -146,7 +148,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def test_no_command_is_left_out() -> None:
+def test_every_documented_command_is_tested() -> None:
     of_ray = [f"{TOKEN}{line}" for line in CLUSTER_COMMANDS]
     known = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS + SLURM_COMMANDS
     assert set(COMMANDS) <= set(known)
@@ -171,8 +173,8 @@ def test_no_command_is_left_out() -> None:
     ],
 )
 @pytest.mark.usefixtures("without_pollux")
-def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "kinds_of", document.kinds_of)  # of --png
+def test_documented_command_runs(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "kinds_of", document.kinds_of)  # used by --png
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
     if "lightning_module.py:main" in words:
@@ -200,20 +202,20 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     elif words[0] not in AS_THEY_ARE and not {"--dry-run", "--fit"} & {*words}:
         words.append("--dry-run")
     if words[0] == "tune" and {"results/tiny_lm", "results/next"} & {*words}:
-        words.append("--fresh")  # recorded results for the commands after it lie there
+        words.append("--fresh")  # later commands use the recorded results in this folder
     assert raybench(*words).strip()
 
 
 @pytest.mark.parametrize("line", MAKE_COMMANDS)
-def test_make_target_exists(line: str) -> None:
-    done = subprocess.run(
+def test_documented_make_target_exists(line: str) -> None:
+    result = subprocess.run(
         [*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0, done.stderr
-    assert "-m raybench.tune" in done.stdout or "-m pytest" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "-m raybench.tune" in result.stdout or "-m pytest" in result.stdout
 
 
-def test_what_pip_installs_exists() -> None:
+def test_documented_extras_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {
         name
@@ -221,7 +223,9 @@ def test_what_pip_installs_exists() -> None:
         for name in re.findall(r"pip install '\.\[(\w[\w-]*)\]'", page)
     }
     assert named
-    assert not any("pip install 'raybench" in page for page in PAGES.values()), "on no index"
+    assert not any("pip install 'raybench" in page for page in PAGES.values()), (
+        "the package is on no index"
+    )
     assert named <= set(extras["optional-dependencies"])
 
 
@@ -229,7 +233,7 @@ def test_what_pip_installs_exists() -> None:
     ("page", "code"),
     [(str(path), text) for path, kind, text in BLOCKS if kind == "python" and "load(" in text],
 )
-def test_python_reads_a_study(page: str, code: str, folder: Path) -> None:
+def test_documented_python_reads_a_study(page: str, code: str, folder: Path) -> None:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(code, {})
@@ -240,7 +244,7 @@ def test_python_reads_a_study(page: str, code: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     "code", [text for _, kind, text in BLOCKS if kind == "python" and "raybench.tune(" in text]
 )
-def test_python_asks_for_what_can_be_run(
+def test_documented_python_calls_are_valid(
     code: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[str] = []
@@ -255,7 +259,7 @@ def test_python_asks_for_what_can_be_run(
     assert planned
 
 
-def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
+def test_the_documented_screen_is_what_report_prints(folder: Path) -> None:
     screen = [line.rstrip() for line in (folder / "screen.txt").read_text().splitlines()]
     assert screen == block("", "Search: best").splitlines()
 
@@ -277,25 +281,25 @@ def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) ->
     assert f"on {results.baselines['test'].rows:,} images" in text
 
 
-def test_the_space_of_settings_of_ones_own_is_one() -> None:
+def test_the_documented_space_of_model_settings_is_valid() -> None:
     content = yaml.safe_load(block("yaml", "optimizer_options"))
     study, space = build_study(content | {"objective": {"target": 0.9}}, "docs")
     assert {"model.dropout", "data.window", "optimizer_options.momentum"} <= space.keys()
     assert study.run_spec(first_values(study, space)).optimizer == "torch:SGD"
 
 
-def test_the_space_shown_is_the_default_one() -> None:
+def test_the_documented_space_is_the_default_space() -> None:
     shown = yaml.safe_load(block("yaml", "optimizer:"))
     assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
 
 
-def test_the_exit_codes_are_those_of_the_code() -> None:
+def test_the_documented_exit_codes_are_complete() -> None:
     table = PAGES[Path("docs/results.md")].partition("## Exit codes")[2]
     codes = {value for value in vars(errors).values() if isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) ", table, flags=re.MULTILINE)} == codes
 
 
-def test_keys_words_and_figures_are_those_of_the_code() -> None:
+def test_the_reference_pages_are_current() -> None:
     place = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
     assert place is not None
     assert place.loader is not None
@@ -309,30 +313,30 @@ def test_keys_words_and_figures_are_those_of_the_code() -> None:
 def test_files_and_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)]+)\)", PAGES[page]):
         name, _, anchor = target.partition("#")
-        found = (ROOT / page).parent / name if name else ROOT / page
-        assert found.exists(), target
-        titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if anchor else ()
-        anchors = [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles]
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.exists(), target
+        titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE) if anchor else ()
+        anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
         assert not anchor or anchor in anchors, target
     folders = "raybench|search_spaces|notebooks|tests|benchmarks|examples|deploy|docs"
     for name in re.findall(rf"`((?:{folders})/[\w./]+)`", PAGES[page]):
         assert (ROOT / name).exists(), name
 
 
-def test_what_a_trial_costs_is_what_was_measured() -> None:
+def test_the_documented_trial_overhead_is_the_measured_one() -> None:
     table = (ROOT / "benchmarks/results/trial_overhead.md").read_text()
     seconds = re.findall(r"^\| \w+ \| \d \| ([\d.]+) \(.*?\) \| ([\d.]+) ", table, re.MULTILINE)
-    stock, ours = ([float(one) for one in column] for column in zip(*seconds, strict=True))
-    said = " ".join(README.split())
-    assert f"costs {min(ours):.2f} to {max(ours):.2f} s" in said
-    assert f"costs {min(stock):.0f} to {max(stock):.0f} s" in said
+    stock, ours = ([float(seconds) for seconds in column] for column in zip(*seconds, strict=True))
+    text = " ".join(README.split())
+    assert f"costs {min(ours):.2f} to {max(ours):.2f} s" in text
+    assert f"costs {min(stock):.0f} to {max(stock):.0f} s" in text
 
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 180
 
 
-def test_the_docs_own_data_are_a_dataset() -> None:
+def test_the_documented_workload_loads_a_dataset() -> None:
     names: dict[str, Any] = {}
     exec(block("python", "class Squares"), names)
     workload = names["Squares"]()
@@ -350,7 +354,7 @@ def test_the_docs_own_data_are_a_dataset() -> None:
         ("yaml", "own_loop.yaml", "# own_loop.yaml"),
     ],
 )
-def test_examples_are_the_readmes(kind: str, name: str, holds: str) -> None:
+def test_examples_match_the_readme(kind: str, name: str, holds: str) -> None:
     shown = block(kind, holds).removeprefix(f"# {name}\n")
     assert (ROOT / "examples" / name).read_text().endswith(shown)
 
@@ -382,7 +386,7 @@ def test_examples_with_their_own_data_train(
     assert loaded.metric.reaches(last.value, target)
 
 
-def test_the_example_reads_a_study(
+def test_the_example_script_reads_a_study(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["read_a_study.py", "results/digits"])

@@ -1,4 +1,4 @@
-"""Nothing that is read runs code, nothing of ours listens, no secret is written down."""
+"""Security: files are never executed, no port is opened, and no secret is written."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ STUDY = ROOT / "tests" / "fixtures" / "digits_study"
 
 
 class Bomb:
-    """What leaves a mark where it is unpickled."""
+    """Object that touches a file when it is unpickled."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -40,10 +40,10 @@ class Bomb:
 
 @pytest.fixture
 def mark(tmp_path):
-    """A file that is there after the test if something was run."""
+    """A file that exists after the test only if code of a file was run."""
     path = tmp_path / "mark"
     pickle.loads(pickle.dumps(Bomb(path)))
-    assert path.exists(), "the bomb goes off where somebody unpickles it"
+    assert path.exists(), "unpickling touches the file"
     path.unlink()
     yield path
     assert not path.exists(), "code of a file was run"
@@ -51,7 +51,7 @@ def mark(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A study's results."""
+    """A copy of a recorded results folder."""
     return Path(shutil.copytree(STUDY, tmp_path / "study"))
 
 
@@ -77,8 +77,8 @@ def test_yaml_builds_no_objects(tag, mark, folder):
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_no_file_of_a_results_folder_is_unpickled_or_imported(mark, folder, monkeypatch):
-    """Each file that a study may have is a pickle; the records name a module that lies there."""
+def test_files_of_a_results_folder_are_never_unpickled_or_imported(mark, folder, monkeypatch):
+    """Every file that a study may have is a pickle; the records name a module in the folder."""
     bomb = pickle.dumps(Bomb(mark))
     num_trials = len(raybench.load(folder).trials)
     for name in ("study.yaml", "records.jsonl"):
@@ -105,7 +105,7 @@ def test_no_file_of_a_results_folder_is_unpickled_or_imported(mark, folder, monk
     assert cli.main(["report", "."]) == 0
 
 
-def test_torch_weights_are_only_weights(mark, tmp_path):
+def test_torch_weights_load_no_objects(mark, tmp_path):
     torch = pytest.importorskip("torch")
     from raybench.training.torch.model import load_weights
 
@@ -118,18 +118,18 @@ def test_torch_weights_are_only_weights(mark, tmp_path):
 
 
 @pytest.mark.usefixtures("tensorflow_on_one_thread")
-def test_keras_weights_are_only_weights(mark, tmp_path):
+def test_keras_weights_load_no_objects(mark, tmp_path):
     keras = pytest.importorskip("keras")
     from raybench.training.tensorflow.model import load_weights
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     touch = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     code = keras.layers.Lambda(eval(f"lambda x: ({touch}, x)[1]", {}), output_shape=(1,))
-    whole = keras.Sequential([keras.Input((1,)), code, keras.layers.Dense(1)])
-    whole.save(tmp_path / "whole.keras")
+    saved_model = keras.Sequential([keras.Input((1,)), code, keras.layers.Dense(1)])
+    saved_model.save(tmp_path / "whole.keras")
     trusting = keras.saving.load_model(tmp_path / "whole.keras", safe_mode=False)
     trusting(np.zeros((1, 1)))
-    mark.unlink()  # it goes off where somebody loads all of it
+    mark.unlink()  # loading the complete model runs its code
     for content in ((tmp_path / "whole.keras").read_bytes(), pickle.dumps(Bomb(mark))):
         with pytest.raises((OSError, ValueError)):
             load_weights(model, content)
@@ -160,7 +160,7 @@ FORBIDDEN = re.compile(
 )
 """Source code that executes data as code, or listens on a port."""
 ALLOWED = {
-    "arrays.py": {"import pickle"},  # for an unpickler that builds nothing but arrays
+    "arrays.py": {"import pickle"},  # for an unpickler that only builds arrays
     "connectivity.py": {"create_server"},  # checks for seconds whether hosts reach each other
     "signals.py": {".listen("},  # to signals
     "wait_watch.py": {".listen("},
@@ -171,8 +171,8 @@ def test_no_source_executes_data_or_listens():
     sources = sorted((ROOT / "raybench").rglob("*.py"))
     assert len(sources) > 50
     for source in sources:
-        found = {one.strip() for one in FORBIDDEN.findall(source.read_text())}
-        assert found <= ALLOWED.get(source.name, set()), source
+        matches = {match.strip() for match in FORBIDDEN.findall(source.read_text())}
+        assert matches <= ALLOWED.get(source.name, set()), source
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_no_source_executes_data_or_listens():
         "eval(text)",
     ],
 )
-def test_such_a_source_would_be_found(code):
+def test_forbidden_sources_are_detected(code):
     assert FORBIDDEN.search(code)
 
 
@@ -223,7 +223,7 @@ ENVIRONMENT = {
         "hf_othersecretothersecretothersecret",
     ],
 )
-def test_a_message_tells_no_secret(text):
+def test_messages_contain_no_secrets(text):
     shown = redact_text(text, ENVIRONMENT)
     assert "***" in shown
     for value in (SECRET, "hunter2", "other-secret", "OTHERSECRET", "othersecret"):
@@ -242,11 +242,11 @@ def test_a_message_tells_no_secret(text):
         "learning_rate=0.01 at https://host:8265/x?y=1",
     ],
 )
-def test_the_rest_of_a_message_stays(text):
+def test_messages_without_secrets_are_unchanged(text):
     assert redact_text(text, ENVIRONMENT) == text
 
 
-def test_a_long_message_takes_no_time():
+def test_long_messages_are_redacted_quickly():
     began = time.process_time()
     for part in ("a-", "secret", "://", "token=", "x"):
         redact_text(part * 20_000, ENVIRONMENT)
@@ -255,13 +255,13 @@ def test_a_long_message_takes_no_time():
 
 @pytest.fixture
 def secret(monkeypatch):
-    """A secret of the environment."""
+    """A secret in the environment."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return SECRET
 
 
-def test_records_and_tracebacks_hold_no_secret(secret, tmp_path):
+def test_records_and_tracebacks_contain_no_secrets(secret, tmp_path):
     trace = f"Traceback:\n  get({secret!r})\nOSError: 401 for {secret}"
     with Store(tmp_path) as store:
         message = keep_error(store, "0001", f"OSError: 401 for {secret}", trace)
@@ -277,7 +277,7 @@ def test_records_and_tracebacks_hold_no_secret(secret, tmp_path):
     assert "errors/0001.txt" in (tmp_path / "records.jsonl").read_text()
 
 
-def test_a_worker_tells_no_secret_of_its_environment(secret):
+def test_worker_errors_contain_no_secrets(secret):
     from raybench.cluster.worker import _report
 
     try:
@@ -289,7 +289,7 @@ def test_a_worker_tells_no_secret_of_its_environment(secret):
     assert secret not in crashed.traceback
 
 
-def test_what_ray_tune_prints_is_kept_without_secrets(secret, tmp_path):
+def test_output_of_ray_tune_is_kept_without_secrets(secret, tmp_path):
     from raybench.runs.wait_watch import quiet
 
     with quiet(tmp_path / "ray.log"):
@@ -299,7 +299,7 @@ def test_what_ray_tune_prints_is_kept_without_secrets(secret, tmp_path):
     assert (tmp_path / "ray.log").read_text() == "401 for ***\nagain: ***\n"
 
 
-def test_the_screen_and_the_details_tell_no_secret(secret, capsys):
+def test_screen_and_details_contain_no_secrets(secret, capsys):
     def mistaken():
         raise UserError(
             f"--out s3://b: 401 for {secret}", ErrorCode.UNREACHABLE, details=f"OSError: {secret}\n"
@@ -309,14 +309,14 @@ def test_the_screen_and_the_details_tell_no_secret(secret, capsys):
         raise StudyError(f"401 for {secret}")
 
     assert cli.run_command(mistaken) == cli.WRONG_INPUT
-    said = capsys.readouterr().err
-    details = Path(said.rpartition("The whole traceback: ")[2].strip().rstrip("."))
+    output = capsys.readouterr().err
+    details = Path(output.rpartition("The whole traceback: ")[2].strip().rstrip("."))
     assert details.read_text() == "OSError: ***\n"
     details.unlink()
     assert cli.run_command(failed) == cli.FAILED
-    said += capsys.readouterr().err
-    assert said.count("401 for ***") == 2
-    assert secret not in said
+    output += capsys.readouterr().err
+    assert output.count("401 for ***") == 2
+    assert secret not in output
 
 
 def written(path, text):
@@ -325,13 +325,13 @@ def written(path, text):
 
 
 def study_of(folder):
-    """The study of a results folder, as a command reads it."""
+    """Return the study of a results folder."""
     written = raybench.load(folder).study["study"]
     derived = ("auto", "is_set")
     return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]
 
 
-def test_the_command_tells_no_secret(secret, monkeypatch):
+def test_the_recorded_command_contains_no_secrets(secret, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{secret}", "from-the-url"])
     assert secret not in command()
     assert "from-the-url" not in command()

@@ -1,10 +1,10 @@
-"""What the tests of data share."""
+"""Fixtures of the data tests."""
 
 import pytest
 
 
 @pytest.fixture
 def own_store(tmp_path, monkeypatch):
-    """Keep stored datasets of this test alone."""
+    """A dataset cache of this test only."""
     monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "store"))
     return tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Small data for tests, and the datasets that are made of them."""
+"""Helpers that write small data files and load them as datasets."""
 
 import io
 
@@ -9,7 +9,7 @@ from raybench.spec.run import DatasetSpec
 
 
 def load(path, name="csv", **keys):
-    """Load a file or folder anew."""
+    """Return the dataset of a file or folder, built without a cache."""
     return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
 
 
@@ -19,25 +19,25 @@ def sizes(dataset):
 
 
 def write(path, lines, encoding="utf-8", end="\n"):
-    """Write a file of lines, and the folders that it is in."""
+    """Write lines to a file and create its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((end.join(lines) + end).encode(encoding))
     return path
 
 
 def content(image, kind="PNG", **options):
-    """Return the bytes of an image's file."""
+    """Return an encoded image file as bytes."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def grey(value, size=(6, 4)):
-    """Return a grey image that its value tells from others."""
+    """Return a uniform gray image."""
     return Image.new("L", size, value)
 
 
 def write_grey(path, value=0, size=(6, 4)):
-    """Write a grey image, and the folders that it is in."""
+    """Write a uniform gray image and create its parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content(grey(value, size)))

@@ -1,4 +1,4 @@
-"""The augmenter, and each kind of augmentation against plain code: a sample, a pixel at a time."""
+"""Augmentations, compared with plain code that handles one sample and one pixel at a time."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def augmented(split, rows, rounds, names=ALL, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["uint8", "float32"])
-def test_a_sample_is_the_same_in_any_batch(kind, monkeypatch):
+def test_augmentation_of_a_sample_does_not_depend_on_its_batch(kind, monkeypatch):
     split = split_of(kind=kind)
     kept = split.array.copy()
     rows, rounds = np.tile(np.arange(50), 2), np.repeat([0, 1], 50)
@@ -63,27 +63,27 @@ def test_a_sample_is_the_same_in_any_batch(kind, monkeypatch):
     np.testing.assert_array_equal(split.array, kept)
     order = np.random.default_rng(1).permutation(100)
     for part in np.split(order, [1, 3, 40]):
-        again = augmented(split, rows[part], rounds[part])
+        part_alone = augmented(split, rows[part], rounds[part])
         for name in ("inputs", "other_rows", "shares"):
-            np.testing.assert_array_equal(getattr(again, name), getattr(together, name)[part])
+            np.testing.assert_array_equal(getattr(part_alone, name), getattr(together, name)[part])
     monkeypatch.setattr("raybench.data.augment.NUMBERS_AT_ONCE", 9 * 7 * 3 * 7)
     np.testing.assert_array_equal(augmented(split, rows, rounds).inputs, together.inputs)
-    # The other round and another seed are other images.
+    # Another round and another seed give different images.
     assert (together.inputs[:50] != together.inputs[50:]).any(axis=(1, 2, 3)).mean() > 0.9
     other = augmented(split, rows, rounds, seed=1)
     assert (other.inputs != together.inputs).any(axis=(1, 2, 3)).mean() > 0.9
 
 
-def test_what_a_sample_becomes_is_pinned():
+def test_augmented_pixels_are_pinned():
     # Another numpy, scipy or platform must give the same pixels, or records cannot be compared.
-    found = augmented(split_of(number=4), [1, 2], [0, 5])
-    assert found.other_rows.tolist() == [2, 1]
-    assert found.shares.tolist() == [0.90625, 0.9921875]
-    assert found.inputs[0, 1, 1:, 0].tolist() == [83, 148, 15, 21, 6, 6]
-    assert found.inputs[1, 1, 1:, 0].tolist() == [45, 157, 9, 254, 49, 232]
+    batch = augmented(split_of(number=4), [1, 2], [0, 5])
+    assert batch.other_rows.tolist() == [2, 1]
+    assert batch.shares.tolist() == [0.90625, 0.9921875]
+    assert batch.inputs[0, 1, 1:, 0].tolist() == [83, 148, 15, 21, 6, 6]
+    assert batch.inputs[1, 1, 1:, 0].tolist() == [45, 157, 9, 254, 49, 232]
 
 
-def test_mixup_mixes_with_samples_that_are_changed_alike():
+def test_mixup_mixes_samples_with_equal_augmentation():
     split = split_of()
     rows, rounds = np.arange(50), np.full(50, 3)
     alone = augmented(split, rows, rounds, names=["flip"])
@@ -94,7 +94,7 @@ def test_mixup_mixes_with_samples_that_are_changed_alike():
     assert abs(mixed.inputs - expected).max() < 0.51
     assert mixed.shares.dtype == np.float32
     assert 0 <= mixed.shares.min() < mixed.shares.max() <= 1
-    # What stands after mixup is done to the mixture.
+    # Augmentations after mixup apply to the mixture.
     after = augmented(split, rows, rounds, names=["flip", {"mixup": {"alpha": 1.0}}, "cutout"])
     same = after.inputs == mixed.inputs
     assert same.any()
@@ -102,15 +102,15 @@ def test_mixup_mixes_with_samples_that_are_changed_alike():
     assert not same.all()
 
 
-def test_inputs_by_name_change_alike_and_tokens_stay():
+def test_named_inputs_are_augmented_alike_and_tokens_are_unchanged():
     images, numbers = split_of(number=6).array, np.random.default_rng(0).random((6, 4))
     inputs = {"left": images, "right": images.copy(), "table": numbers.astype(np.float32)}
     split = Split(inputs | {"tokens": np.arange(6)}, np.zeros(6, np.int64))
-    found = augmented(split, range(6), [1] * 6, names=["random_crop", "flip"]).inputs
-    np.testing.assert_array_equal(found["left"], found["right"])
-    assert (found["left"] != images).any()
-    np.testing.assert_array_equal(found["table"], inputs["table"])
-    np.testing.assert_array_equal(found["tokens"], np.arange(6))
+    changed = augmented(split, range(6), [1] * 6, names=["random_crop", "flip"]).inputs
+    np.testing.assert_array_equal(changed["left"], changed["right"])
+    assert (changed["left"] != images).any()
+    np.testing.assert_array_equal(changed["table"], inputs["table"])
+    np.testing.assert_array_equal(changed["tokens"], np.arange(6))
     mixed = augmented(Split(inputs, split.labels), range(6), [1] * 6, names=["mixup"])
     shares = mixed.shares[:, None]
     expected = shares * numbers + (1 - shares) * numbers[mixed.other_rows]
@@ -118,13 +118,13 @@ def test_inputs_by_name_change_alike_and_tokens_stay():
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_every_kind_takes_an_empty_batch_and_a_dark_pixel(name):
+def test_every_augmentation_accepts_an_empty_batch_and_a_black_pixel(name):
     for shape, number in (((4, 4, 3), 0), ((1, 1, 1), 3)):
         split = Split(np.zeros((max(1, number), *shape), np.uint8), np.zeros(max(1, number), int))
         rows = np.arange(number)
-        found = augmented(split, rows, rows, names=[name])
-        assert found.inputs.shape == (number, *shape)
-        assert not found.inputs.any()
+        batch = augmented(split, rows, rows, names=[name])
+        assert batch.inputs.shape == (number, *shape)
+        assert not batch.inputs.any()
 
 
 def dataset_of(inputs, labels=None, **other):
@@ -145,7 +145,7 @@ IMAGES = np.zeros((4, 6, 8, 3), np.uint8)
         ([{"random_crop": {"padding": 6}}], dataset_of(IMAGES), "INVALID_VALUE", ["6 x 8"]),
     ],
 )
-def test_an_augmentation_that_the_data_do_not_allow_is_refused(content, dataset, code, names):
+def test_augmentations_unsuitable_for_the_data_are_refused(content, dataset, code, names):
     with refused(ErrorCode[code], *names):
         check_augment(dataset, augmentations(*content))
 
@@ -171,7 +171,7 @@ def crop_of(image, first, second):
 
 
 def cutout_of(image, first, second):
-    """A square of zeros, which may reach over the edge."""
+    """Return the image with a square of zeros, which may extend past the edge."""
     height, width = image.shape[:2]
     side = max(1, round(0.6 * min(height, width)))
     top, left = int(first * height) - side // 2, int(second * width) - side // 2
@@ -189,34 +189,34 @@ def cutout_of(image, first, second):
         (flip, FLIP, lambda image, first, _: image[:, ::-1] if first < 0.5 else image),
     ],
 )
-def test_images_change_as_plain_code_changes_one(change, settings, plain, shape, kind):
+def test_augmentations_equal_plain_code_per_image(change, settings, plain, shape, kind):
     images, draws = images_of(shape, kind), draws_of()
     assert 5 < (draws(0) < 0.5).sum() < 35
-    expected = [plain(*one) for one in zip(images, draws(0), draws(1), strict=True)]
-    found = change(images.copy(), draws, settings)
-    assert found.dtype == images.dtype
-    np.testing.assert_array_equal(found, np.stack(expected))
+    expected = [plain(*arguments) for arguments in zip(images, draws(0), draws(1), strict=True)]
+    changed = change(images.copy(), draws, settings)
+    assert changed.dtype == images.dtype
+    np.testing.assert_array_equal(changed, np.stack(expected))
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
-def test_random_resized_crop_scales_a_part_bilinearly(shape, kind):
+def test_random_resized_crop_scales_bilinearly(shape, kind):
     images, draws = images_of(shape, kind, number=12), draws_of(12)
     height, width, _ = shape
     boxes = np.stack(crop_parts(draws, height, width, RESIZED), axis=1)
-    found = random_resized_crop(images, draws, RESIZED)
-    assert (found.dtype, found.shape) == (images.dtype, images.shape)
-    for image, one, (top, left, rows, columns) in zip(images, found, boxes, strict=True):
+    cropped = random_resized_crop(images, draws, RESIZED)
+    assert (cropped.dtype, cropped.shape) == (images.dtype, images.shape)
+    for image, resized, (top, left, rows, columns) in zip(images, cropped, boxes, strict=True):
         part = image[top : top + rows, left : left + columns].astype(np.float64)
         for row in range(height):
             for column in range(width):
                 expected = at(part, (row + 0.5) * rows / height, (column + 0.5) * columns / width)
-                # Weights in whole 1/256, and bytes are rounded after rows and after columns.
+                # Weights are multiples of 1/256; bytes are rounded after rows and after columns.
                 near = 2 if kind == "uint8" else 2.56 * 2 / 512 + 1e-6
-                np.testing.assert_allclose(one[row, column], expected, atol=near)
+                np.testing.assert_allclose(resized[row, column], expected, atol=near)
 
 
 def at(part, vertical, horizontal):
-    """Return the bilinear value between the four pixels whose centres lie around a point."""
+    """Return the bilinear value between the four pixels whose centers surround a point."""
     places = [np.clip(vertical - 0.5, 0, len(part) - 1)]
     places.append(np.clip(horizontal - 0.5, 0, part.shape[1] - 1))
     rows, columns = (
@@ -227,14 +227,14 @@ def at(part, vertical, horizontal):
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 50), (3, 200), (1, 1)])
-def test_parts_have_the_areas_and_ratios_that_were_asked_for(height, width):
+def test_crops_have_the_requested_areas_and_ratios(height, width):
     settings = RESIZED.model_copy(update={"min_area": 0.25, "max_ratio": 1.5})
     top, left, rows, columns = crop_parts(draws_of(4000), height, width, settings)
     assert min(top.min(), left.min()) >= 0
     assert min(rows.min(), columns.min()) >= 1
     assert (top + rows).max() <= height
     assert (left + columns).max() <= width
-    if min(height, width) < 10:  # none fits, so it is the largest of the allowed ratio
+    if min(height, width) < 10:  # no crop fits, so the largest with an allowed ratio is used
         assert set(columns) <= {min(width, round(height * 1.5))}
         return
     ratios = columns / rows
@@ -247,15 +247,15 @@ def test_parts_have_the_areas_and_ratios_that_were_asked_for(height, width):
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
-def test_colours_change_one_after_the_other(shape, kind):
+def test_color_jitter_changes_brightness_contrast_and_saturation_in_order(shape, kind):
     images, draws = images_of(shape, kind), draws_of()
     channels = shape[2]
     grey_of = np.array([0.299, 0.587, 0.114]) if channels == 3 else np.full(channels, 1 / channels)
     factors = [1 + (2 * draws(n) - 1) * most for n, most in enumerate((0.3, 0.5, 0.9))]
-    found = color_jitter(images.copy(), draws, JITTER)
-    assert found.dtype == images.dtype
+    jittered = color_jitter(images.copy(), draws, JITTER)
+    assert jittered.dtype == images.dtype
     for index, image in enumerate(images.astype(np.float64)):
-        brightness, contrast, saturation = (float(one[index]) for one in factors)
+        brightness, contrast, saturation = (float(factor[index]) for factor in factors)
         image = image * brightness
         mean = (image @ grey_of).mean()
         image = mean + contrast * (image - mean)
@@ -265,20 +265,20 @@ def test_colours_change_one_after_the_other(shape, kind):
         near = 1e-4
         if kind == "uint8":
             image, near = np.clip(image, 0, 255), 0.501
-        np.testing.assert_allclose(found[index], image, atol=near)
+        np.testing.assert_allclose(jittered[index], image, atol=near)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
-def test_shares_of_a_mixup_are_of_the_beta_distribution(alpha):
+def test_mixup_shares_follow_the_beta_distribution(alpha):
     from scipy.stats import beta, kstest
 
     draws = draws_of(5000)
     shares = mixup_shares(draws, alpha) / 256
-    # A share stands for those up to 1/512 beside it: drawn evenly from them, they are Beta's.
+    # Shares are rounded to 1/256; with uniform noise of that width they follow Beta.
     spread = np.clip(shares + (np.random.default_rng(1).random(5000) - 0.5) / 256, 0, 1)
     inner = (spread > 0.01) & (spread < 0.99)
     part = beta(alpha, alpha)
     low, high = part.cdf(0.01), part.cdf(0.99)
     assert abs(inner.mean() - (high - low)) < 0.03
     assert kstest((part.cdf(spread[inner]) - low) / (high - low), "uniform").pvalue > 0.01
-    assert np.bincount(whole(draws(1), 17)).min() > 200  # whom to mix with
+    assert np.bincount(whole(draws(1), 17)).min() > 200  # the samples to mix with

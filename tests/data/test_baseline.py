@@ -25,24 +25,24 @@ def baseline_value(name, dataset):
     return label_baseline(METRICS[name], dataset)
 
 
-def test_the_most_frequent_class_of_training_is_judged_on_validation():
+def test_the_baseline_predicts_the_most_frequent_training_class():
     dataset = classes([2, 2, 2, 0, 1], [2, 0, 0, 2, 2], 4)
     assert baseline_value("accuracy", dataset) == 0.6
     assert baseline_value("top5_accuracy", dataset) == 1.0
-    counts = {0: 2 / 9, 2: 4 / 9}  # one more of each class than training has
+    counts = {0: 2 / 9, 2: 4 / 9}  # add-one smoothing of the training counts
     loss = -(2 * math.log(counts[0]) + 3 * math.log(counts[2])) / 5
     assert baseline_value("loss", dataset) == pytest.approx(loss, rel=1e-5)
     assert baseline_value("perplexity", dataset) == pytest.approx(math.exp(loss), rel=1e-5)
 
 
-def test_the_baseline_is_no_less_than_a_class_named_at_random():
+def test_the_baseline_is_at_least_random_guessing():
     dataset = classes([0, 0, *range(20)], [1] * 40, 20)
     assert baseline_value("accuracy", dataset) == 0.05
     assert baseline_value("top5_accuracy", dataset) == 1.0, "1 is among the five most frequent"
     assert baseline_value("top5_accuracy", classes([*range(20)], [9] * 4, 20)) == 0.25
 
 
-def test_of_tokens_those_count_that_are_no_padding_and_samples_weigh_the_same():
+def test_the_token_baseline_ignores_padding_and_weighs_samples_equally():
     dataset = classes(
         [[0, 0, 1], [0, 1, -100]], [[0, 1, -100], [0, -100, -100]], 2, task="language_modelling"
     )
@@ -52,28 +52,37 @@ def test_of_tokens_those_count_that_are_no_padding_and_samples_weigh_the_same():
     assert baseline_value("loss", dataset) == pytest.approx(expected, rel=1e-5)
 
 
-def test_numbers_are_judged_in_their_own_unit_and_their_loss_in_that_of_training():
+def test_regression_baselines_use_original_units_and_the_loss_scaled_ones():
     scale = {"label_scale": np.float32(10.0), "label_offset": np.float32(7.0)}
     dataset = classes([0.0, 1.0, 5.0], [1.0, 3.0], None, task="regression", **scale)
-    assert baseline_value("rmse", dataset) == pytest.approx(10.0, rel=1e-5), "from the mean, 2"
+    assert baseline_value("rmse", dataset) == pytest.approx(10.0, rel=1e-5), (
+        "the mean, 2, is predicted"
+    )
     error = baseline_value("mean_absolute_error", dataset)
-    assert error == pytest.approx(10.0, rel=1e-5), "from the median, 1"
+    assert error == pytest.approx(10.0, rel=1e-5), "the median, 1, is predicted"
     assert baseline_value("loss", dataset) == pytest.approx(1.0, rel=1e-5)
     assert baseline_value("r2", dataset) == 0.0
 
 
 @pytest.mark.parametrize("name", ["accuracy", "loss", "rmse", "r2", "mean_absolute_error"])
-def test_noise_stays_below_what_luck_adds_to_the_baseline(name):
-    """Answers of any size that look at nothing, on the same rows."""
-    metric, rng, own, rows = METRICS[name], np.random.default_rng(0), np.random.default_rng(1), 100
+def test_random_predictions_stay_below_the_baseline_plus_luck(name):
+    """Predictions of several scales that ignore the inputs, on the same rows."""
+    metric, rng, label_rng, rows = (
+        METRICS[name],
+        np.random.default_rng(0),
+        np.random.default_rng(1),
+        100,
+    )
     if metric.per_sample in ("correct", "loss"):
-        dataset = classes(own.integers(0, 2, 4000), own.integers(0, 2, rows), 2)
+        dataset = classes(label_rng.integers(0, 2, 4000), label_rng.integers(0, 2, rows), 2)
     else:
-        dataset = classes(own.normal(size=4000), own.normal(size=rows), None, task="regression")
+        dataset = classes(
+            label_rng.normal(size=4000), label_rng.normal(size=rows), None, task="regression"
+        )
     objective = Objective(
         metric=name, kind="best_at_budget", baseline_value=baseline_value(name, dataset)
     )
-    found = baselines(objective, dataset)["validation"]
+    baseline = baselines(objective, dataset)["validation"]
     labels, values = dataset.validation.labels, []
     for size in np.repeat([0.02, 0.1, 0.3, 1.0], 250):
         if name == "accuracy":
@@ -85,22 +94,26 @@ def test_noise_stays_below_what_luck_adds_to_the_baseline(name):
             errors = labels - size * rng.normal(size=rows)
             mean = np.mean(np.abs(errors) if metric.per_sample == "absolute_error" else errors**2)
             values.append(metric.finish(mean, np.var(labels)))
-    beyond = [metric.reaches(one, found.beyond(metric, 1.645)) for one in values]
+    beyond = [metric.reaches(value, baseline.beyond(metric, 1.645)) for value in values]
     assert np.mean(beyond) < 0.08
-    assert not any(metric.reaches(one, found.beyond(metric, 4.0)) for one in values)
+    assert not any(metric.reaches(value, baseline.beyond(metric, 4.0)) for value in values)
 
 
-def test_where_a_class_is_rare_little_is_luck():
-    """Naming the rare class costs nine rows in ten: luck hides less than the binomial error."""
+def test_with_a_rare_class_luck_is_small():
+    """Predicting the rare class fails on nine rows in ten, so luck is below the binomial error."""
     rng = np.random.default_rng(0)
     dataset = classes((rng.random(4000) < 0.1).astype(int), [*[0] * 900, *[1] * 100], 2)
     objective = Objective(kind="best_at_budget", metric="accuracy", baseline_value=0.9)
     known = baselines(objective, dataset)["validation"]
     assert known.error == pytest.approx(0.0095, rel=0.01)
     assert known.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.903, abs=5e-4)
-    given = baselines(objective.model_copy(update={"baseline_value": 0.8}), dataset)["validation"]
-    assert given.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.8 + 3 * 0.01265, abs=1e-4)
-    own = Metric(name="dice", direction="min")  # a workload measures it itself
-    assert label_baseline(own, dataset) is None
+    with_given_baseline = baselines(objective.model_copy(update={"baseline_value": 0.8}), dataset)[
+        "validation"
+    ]
+    assert with_given_baseline.beyond(METRICS["accuracy"], 3.0) == pytest.approx(
+        0.8 + 3 * 0.01265, abs=1e-4
+    )
+    custom = Metric(name="dice", direction="min")  # a metric that only the workload can compute
+    assert label_baseline(custom, dataset) is None
     objective = Objective(kind="best_at_budget", metric="dice", direction="min", baseline_value=0.8)
-    assert baselines(objective, dataset)["test"].beyond(own) is None
+    assert baselines(objective, dataset)["test"].beyond(custom) is None

@@ -1,5 +1,5 @@
-"""Data that no model could be trained on or judged by is found before anything starts; what leaks
-or is alone in data is said in a sentence each."""
+"""Checks of datasets before training: invalid data are refused; duplicates between splits, missing
+classes and identical samples are reported."""
 
 import dataclasses
 
@@ -33,18 +33,18 @@ def with_value(value, row):
     return changed
 
 
-def test_labels_of_one_class_that_the_user_states_are_let_through():
-    """An autoencoder's loss looks at none; of a table they are a mistake."""
-    one = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
-    data = Dataset("own", 1, one, one, one)
+def test_labels_of_one_class_are_accepted_from_a_user_workload():
+    """An autoencoder needs no labels, whereas constant labels of a table are an error."""
+    split_of_one_class = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
+    data = Dataset("own", 1, split_of_one_class, split_of_one_class, split_of_one_class)
     check_dataset(data, "load_dataset of own:Net", is_own=True)
     with refused(ErrorCode.INVALID_DATA, "dataset csv", 0):
         check_dataset(data, "dataset csv")
 
 
 def whole(inputs, labels, *, task="regression", num_classes=None, weights=None, **more):
-    one = Split(inputs, np.asarray(labels), weights)
-    return Dataset("own", num_classes, one, one, one, task=task, **more)
+    every_split = Split(inputs, np.asarray(labels), weights)
+    return Dataset("own", num_classes, every_split, every_split, every_split, task=task, **more)
 
 
 def classes(inputs, labels, **more):
@@ -99,8 +99,10 @@ def changed(**splits):
         ),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(dataset, names, monkeypatch):
-    monkeypatch.setattr(check, "VALUES_AT_ONCE", 8)  # two rows at a time: first rows of chunks too
+def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
+    monkeypatch.setattr(
+        check, "VALUES_AT_ONCE", 8
+    )  # checks two rows at a time, so errors fall on chunk boundaries
     with refused(ErrorCode.INVALID_DATA, "x: ", *names):
         check_dataset(dataset, "x")
 
@@ -116,21 +118,23 @@ def test_what_cannot_be_trained_on_is_refused(dataset, names, monkeypatch):
         load_dataset(DatasetSpec(name="synthetic", num_samples=8)),
     ],
 )
-def test_what_is_whole_passes(dataset):
+def test_valid_datasets_pass(dataset):
     check_dataset(dataset, "x")
 
 
 RNG = np.random.default_rng(0)
 
 
-def test_nothing_is_said_of_what_is_sound():
+def test_sound_data_give_no_warnings():
     assert dataset_warnings(load_dataset(DatasetSpec(name="digits"))) == []
 
 
 def of_classes(train, validation, test):
-    splits = [np.array(one) for one in (train, validation, test)]
-    made = [Split(RNG.normal(size=(len(one), 4)).astype(np.float32), one) for one in splits]
-    return Dataset("made up", 3, *made, class_names=("a", "b", "c"))
+    splits = [np.array(labels) for labels in (train, validation, test)]
+    parts = [
+        Split(RNG.normal(size=(len(labels), 4)).astype(np.float32), labels) for labels in splits
+    ]
+    return Dataset("made up", 3, *parts, class_names=("a", "b", "c"))
 
 
 @pytest.mark.parametrize(
@@ -141,18 +145,18 @@ def of_classes(train, validation, test):
         (([0, 1] * 9, [0, 2, 1], [2, 1]), ["train", "'c'", "2 "]),
     ],
 )
-def test_classes_that_a_split_lacks_are_said(splits, names):
+def test_classes_missing_from_a_split_are_reported(splits, names):
     (line,) = dataset_warnings(of_classes(*splits))
     assert all(name in line for name in names)
 
 
-def test_training_samples_that_are_all_the_same_are_said():
+def test_identical_training_samples_are_reported():
     (line, *_) = dataset_warnings(classes(np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2))
     assert "40 training samples" in line
 
 
 @pytest.mark.parametrize("kind", ["numbers", "pictures"])
-def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
+def test_duplicates_between_splits_are_counted_per_pair(kind):
     shape = (3,) if kind == "numbers" else (40, 40, 3)
     inputs = RNG.integers(0, 255, (300, *shape))
     inputs = inputs.astype(np.float32 if kind == "numbers" else np.uint8)

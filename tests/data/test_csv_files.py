@@ -1,5 +1,5 @@
-"""CSV files: encodings, delimiters, columns of strings that look like numbers or dates; and what is
-wrong in users' files: an error with a code, which names the culprit."""
+"""CSV files: encodings, delimiters, strings that look like numbers or dates, and invalid files,
+which are refused with row and column."""
 
 import codecs
 import datetime
@@ -24,7 +24,7 @@ def of_column(path, cells):
 
 
 def kinds(dataset):
-    return [one["kind"] for one in dataset.encoding["columns"]]
+    return [column["kind"] for column in dataset.encoding["columns"]]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_texts_that_look_like_numbers_or_dates_are_refused(tmp_path, cells, show
 @pytest.mark.parametrize(
     "cells", [["a", "1"], ["3.8.1", "3.9.12"], ["192.168.1.1", "10.0.0.1"], ["-", "x", "-"]]
 )
-def test_names_stay_names(tmp_path, cells):
+def test_text_columns_are_read_as_names(tmp_path, cells):
     assert kinds(load(of_column(tmp_path, cells), label="y")) == ["name"]
 
 
-def test_codes_of_a_table_with_types_are_names(tmp_path):
+def test_typed_codes_are_read_as_names(tmp_path):
     codes = ["01234", "90210"] * 30
     frame = pd.DataFrame({"x": codes, "y": ["a", "b", "b"] * 20})
     frame["z"] = pd.Categorical(["$5", "$6"] * 30)
@@ -66,22 +66,22 @@ def test_codes_of_a_table_with_types_are_names(tmp_path):
     assert kinds(load(tmp_path / "t.parquet", "parquet", label="y")) == ["name", "name"]
 
 
-def test_a_german_file_has_the_numbers_and_dates_of_an_english_one(tmp_path):
+def test_german_numbers_and_dates_are_read(tmp_path):
     rows = [(number / 8, number % 28 + 1, number * 3 + 0.5) for number in range(80)]
     english = [f"{a};2017-02-{day:02};{price}" for a, day, price in rows]
     german = [f"{a};{day:02}/02/2017;{price}".replace(".", ",") for a, day, price in rows]
-    one = load(write(tmp_path / "e.csv", ["a;when;price", *english]), label="price")
+    expected = load(write(tmp_path / "e.csv", ["a;when;price", *english]), label="price")
     path = write(tmp_path / "g.csv", ["a;when;price", *german], end="\r\n")
-    other = load(path, label="price", decimal=",", dates="day_first")
-    np.testing.assert_array_equal(one.train.array, other.train.array)
-    np.testing.assert_array_equal(one.train.labels, other.train.labels)
-    assert kinds(other) == ["number", "number"]
+    dataset = load(path, label="price", decimal=",", dates="day_first")
+    np.testing.assert_array_equal(expected.train.array, dataset.train.array)
+    np.testing.assert_array_equal(expected.train.labels, dataset.train.labels)
+    assert kinds(dataset) == ["number", "number"]
     with refused(ErrorCode.INVALID_DATA, "'price'", "dataset.decimal"):
         load(path, label="price", dates="day_first")
 
 
 @pytest.mark.parametrize("sign", ["-", " ", "n/a"])
-def test_signs_of_missing_values_and_splits_of_other_types(tmp_path, sign):
+def test_missing_value_signs_are_read_and_mismatched_types_refused(tmp_path, sign):
     rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
     write(tmp_path / "s" / "train.csv", ["x,y", *rows, f"{sign},a"])
     write(tmp_path / "s" / "val.csv", ["x,y", *rows])
@@ -98,17 +98,19 @@ def test_utf16_with_a_byte_order_mark_is_read(tmp_path, mark, name):
     lines = ["größe;y", *(f"{number / 8};{'äb'[number % 2]}" for number in range(40))]
     path = tmp_path / "t.csv"
     path.write_bytes(mark + "\r\n".join(lines).encode(name))
-    found = load(path, label="y")
-    assert (found.class_names, found.encoding["columns"][0]["name"]) == (("b", "ä"), "größe")
+    dataset = load(path, label="y")
+    assert (dataset.class_names, dataset.encoding["columns"][0]["name"]) == (("b", "ä"), "größe")
     assert open_csv(path).place(1) == f"row 3 of {path}"
 
 
-def test_new_rows_are_numbers_or_strings_of_numbers(tmp_path):
+def test_prediction_rows_accept_numbers_and_numeric_strings(tmp_path):
     lines = ["when;x;y", *(f"2017-02-{n % 28 + 1:02};{n}.5;{'ab'[n % 2]}" for n in range(60))]
     columns = load(write(tmp_path / "t.csv", lines), label="y").encoding["columns"]
     day = datetime.datetime(2017, 2, 13)
-    one, other = (rows_as_inputs([{"when": day, "x": x}], columns) for x in (" 1.5", 1.5))
-    np.testing.assert_allclose(one, other)
+    from_text, from_number = (
+        rows_as_inputs([{"when": day, "x": x}], columns) for x in (" 1.5", 1.5)
+    )
+    np.testing.assert_allclose(from_text, from_number)
     with refused(ErrorCode.INVALID_DATA, "'x'", "1,5"):
         rows_as_inputs([{"when": day, "x": "1,5"}], columns)
 
@@ -118,7 +120,7 @@ TABLE = ["size,colour,kind", *ROWS]
 
 
 def with_row(number, row):
-    """Return the lines of the table with another row `number` (the names are row 1)."""
+    """Return the lines of the table with another row `number` (the header is row 1)."""
     return [*TABLE[: number - 1], row, *TABLE[number:]]
 
 
@@ -139,14 +141,14 @@ def with_row(number, row):
         ),
     ],
 )
-def test_what_is_wrong_in_a_table_is_named(tmp_path, files, code, names):
+def test_invalid_tables_are_refused(tmp_path, files, code, names):
     for name, lines in files.items():
         write(tmp_path / name, lines)
     with refused(ErrorCode[code], *names):
         load(tmp_path, label="kind")
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
+def test_unreadable_files_are_refused(tmp_path):
     write(tmp_path / "t.csv", with_row(22, "20,grün,a"), encoding="latin-1")
     with refused(ErrorCode.INVALID_FILE, "t.csv", "22", "'20,grün,a'", "Latin-1"):
         load(tmp_path / "t.csv", label="kind")
@@ -162,6 +164,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "key"), [("image_folder", "label"), ("text", "label"), ("npz", "text")]
 )
-def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
+def test_a_key_without_effect_is_refused(tmp_path, name, key):
     with refused(ErrorCode.UNSUPPORTED, f"dataset.{key}", name):
         load(tmp_path, name, **{key: "column"})

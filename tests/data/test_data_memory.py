@@ -1,4 +1,4 @@
-"""Data that would not fit into memory is refused before anything is allocated."""
+"""Data larger than memory are refused before anything is allocated."""
 
 from types import SimpleNamespace
 
@@ -19,14 +19,14 @@ from tests.refusals import refused
         ({"name": "synthetic", "shape": [10**6, 10**6, 3]}, "[1000000, 1000000, 3]"),
     ],
 )
-def test_what_memory_cannot_hold_is_refused_with_its_size(spec, value):
+def test_data_larger_than_memory_are_refused(spec, value):
     with refused(ErrorCode.NO_ROOM, value, "GiB"):
         load_dataset(DatasetSpec(**spec))
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with 8 GiB left, and a folder for its container's files."""
+    """A machine with 8 GiB of free memory; return the folder of its cgroup files."""
     left = SimpleNamespace(available=8 * 2**30)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: left)
     monkeypatch.setattr(memory, "_CGROUP_FOLDER", tmp_path / "cgroup")
@@ -39,7 +39,7 @@ FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max"
 
 
 def limit(folder, version, most, used=0, files=0):
-    """Make the files of a container of the first or the second kind."""
+    """Write the memory files of a cgroup of version 1 or 2."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, number in zip(FILES[version], (most, used), strict=True):
         (folder / name).write_text(f"{number}\n")
@@ -51,8 +51,8 @@ def limit(folder, version, most, used=0, files=0):
     ("most", "left"), [("max", 8 * 2**30), (2**31, 2**31 - 2**30 + 2**28), (1, 0)]
 )
 @pytest.mark.parametrize(("version", "base"), [(1, "memory"), (2, "")])
-def test_a_containers_limit_counts(machine, version, base, most, left):
-    assert available_bytes() == 8 * 2**30, "without one"
+def test_the_memory_limit_of_a_container_counts(machine, version, base, most, left):
+    assert available_bytes() == 8 * 2**30, "without a limit"
     limit(machine / base, version, most, 2**30, 2**28)
     assert available_bytes() == left
 
@@ -61,7 +61,7 @@ def test_a_containers_limit_counts(machine, version, base, most, left):
     ("version", "base", "groups"),
     [(1, "memory", "4:cpu,memory:/job/step\n"), (2, "", "0::/job/step\n")],
 )
-def test_a_container_within_others_counts(machine, tmp_path, monkeypatch, version, base, groups):
+def test_limits_of_parent_containers_count(machine, tmp_path, monkeypatch, version, base, groups):
     (tmp_path / "groups").write_text(groups)
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "groups")
     limit(machine / base / "job", version, 2**30)

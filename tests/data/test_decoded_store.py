@@ -1,4 +1,4 @@
-"""Datasets of the store: built once, whole or not there, another key when a file changes."""
+"""The store of decoded datasets: built once, written atomically, keyed by its files."""
 
 import errno
 import json
@@ -48,21 +48,21 @@ def never(writer):
     raise AssertionError("is there already")
 
 
-def test_what_is_stored_is_built_once_and_mapped(own_store, data):
+def test_a_stored_dataset_is_built_once_and_mapped(own_store, data):
     for build in (write, never):
-        found = stored(source(data, image_size=8), build)
-        assert found.about == {"class_names": ["a", "b"]}
-        np.testing.assert_array_equal(found.arrays["images"], np.full((100, 4), 7))
-        np.testing.assert_array_equal(found.arrays["labels"], np.arange(100))
-    found.arrays["images"][:] = 0  # stays in this process
+        entry = stored(source(data, image_size=8), build)
+        assert entry.about == {"class_names": ["a", "b"]}
+        np.testing.assert_array_equal(entry.arrays["images"], np.full((100, 4), 7))
+        np.testing.assert_array_equal(entry.arrays["labels"], np.arange(100))
+    entry.arrays["images"][:] = 0  # changes only this process
     np.testing.assert_array_equal(stored(source(data, image_size=8), never).arrays["images"], 7)
-    about = json.loads((found.folder / "about.json").read_text())
+    about = json.loads((entry.folder / "about.json").read_text())
     assert about["path"] == str(data)
     assert about["options"] == {"image_size": 8}
     assert about["samples"] == 100
 
 
-def test_the_key_is_of_files_and_options(tmp_path, data):
+def test_the_key_depends_on_files_and_options(tmp_path, data):
     keys = {source(data).key, source(data, image_size=8).key, source(data, image_size=9).key}
     os.utime(data, (1, 1))
     keys.add(source(data).key)
@@ -74,17 +74,17 @@ def test_the_key_is_of_files_and_options(tmp_path, data):
     assert len(keys) == 6
 
 
-def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data):
+def test_a_changed_file_is_read_again_and_its_old_entry_removed(own_store, data):
     old = stored(source(data), write).folder
     other = stored(source(data, image_size=8), write).folder
     os.utime(other.parent / old.name / "about.json", (1e9, 1e9))
     data.write_text("changed under the cache")
-    found = stored(source(data), write)
-    assert {entry.folder for entry in list_entries(own_store)} == {found.folder, other}
+    rebuilt = stored(source(data), write)
+    assert {entry.folder for entry in list_entries(own_store)} == {rebuilt.folder, other}
 
 
-def test_of_two_builders_at_once_the_second_waits_and_says_so(own_store, data, capsys):
-    """Two threads stand for two processes: the lock belongs to an opened file."""
+def test_the_second_of_two_concurrent_builders_waits(own_store, data, capsys):
+    """Threads can replace processes here, because the lock belongs to an open file."""
     is_building, is_waiting = threading.Event(), threading.Event()
 
     def build_slowly(writer):
@@ -99,14 +99,15 @@ def test_of_two_builders_at_once_the_second_waits_and_says_so(own_store, data, c
         return stored(source(data), never)
 
     with ThreadPoolExecutor() as threads:
-        found = [
-            threads.submit(one) for one in (lambda: stored(source(data), build_slowly), second)
+        futures = [
+            threads.submit(builder)
+            for builder in (lambda: stored(source(data), build_slowly), second)
         ]
-        assert [one.result().arrays["images"].sum() for one in found] == [2800, 2800]
+        assert [future.result().arrays["images"].sum() for future in futures] == [2800, 2800]
     assert "toy" in capsys.readouterr().err
 
 
-def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
+def test_remains_of_a_killed_builder_are_removed(own_store, data):
     left = own_store / f"{source(data).key}.part"
     for clean_up in (remove_unfinished, lambda _: stored(source(data), write)):
         left.mkdir(parents=True)
@@ -115,16 +116,16 @@ def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
         assert not left.exists()
 
 
-def test_an_entry_that_is_removed_stays_open_where_it_is(own_store, data):
-    found = stored(source(data), write)
-    remove_entry(found.folder)
+def test_a_removed_entry_stays_readable_where_it_is_open(own_store, data):
+    entry = stored(source(data), write)
+    remove_entry(entry.folder)
     assert (list_entries(own_store), list(own_store.glob("*.part"))) == ([], [])
-    assert found.arrays["images"].sum() == 2800
+    assert entry.arrays["images"].sum() == 2800
     assert stored(source(data), write).arrays["images"].sum() == 2800
 
 
 @pytest.mark.parametrize("moment", ["reserving", "writing"])
-def test_a_disk_that_others_have_filled_is_named(own_store, data, monkeypatch, moment):
+def test_a_full_disk_is_refused(own_store, data, monkeypatch, moment):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -139,7 +140,7 @@ def test_a_disk_that_others_have_filled_is_named(own_store, data, monkeypatch, m
     assert [path.suffix for path in own_store.iterdir()] == [".lock"]
 
 
-def test_a_place_that_cannot_be_is_named(data, monkeypatch):
+def test_an_invalid_cache_folder_is_refused(data, monkeypatch):
     monkeypatch.setenv("RAYBENCH_CACHE", f"{data}/below_a_file")
     with refused(ErrorCode.NOT_WRITABLE, "below_a_file", "RAYBENCH_CACHE"):
         stored(source(data), write)
@@ -155,32 +156,34 @@ def test_folders_are_listed_by_name_without_hidden_files(tmp_path):
         list_files(tmp_path)
 
 
-def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path, own_store):
+def test_changed_images_of_a_table_are_read_again(tmp_path, own_store):
     lines = [f"{row}.png,{'ab'[row % 2]}" for row in range(20)]
     (tmp_path / "table.csv").write_text("\n".join(["image,kind", *lines]))
     for value in (7, 200):
         for row in range(20):
             write_grey(tmp_path / f"{row}.png", value)
-        found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
-        assert (found.train.read(np.arange(16)) == value).all()
+        dataset = load(tmp_path / "table.csv", "csv", image="image", label="kind")
+        assert (dataset.train.read(np.arange(16)) == value).all()
 
 
-def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path, own_store):
+def test_a_session_keeps_the_data_it_began_with(tmp_path, own_store):
     file, session = tmp_path / "d.npz", tmp_path / "session"
     keys = {"name": "npz", "path": str(file)}
 
-    def seen():
-        """What a new worker process reads."""
+    def value_in_worker():
+        """Return the first value that a new worker process reads."""
         with pinning(session):
             return float(build_dataset(DatasetSpec(**keys)).train.array[0, 0])
 
     np.savez(file, x=np.full((50, 3), 1.0), y=np.arange(50) % 2)
-    assert seen() == 1.0
+    assert value_in_worker() == 1.0
     np.savez(file, x=np.full((50, 3), 2.0), y=np.arange(50) % 2)
-    assert seen() == 1.0
-    assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, "another session's"
-    assert seen() == 1.0, "what was used today is not removed"
+    assert value_in_worker() == 1.0
+    assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, (
+        "another session reads the new file"
+    )
+    assert value_in_worker() == 1.0, "an entry used today is not removed"
     for entry in store_folder().glob("npz-*/"):
         remove_entry(entry)
     with refused(ErrorCode.STUDY_CHANGED, file):
-        seen()
+        value_in_worker()

@@ -1,4 +1,4 @@
-"""Sets of Hugging Face's `datasets`, written to a folder; its library reads no net here."""
+"""Datasets of Hugging Face's `datasets` in a folder; the library has no network access here."""
 
 from functools import partial
 
@@ -20,37 +20,37 @@ load = partial(making.load, name="huggingface")
 
 
 def save(folder, splits, features):
-    made = {
+    parts = {
         name: datasets.Dataset.from_dict(columns, features=datasets.Features(features))
         for name, columns in splits.items()
     }
-    datasets.DatasetDict(made).save_to_disk(str(folder))
+    datasets.DatasetDict(parts).save_to_disk(str(folder))
     return folder
 
 
-def test_images_and_classes_by_their_names(tmp_path):
+def test_images_and_class_names_are_read(tmp_path):
     pictures = [Image.fromarray(np.full((4, 5, 3), number, np.uint8)) for number in range(12)]
     columns = {"img": pictures, "label": [0, 1] * 6}
     features = {"img": datasets.Image(), "label": datasets.ClassLabel(names=["ship", "car"])}
     save(tmp_path / "s", {"train": columns, "validation": columns}, features)
-    found = load(tmp_path / "s")
-    assert (found.class_names, found.input_shape) == (("ship", "car"), (4, 5, 3))
-    assert sizes(found) == [11, 12, 1]
-    np.testing.assert_array_equal(found.train.inputs[:, 0, 0, 0] % 2, found.train.labels)
+    dataset = load(tmp_path / "s")
+    assert (dataset.class_names, dataset.input_shape) == (("ship", "car"), (4, 5, 3))
+    assert sizes(dataset) == [11, 12, 1]
+    np.testing.assert_array_equal(dataset.train.inputs[:, 0, 0, 0] % 2, dataset.train.labels)
 
 
-def test_texts_and_a_test_split_whose_labels_are_secret(tmp_path):
+def test_texts_with_a_hidden_test_split_are_read(tmp_path):
     columns = {"text": ["good film", "bad film"] * 10, "label": [1, 0] * 10}
     features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(num_classes=2)}
     secret = {"text": ["which film"] * 5, "label": [-1] * 5}
     save(tmp_path / "s", {"train": columns, "test": secret}, features)
-    found = load(tmp_path / "s", sequence_length=2)
-    assert sizes(found) == [16, 2, 2]
-    words = [found.vocabulary[number] for number in found.train.inputs[:, 0]]
-    assert [word == "good" for word in words] == found.train.labels.astype(bool).tolist()
+    dataset = load(tmp_path / "s", sequence_length=2)
+    assert sizes(dataset) == [16, 2, 2]
+    words = [dataset.vocabulary[number] for number in dataset.train.inputs[:, 0]]
+    assert [word == "good" for word in words] == dataset.train.labels.astype(bool).tolist()
 
 
-def test_two_texts_are_not_called_constant(tmp_path):
+def test_several_text_columns_are_not_reported_as_constant(tmp_path):
     columns = {
         "premise": [f"a man number {row} walks through the old town" for row in range(300)],
         "hypothesis": [f"somebody is outside with a dog on day {row}" for row in range(300)],
@@ -60,11 +60,11 @@ def test_two_texts_are_not_called_constant(tmp_path):
     save(tmp_path / "s", {"train": columns}, features)
     with refused(ErrorCode.INVALID_DATA, "'premise'", "'hypothesis'"):
         load(tmp_path / "s", label="label")
-    found = summarize(tmp_path / "s", labels=["label"])
-    assert found.dataset["text"] == "premise"
+    summary = summarize(tmp_path / "s", labels=["label"])
+    assert summary.dataset["text"] == "premise"
 
 
-def test_what_is_not_there(tmp_path, monkeypatch):
+def test_missing_datasets_are_refused(tmp_path, monkeypatch):
     with refused(ErrorCode.NOT_FOUND, "no_such_owner/no_such_set"):
         load("no_such_owner/no_such_set")
     with refused(ErrorCode.NOT_FOUND, tmp_path):

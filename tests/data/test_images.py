@@ -1,4 +1,4 @@
-"""Images of every kind become the same bytes; many are decoded by several threads."""
+"""Decoding of images: modes, transparency, bit depths, orientation and scaling."""
 
 from contextlib import nullcontext
 
@@ -41,22 +41,22 @@ def palette():
         (Image.fromarray(np.full((4, 6), 257 * 90 + 100, np.uint16)), "PNG", 90),
     ],
 )
-def test_images_of_every_mode_are_eight_bits(image, kind, color):
-    found = decode(content(image, kind), form())
-    np.testing.assert_array_equal(found, np.broadcast_to(color, (4, 6, 3)))
+def test_images_of_every_mode_become_8_bit(image, kind, color):
+    pixels = decode(content(image, kind), form())
+    np.testing.assert_array_equal(pixels, np.broadcast_to(color, (4, 6, 3)))
     if isinstance(color, int):
         grey = decode(content(image, kind), form(channels=1))
         np.testing.assert_array_equal(grey, np.full((4, 6, 1), color))
 
 
 def drawing(mode, color):
-    """A square of ink in the middle, all else transparent."""
+    """Return an image with a square of ink in the middle, otherwise transparent."""
     image = Image.new(mode, (6, 4), (*color[:-1], 0))
     image.paste(color, (2, 1, 4, 3))
     return image
 
 
-INK = Image.new("L", (6, 4), 0)  # of which 0 is transparent, where a file says so
+INK = Image.new("L", (6, 4), 0)  # 0 is transparent in files that declare it
 INK.paste(9, (2, 1, 4, 3))
 
 
@@ -73,12 +73,12 @@ INK.paste(9, (2, 1, 4, 3))
         (INK.convert("P"), "GIF", {"transparency": 0}),
     ],
 )
-def test_what_is_transparent_lies_over_white(image, kind, options):
-    found = decode(content(image, kind, **options), form(channels=1))[..., 0]
-    wanted = np.full((4, 6), 255)
-    wanted[1:3, 2:4] = found[1, 2]
-    assert found[1, 2] < 20
-    np.testing.assert_array_equal(found, wanted)
+def test_transparent_pixels_are_composited_on_white(image, kind, options):
+    pixels = decode(content(image, kind, **options), form(channels=1))[..., 0]
+    expected = np.full((4, 6), 255)
+    expected[1:3, 2:4] = pixels[1, 2]
+    assert pixels[1, 2] < 20
+    np.testing.assert_array_equal(pixels, expected)
     half = decode(content(Image.new("RGBA", (6, 4), (255, 0, 0, 128))), form())
     np.testing.assert_array_equal(half[0, 0], (255, 127, 127))
 
@@ -94,22 +94,22 @@ def test_what_is_transparent_lies_over_white(image, kind, options):
         (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 255),
     ],
 )
-def test_more_than_8_bits_are_scaled_by_the_white_of_the_first_images(bytes_of, white):
+def test_deep_images_are_scaled_by_the_white_level_of_the_first_images(bytes_of, white):
     values = np.zeros((4, 6))
     values[0], values[1] = white, white // 2
     files = [bytes_of(values), bytes_of(values // 2)]
-    made = images.probe([Picture(0, "x", one) for one in files], DatasetSpec(channels=1))
-    assert made.white == white
-    found = [decode(one, made)[..., 0] for one in files]
-    for one, wanted in zip(found, (values, values // 2), strict=True):
-        np.testing.assert_array_equal(one, np.rint(255 * wanted / white))
+    image_form = images.probe([Picture(0, "x", file) for file in files], DatasetSpec(channels=1))
+    assert image_form.white == white
+    pixels = [decode(file, image_form)[..., 0] for file in files]
+    for decoded, expected in zip(pixels, (values, values // 2), strict=True):
+        np.testing.assert_array_equal(decoded, np.rint(255 * expected / white))
     with pytest.raises(ImageError, match=f"{white:g}"):
-        decode(bytes_of(values + 1), made)
-    asked = images.probe([Picture(0, "x", files[0])], DatasetSpec(channels=1, white=5 * white))
-    np.testing.assert_array_equal(decode(files[0], asked)[0, :, 0], 51)
+        decode(bytes_of(values + 1), image_form)
+    with_white = images.probe([Picture(0, "x", files[0])], DatasetSpec(channels=1, white=5 * white))
+    np.testing.assert_array_equal(decode(files[0], with_white)[0, :, 0], 51)
 
 
-def test_cmyk_and_grey_from_colours():
+def test_cmyk_and_grayscale_are_converted():
     jpeg = content(Image.new("CMYK", (6, 4), (0, 255, 255, 0)), "JPEG")
     red = decode(jpeg, form())[0, 0]
     assert red[0] > 200 > 60 > red[1]
@@ -117,38 +117,38 @@ def test_cmyk_and_grey_from_colours():
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
-def test_an_image_stands_as_its_camera_noted(kind):
+def test_exif_orientation_is_applied(kind):
     pixels = np.arange(24, dtype=kind).reshape(4, 6)
     exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter to the right
+    exif[0x0112] = 6  # rotated by 90 degrees to the right
     turned = content(Image.fromarray(pixels), exif=exif)
     head = images.read_head(turned, "x")
     assert (head.width, head.height) == (4, 6)
-    found = decode(turned, form(height=6, width=4, channels=1, white=255))
-    np.testing.assert_array_equal(found[..., 0], np.rot90(pixels, -1))
+    upright = decode(turned, form(height=6, width=4, channels=1, white=255))
+    np.testing.assert_array_equal(upright[..., 0], np.rot90(pixels, -1))
 
 
-def test_scaling_averages_over_all_pixels_and_cuts_the_middle_out():
+def test_scaling_averages_all_pixels_and_crops_the_center():
     stripes = np.zeros((8, 16, 3), np.uint8)
     stripes[:, ::2] = 200
     small = images.fit(stripes, form(height=4, width=4, is_scaled=True))
-    np.testing.assert_allclose(small, 100, atol=8)  # one pixel of two would be 0 or 200
+    np.testing.assert_allclose(small, 100, atol=8)  # taking every other pixel would give 0 or 200
     sides = np.zeros((8, 16, 1), np.uint8)
     sides[:, 4:12] = 255
     square = form(height=4, width=4, channels=1, is_scaled=True, resize="crop")
-    assert images.fit(sides, square).min() > 200, "stretched, its sides would be 0"
+    assert images.fit(sides, square).min() > 200, "stretching would leave sides of 0"
 
 
-def test_the_form_is_told_by_the_first_images():
+def test_the_image_form_comes_from_the_first_images():
     heads = [
         images.read_head(content(Image.new(mode, size)), name)
         for mode, size, name in (("L", (6, 4), "a"), ("RGB", (5, 5), "b"))
     ]
     spec = DatasetSpec(name="image_folder", path="x")
-    assert images.form_of(spec, heads).shape == (4, 6, 3), "one with colours is enough"
+    assert images.form_of(spec, heads).shape == (4, 6, 3), "one image with colors is enough"
     assert images.form_of(spec, heads[:1]).shape == (4, 6, 1)
-    asked = spec.model_copy(update={"image_size": 9, "channels": 1})
-    assert images.form_of(asked, heads).shape == (9, 9, 1)
+    resized = spec.model_copy(update={"image_size": 9, "channels": 1})
+    assert images.form_of(resized, heads).shape == (9, 9, 1)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_the_form_is_told_by_the_first_images():
         ),
     ],
 )
-def test_an_image_that_cannot_be_used_is_refused(bytes_of, changes, values):
+def test_unusable_images_are_refused(bytes_of, changes, values):
     with pytest.raises(ImageError, match=values):
         decode(bytes_of(), form(**changes))
 
 
-def test_every_image_is_written_to_its_row_and_the_first_that_is_broken_named(tmp_path):
+def test_images_are_written_in_order_and_the_first_broken_one_is_refused(tmp_path):
     files = [content(Image.new("RGB", (6, 4), (row,) * 3)) for row in range(200)]
     writer = Writer(tmp_path, "dataset toy")
     for broken in ([], [70, 190]):
@@ -183,5 +183,5 @@ def test_every_image_is_written_to_its_row_and_the_first_that_is_broken_named(tm
         )
         with refused(ErrorCode.INVALID_DATA, "image 70 ") if broken else nullcontext():
             decode_images(writer, "images", pictures, 200, form())
-            found = np.load(tmp_path / "images.npy")
-            np.testing.assert_array_equal(found[:, 0, 0, 0], np.arange(200))
+            written = np.load(tmp_path / "images.npy")
+            np.testing.assert_array_equal(written[:, 0, 0, 0], np.arange(200))

@@ -1,4 +1,4 @@
-"""npz files, and sets that Keras and torchvision have fetched: read by their own files."""
+"""npz files, and datasets that Keras and torchvision have downloaded."""
 
 import pickle
 
@@ -48,23 +48,25 @@ def rows_of(split):
 
 
 @pytest.mark.parametrize("name", ["keras", "torchvision"])
-def test_cifar(tmp_path, name):
+def test_cifar_of_keras_and_torchvision_is_read(tmp_path, name):
     inner = "cifar-10-batches-py"
     below = {"keras": f"{inner}-target/{inner}", "torchvision": inner}
     images = write_cifar(tmp_path / "sets" / below[name])
     known = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
     keys = {"name": name, "set": known, "path": str(tmp_path / "sets")}
-    found = load(**keys, validation_size=4)
-    assert sizes(found) == [16, 4, 10]
-    assert found.input_shape == (32, 32, 3)
-    assert found.class_names[3] == "class 3"
-    assert rows_of(found.train) | rows_of(found.validation) == {i.tobytes() for i in images[:20]}
-    place = [image.tobytes() for image in images].index(found.test.array[0].tobytes())
-    assert found.test.labels[0] == (place - 20) % 10
+    dataset = load(**keys, validation_size=4)
+    assert sizes(dataset) == [16, 4, 10]
+    assert dataset.input_shape == (32, 32, 3)
+    assert dataset.class_names[3] == "class 3"
+    assert rows_of(dataset.train) | rows_of(dataset.validation) == {
+        i.tobytes() for i in images[:20]
+    }
+    place = [image.tobytes() for image in images].index(dataset.test.array[0].tobytes())
+    assert dataset.test.labels[0] == (place - 20) % 10
     assert load(**keys, validation_size=4, image_size=8, channels=1).input_shape == (8, 8, 1)
 
 
-def test_sets_like_mnist(tmp_path, monkeypatch):
+def test_datasets_in_mnist_format_are_read(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     for folder in ("keras/datasets/fashion-mnist", "root/FashionMNIST/raw"):
         write_mnist(tmp_path / folder, "idx.gz")
@@ -81,7 +83,7 @@ def npz(path, **arrays):
     return {"name": "npz", "path": str(path / "data.npz")}
 
 
-def test_arrays_of_a_user(tmp_path):
+def test_arrays_of_an_npz_file_are_read(tmp_path):
     keys = npz(
         tmp_path,
         image_train=pixels(8, 4, 4),
@@ -92,13 +94,13 @@ def test_arrays_of_a_user(tmp_path):
         mask_val=np.zeros((2, 3), np.int64),
         kind_val=np.array(["a", "a"]),
     )
-    found = load(**keys, columns=["image", "mask"], label="kind", weight="heavy", test_size=2)
-    assert found.input_shape == {"image": (4, 4, 1), "mask": (3,)}
-    assert found.class_names == ("a", "b")
-    assert found.validation.labels.tolist() == [0, 0]
-    assert found.train.inputs["mask"].dtype == np.int32
-    assert found.train.weights.shape == (6,)
-    assert found.train.weights.mean() == pytest.approx(1)
+    dataset = load(**keys, columns=["image", "mask"], label="kind", weight="heavy", test_size=2)
+    assert dataset.input_shape == {"image": (4, 4, 1), "mask": (3,)}
+    assert dataset.class_names == ("a", "b")
+    assert dataset.validation.labels.tolist() == [0, 0]
+    assert dataset.train.inputs["mask"].dtype == np.int32
+    assert dataset.train.weights.shape == (6,)
+    assert dataset.train.weights.mean() == pytest.approx(1)
 
 
 X, Y = pixels(6, 2), digits(6, 2)
@@ -122,7 +124,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_with_arrays_is_said(tmp_path, what):
+def test_invalid_arrays_are_refused(tmp_path, what):
     arrays, keys, code, names = BROKEN[what]
     if arrays is None:
         (tmp_path / "data.npz").write_bytes(b"PK no")
@@ -133,16 +135,16 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path, what):
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "code"),
+    ("name", "set_name", "code"),
     [("keras", "cifar", "UNKNOWN_NAME"), ("torchvision", "SVHN", "NOT_FOUND")],
 )
-def test_a_set_that_is_not_there_is_not_fetched(tmp_path, monkeypatch, name, asked, code):
+def test_missing_library_datasets_are_not_downloaded(tmp_path, monkeypatch, name, set_name, code):
     monkeypatch.chdir(tmp_path)
-    with refused(ErrorCode[code], name, asked):
-        load(name=name, set=asked)
+    with refused(ErrorCode[code], name, set_name):
+        load(name=name, set=set_name)
 
 
-def test_no_code_of_a_file_is_run(tmp_path):
+def test_pickled_code_is_not_executed(tmp_path):
     class Attack:
         def __reduce__(self):
             return (tmp_path.joinpath("ran").write_text, ("x",))

@@ -1,4 +1,4 @@
-"""Datasets by their spec: splits, sizes, weights of samples and classes, and their order."""
+"""Datasets by their spec: splits, sizes, weights of samples and classes, and epoch order."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_digits_splits_are_disjoint_and_pinned():
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_splits_are_a_function_of_the_split_seed(name):
+def test_splits_depend_on_the_split_seed(name):
     spec = SPECS[name]
     first = load_dataset(spec)
     load._load.cache_clear()
@@ -48,10 +48,10 @@ def test_splits_are_a_function_of_the_split_seed(name):
         assert set(first.train.labels) == set(range(4))
 
 
-def test_limit_keeps_the_first_and_repeat_copies_nothing():
-    whole = load_dataset(DatasetSpec(name="digits"))
+def test_limit_keeps_the_first_samples_and_repeat_copies_nothing():
+    unlimited = load_dataset(DatasetSpec(name="digits"))
     dataset = load_dataset(DatasetSpec(name="digits", limit=100, repeat=4))
-    np.testing.assert_array_equal(dataset.train.inputs, whole.train.inputs[:100])
+    np.testing.assert_array_equal(dataset.train.inputs, unlimited.train.inputs[:100])
     assert len(dataset.train) == 100
     assert dataset.num_train_samples == 400
     assert len(dataset.validation) == 360
@@ -82,23 +82,27 @@ def dataset(weights=None, task="classification", names=("cat", "dog", "cow")):
 
 
 def weights(spec, **more):
-    found = limit_and_repeat(dataset(**more), DatasetSpec(name="workload", **spec)).train.weights
-    return None if found is None else found.tolist()
+    sample_weights = limit_and_repeat(
+        dataset(**more), DatasetSpec(name="workload", **spec)
+    ).train.weights
+    return None if sample_weights is None else sample_weights.tolist()
 
 
-def test_balanced_classes_weigh_the_same():
+def test_balanced_class_weights_have_equal_sums():
     assert weights({}) is None
-    found = np.array(weights({"class_weights": "balanced"}))
-    sums = [found[label == LABELS].sum() for label in range(3)]
+    balanced = np.array(weights({"class_weights": "balanced"}))
+    sums = [balanced[label == LABELS].sum() for label in range(3)]
     assert sums == pytest.approx([2.0, 2.0, 2.0])
     limited = weights({"class_weights": "balanced", "limit": 4})
-    assert limited == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0]), "of the samples that are left"
+    assert limited == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0]), (
+        "computed from the samples that are left"
+    )
 
 
-def test_classes_by_name_times_the_samples_own():
-    found = weights({"class_weights": {"dog": 4.0}}, weights=np.array([1, 1, 1, 1, 3, 0], "f"))
+def test_class_weights_by_name_multiply_sample_weights():
+    by_name = weights({"class_weights": {"dog": 4.0}}, weights=np.array([1, 1, 1, 1, 3, 0], "f"))
     expected = np.array([1, 1, 1, 4, 3, 0]) / (10 / 6)
-    assert found == pytest.approx(expected.tolist())
+    assert by_name == pytest.approx(expected.tolist())
     by_number = weights({"class_weights": {1: 4.0}}, names=())
     assert by_number == pytest.approx((np.array([1, 1, 1, 4, 1, 1]) / 1.5).tolist())
 
@@ -111,12 +115,12 @@ def test_classes_by_name_times_the_samples_own():
         ({}, {"weights": np.zeros(6, np.float32)}, "INVALID_DATA", ["dataset.weight"]),
     ],
 )
-def test_weights_that_cannot_be_are_refused(spec, more, code, names):
+def test_invalid_weights_are_refused(spec, more, code, names):
     with refused(ErrorCode[code], "animals", *names):
         weights(spec, **more)
 
 
-def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
+def test_epoch_order_is_a_permutation_determined_by_seed_and_epoch():
     # Another numpy or platform must give the same order, or records cannot be compared.
     assert epoch_order(8, seed=0, epoch=0).tolist() == [5, 0, 1, 4, 2, 6, 3, 7]
     pairs = [(3, 2), (4, 2), (3, 3), (1, 2), (2, 1)]
@@ -131,9 +135,9 @@ def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
     ("num_samples", "least", "ends"),
     [(24, 4, [8, 16, 24]), (28, 4, [8, 16, 24, 28]), (27, 4, [8, 16, 27]), (3, 4, [3])],
 )
-def test_a_remainder_that_is_too_small_joins_the_batch_before(num_samples, least, ends):
-    found = list(batches(num_samples, size=8, least=least))
-    assert [one.stop for one in found] == ends
-    assert [one.start for one in found] == [0, *ends[:-1]]
+def test_a_small_remainder_joins_the_previous_batch(num_samples, least, ends):
+    slices = list(batches(num_samples, size=8, least=least))
+    assert [batch.stop for batch in slices] == ends
+    assert [batch.start for batch in slices] == [0, *ends[:-1]]
     later = batches(num_samples, size=8, least=least, first=ends[0])
-    assert list(later) == found[1:], "a run that goes on has the same"
+    assert list(later) == slices[1:], "a resumed run has the same batches"

@@ -1,4 +1,4 @@
-"""MNIST of any form and place, and digits that are scaled."""
+"""MNIST in every file form and place, and scaled digits."""
 
 import gzip
 import os
@@ -15,7 +15,7 @@ from tests.data.making import sizes
 from tests.refusals import refused
 
 SPEC = DatasetSpec(name="mnist", validation_size=10)
-SIZES = (40, 15)  # of the small stand-ins for training and test files
+SIZES = (40, 15)  # samples of the small training and test files
 HAS_MNIST = "RAYBENCH_DATA" in os.environ
 
 
@@ -35,7 +35,7 @@ def idx_bytes(array):
 def write_mnist(folder, form):
     """Write MNIST as idx, idx.gz or npz."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = [one for pair in _pairs() for one in pair]
+    arrays = [array for pair in _pairs() for array in pair]
     if form == "npz":
         names = ("x_train", "y_train", "x_test", "y_test")
         np.savez(folder / "mnist.npz", **dict(zip(names, arrays, strict=True)))
@@ -61,7 +61,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("place", [".", "mnist"])
 @pytest.mark.parametrize("form", ["idx", "idx.gz", "npz"])
-def test_all_forms_and_places_give_the_same(folder, place, form):
+def test_all_file_forms_and_places_give_equal_data(folder, place, form):
     write_mnist(folder / place, form)
     dataset = load_mnist(SPEC)
     assert sizes(dataset) == [30, 10, 15]
@@ -90,10 +90,10 @@ DAMAGES = [_cut, lambda _: b"", lambda _: b"<html>not found</html>", lambda old:
 
 @pytest.mark.parametrize(
     ("form", "damage"),
-    [*((one, damage) for one in ("idx", "idx.gz") for damage in DAMAGES)]
+    [*((form, damage) for form in ("idx", "idx.gz") for damage in DAMAGES)]
     + [("npz", damage) for damage in DAMAGES[:3]],
 )
-def test_a_damaged_file_is_named(folder, form, damage):
+def test_a_damaged_file_is_refused(folder, form, damage):
     write_mnist(folder, form)
     file = next(folder.glob("mnist.npz" if form == "npz" else "train-images*"))
     file.write_bytes(damage(file.read_bytes()))
@@ -108,38 +108,38 @@ def test_labels_that_do_not_match_the_images_are_refused(folder):
         load_mnist(SPEC)
 
 
-def test_without_network_the_error_says_what_to_provide(cache, monkeypatch):
+def test_without_a_network_the_error_names_the_missing_file(cache, monkeypatch):
     monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
     with refused(ErrorCode.NOT_FOUND, "RAYBENCH_DATA", "mnist.npz"):
         load_mnist(SPEC)
 
 
-def test_what_pooch_downloads_by_its_checksum_is_read(cache, tmp_path, monkeypatch):
+def test_a_downloaded_file_is_read_and_checked(cache, tmp_path, monkeypatch):
     write_mnist(tmp_path, "npz")
-    asked = []
+    requests = []
 
-    def retrieve(*given, **_):
-        asked.append(given)
+    def retrieve(*arguments, **_):
+        requests.append(arguments)
         return str(tmp_path / "mnist.npz")
 
     monkeypatch.setattr(mnist.pooch, "retrieve", retrieve)
     assert len(load_mnist(SPEC).test) == 15
-    assert asked == [(mnist.URL, mnist.SHA256)]
+    assert requests == [(mnist.URL, mnist.SHA256)]
 
 
 @pytest.mark.skipif(not HAS_MNIST, reason="set RAYBENCH_DATA to a folder with MNIST")
-def test_the_real_mnist():
+def test_the_real_mnist_has_known_counts_and_labels():
     dataset = load_mnist(DatasetSpec(name="mnist"))
     assert sizes(dataset) == [55_000, 5_000, 10_000]
     counts = sum(np.bincount(split.labels) for split in (dataset.train, dataset.validation))
-    # The class counts of the 60,000, and the first answers of the official test set.
+    # The class counts of the 60,000 images, and the first labels of the official test set.
     assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert dataset.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs])
     assert pixels.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
 
 
-def test_pixels_lie_between_centres_and_are_averages():
+def test_resizing_interpolates_and_averages_pixels():
     row = np.array([[[0, 200], [0, 200]]], np.uint8)
     np.testing.assert_array_equal(resize(row, 4)[0, 0], [0, 50, 150, 200])
     halved = resize(np.tile(np.array([0, 0, 200, 200], np.uint8), (1, 4, 1)), 2)[0]

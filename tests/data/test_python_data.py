@@ -1,4 +1,4 @@
-"""Data handed over in Python are read back as they were given."""
+"""Data passed as Python objects are written and read back unchanged."""
 
 from pathlib import Path
 
@@ -27,44 +27,44 @@ def read(data, folder, label=None):
 
 
 def rows(split):
-    """Samples without their order: the store mixes them."""
+    """Return sorted samples, because the store shuffles them."""
     return sorted((x.tobytes(), int(y)) for x, y in zip(split.array, split.labels, strict=True))
 
 
-def test_arrays_by_name(tmp_path):
+def test_named_arrays_are_read_back(tmp_path):
     named = {"x_train": X, "y_train": Y, "x_val": X[:8], "y_val": Y[:8]}
-    found = read(named, tmp_path)
-    assert rows(found.validation) == rows(raybench.Split(X[:8], Y[:8]))
-    assert found.num_classes == 4
+    dataset = read(named, tmp_path)
+    assert rows(dataset.validation) == rows(raybench.Split(X[:8], Y[:8]))
+    assert dataset.num_classes == 4
     spec = spec_of(named, None, tmp_path)
-    assert spec == spec_of(dict(named), None, tmp_path), "the same data are one file"
+    assert spec == spec_of(dict(named), None, tmp_path), "equal data are stored in one file"
     assert len(list(tmp_path.glob("*.npz"))) == 1
-    whole = read({"x": X, "y": Y}, tmp_path)
-    assert sum(map(len, (whole.train, whole.validation, whole.test))) == 40
+    unsplit = read({"x": X, "y": Y}, tmp_path)
+    assert sum(map(len, (unsplit.train, unsplit.validation, unsplit.test))) == 40
 
 
-def test_a_dataset_of_ours(tmp_path):
+def test_a_raybench_dataset_is_read_back(tmp_path):
     numbers = RNG.normal(size=40).astype(np.float32)
     inputs = {"a": RNG.normal(size=(40, 3)).astype(np.float32), "b": np.arange(40, dtype=np.int32)}
     weights = np.linspace(0.5, 1.5, 40, dtype=np.float32)
     split = raybench.Split(inputs, numbers, weights)
     none = split.take(slice(0))
     ours = raybench.Dataset("mine", None, split, split.take(slice(9)), none, task="regression")
-    found = read(ours, tmp_path)
-    assert (found.task, len(found.test)) == ("regression", 0)
-    assert found.input_shape == {"a": (3,), "b": ()}
-    assert sorted(found.train.arrays["b"].tolist()) == list(range(40))
-    assert found.train.weights is not None
+    dataset = read(ours, tmp_path)
+    assert (dataset.task, len(dataset.test)) == ("regression", 0)
+    assert dataset.input_shape == {"a": (3,), "b": ()}
+    assert sorted(dataset.train.arrays["b"].tolist()) == list(range(40))
+    assert dataset.train.weights is not None
     named = raybench.Split(X, Y.astype(np.int64))
     ours = raybench.Dataset("mine", 4, named, named, named, class_names=("d", "c", "b", "a"))
     assert read(ours, tmp_path).class_names == ("a", "b", "c", "d")
 
 
-def test_a_table_and_its_label(tmp_path):
+def test_a_data_frame_is_read_back_with_its_label(tmp_path):
     frame = pd.DataFrame({"size": range(60), "side": ["a", "b"] * 30, "price": np.arange(60) * 1.5})
-    found = read(frame, tmp_path, "price")
-    assert found.task == "regression"
-    assert len(found.train) + len(found.validation) + len(found.test) == 60
+    dataset = read(frame, tmp_path, "price")
+    assert dataset.task == "regression"
+    assert len(dataset.train) + len(dataset.validation) + len(dataset.test) == 60
     with pytest.raises(UserError) as caught:
         raybench.train(data=frame, out=tmp_path / "x")
     assert "label" in str(caught.value)
@@ -72,22 +72,22 @@ def test_a_table_and_its_label(tmp_path):
         read(frame, tmp_path, "prize")
 
 
-def test_sets_of_torch(tmp_path):
+def test_torch_datasets_are_read_back(tmp_path):
     torch = pytest.importorskip("torch")
     pixels = torch.from_numpy(X.transpose(0, 3, 1, 2).copy())
     samples = torch.utils.data.TensorDataset(pixels, torch.from_numpy(Y))
     test = torch.utils.data.Subset(samples, range(10))
-    found = read({"train": samples, "test": test}, tmp_path)
-    assert rows(found.test) == rows(raybench.Split(X[:10], Y[:10]))
+    dataset = read({"train": samples, "test": test}, tmp_path)
+    assert rows(dataset.test) == rows(raybench.Split(X[:10], Y[:10]))
     assert read(samples, tmp_path).input_shape == (6, 6, 1)
 
 
-def test_sets_of_hugging_face(tmp_path):
+def test_hugging_face_datasets_are_read_back(tmp_path):
     datasets = pytest.importorskip("datasets")
     columns = {"x": [number % 7 * 0.5 for number in range(50)], "label": [0, 1] * 25}
     data = datasets.Dataset.from_dict(columns)
-    found = read(data, tmp_path, "label")
-    assert found.num_classes == 2
+    dataset = read(data, tmp_path, "label")
+    assert dataset.num_classes == 2
     both = datasets.DatasetDict({"train": data, "test": data})
     assert len(read(both, tmp_path, "label").test) == 50
 
@@ -100,12 +100,12 @@ def test_sets_of_hugging_face(tmp_path):
         (X, ErrorCode.INVALID_VALUE, "ndarray"),
     ],
 )
-def test_what_cannot_be_taken(data, code, name, tmp_path):
+def test_unsupported_data_are_refused(data, code, name, tmp_path):
     with refused(code, name):
         read(data, tmp_path)
 
 
-def test_data_lie_beside_the_results_and_settings_go_to_load_dataset(tmp_path):
+def test_data_are_written_beside_the_results_and_settings_are_passed_on(tmp_path):
     options = call_options(
         "train", {"data": {"x": X, "y": Y}, "out": tmp_path / "run", "epochs": 2}
     )

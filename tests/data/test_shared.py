@@ -1,4 +1,4 @@
-"""One copy of a dataset on a node: built once, mapped by all, whole or not there."""
+"""One copy of a dataset per node: built once, mapped by all workers, written atomically."""
 
 import errno
 from dataclasses import replace
@@ -16,52 +16,54 @@ from raybench.spec.run import DatasetSpec
 def dataset(size=64):
     rng = np.random.default_rng(0)
 
-    def one():
+    def random_split():
         inputs = rng.integers(0, 256, (size, 8, 8, 1), dtype=np.uint8)
         return Split(inputs, rng.integers(0, 10, size))
 
-    return Dataset("own", 10, train=one(), validation=one(), test=one(), repeat=3)
+    return Dataset(
+        "own", 10, train=random_split(), validation=random_split(), test=random_split(), repeat=3
+    )
 
 
 def named(size=5):
     inputs = {"ids": np.arange(3 * size, dtype=np.int32).reshape(size, 3)}
     inputs["image"] = np.ones((size, 2, 2, 1), np.uint8)
     numbers = np.arange(size, dtype=np.float32)
-    one = Split(inputs, numbers, np.ones(size, np.float32))
+    split = Split(inputs, numbers, np.ones(size, np.float32))
     scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
     other = Split(np.ones((size, 2), np.float32), numbers)
     known = {"task": "regression", "vocabulary": ("a", "b")}
-    return Dataset("own", None, one, one, other, **known, **scale)
+    return Dataset("own", None, split, split, other, **known, **scale)
 
 
-def assert_equal(found, wanted):
-    assert about_dataset(found) == about_dataset(wanted)
-    assert all_arrays(found).keys() == all_arrays(wanted).keys()
-    for name, array in all_arrays(wanted).items():
-        np.testing.assert_array_equal(all_arrays(found)[name], array)
+def assert_equal(dataset, expected):
+    assert about_dataset(dataset) == about_dataset(expected)
+    assert all_arrays(dataset).keys() == all_arrays(expected).keys()
+    for name, array in all_arrays(expected).items():
+        np.testing.assert_array_equal(all_arrays(dataset)[name], array)
 
 
 def never():
-    raise AssertionError("was there already")
+    raise AssertionError("exists already")
 
 
-def test_what_is_shared_is_what_was_built(tmp_path):
+def test_a_shared_dataset_equals_the_built_one(tmp_path):
     assert_equal(open_shared(tmp_path / "named", named), named())
-    wanted = dataset()
-    mirrored = Split(np.asfortranarray(wanted.train.inputs)[::-1], wanted.train.labels[::-1])
-    wanted = replace(wanted, train=mirrored, test=wanted.test.take(slice(0)))
-    assert_equal(open_shared(tmp_path / "a", lambda: wanted), wanted)
-    found = open_shared(tmp_path / "a", never)
-    assert_equal(found, wanted)
-    assert found.train.array.flags.c_contiguous
-    share(wanted, tmp_path / "b")
-    share(dataset(3), tmp_path / "b")  # is there already
-    found = open_shared(tmp_path / "b", never)
-    assert_equal(found, wanted)
-    assert is_mapped(found.train.array), "processes have the pages in common"
+    expected = dataset()
+    mirrored = Split(np.asfortranarray(expected.train.inputs)[::-1], expected.train.labels[::-1])
+    expected = replace(expected, train=mirrored, test=expected.test.take(slice(0)))
+    assert_equal(open_shared(tmp_path / "a", lambda: expected), expected)
+    opened = open_shared(tmp_path / "a", never)
+    assert_equal(opened, expected)
+    assert opened.train.array.flags.c_contiguous
+    share(expected, tmp_path / "b")
+    share(dataset(3), tmp_path / "b")  # exists already
+    opened = open_shared(tmp_path / "b", never)
+    assert_equal(opened, expected)
+    assert is_mapped(opened.train.array), "processes share its pages"
 
 
-def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
+def test_with_a_full_disk_the_data_stay_private(tmp_path, monkeypatch):
     def full(file, array):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -75,26 +77,31 @@ def test_a_dataset_on_demand_is_built_by_each_process(tmp_path):
         shape, dtype = (64, 8, 8, 1), np.uint8
 
         def __getitem__(self, rows):
-            return wanted.train.array[rows]
+            return expected.train.array[rows]
 
-    wanted, built = dataset(), []
+    expected, built = dataset(), []
 
     def build():
-        built.append(replace(wanted, train=Split(OnDemand(), wanted.train.labels)))
+        built.append(replace(expected, train=Split(OnDemand(), expected.train.labels)))
         return built[-1]
 
     assert [open_shared(tmp_path / "x", build) is built[-1] for _ in range(2)] == [True, True]
-    assert len(built) == 2, "who builds the arrays builds once"
+    assert len(built) == 2, "each process builds it once"
     share(built[0], tmp_path / "y")
     assert open_shared(tmp_path / "y", build) is built[2]
     assert not list(tmp_path.glob("*/*.npy"))
 
 
-def test_the_key_is_of_the_data_alone():
-    digits, own = DatasetSpec(name="digits", limit=100), DatasetSpec(name="workload")
+def test_the_shared_key_depends_only_on_the_data():
+    digits, of_workload = DatasetSpec(name="digits", limit=100), DatasetSpec(name="workload")
     assert shared_key("cnn7", digits) == shared_key("mnist_small", digits)
-    limited = own.model_copy(update={"limit": 5})
-    asked = [("a:Net", own), ("b:Net", own), ("a:Net", digits), ("a:Net", limited)]
-    keys = {shared_key(*one) for one in asked}
+    limited = of_workload.model_copy(update={"limit": 5})
+    arguments_of_calls = [
+        ("a:Net", of_workload),
+        ("b:Net", of_workload),
+        ("a:Net", digits),
+        ("a:Net", limited),
+    ]
+    keys = {shared_key(*arguments) for arguments in arguments_of_calls}
     assert len(keys) == 4
     assert all(Path(key).name == key for key in keys)

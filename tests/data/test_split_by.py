@@ -1,4 +1,4 @@
-"""Splits by time and by group, and what is said of rows in order of time."""
+"""Splits by time and by group, and the warning about time-ordered rows."""
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ def visits():
         {
             "day": pd.date_range("2020-01-01", periods=ROWS // 2).repeat(2),
             "number": np.arange(ROWS),
-            "patient": [f"p{one:02}" for one in patient],
+            "patient": [f"p{number:02}" for number in patient],
             "x": rng.normal(size=ROWS),
             "ill": rng.random(ROWS) < 0.3,
         }
@@ -41,10 +41,10 @@ def write(folder, frame, name="visits.csv"):
 
 
 def rows_of(path, **keys):
-    """Return the rows of each split, by the table's order, and what is said."""
-    spec, said = DatasetSpec(name="csv", path=str(path), label="ill", **keys), []
-    _, members, _ = prepare(spec, open_tables(spec), said.append)
-    return {one.split: one.rows for one in members}, said
+    """Return the row numbers of each split, and the messages."""
+    spec, messages = DatasetSpec(name="csv", path=str(path), label="ill", **keys), []
+    _, members, _ = prepare(spec, open_tables(spec), messages.append)
+    return {member.split: member.rows for member in members}, messages
 
 
 @pytest.mark.parametrize("by", ["day", {"time": "day"}, {"time": "number"}])
@@ -53,46 +53,46 @@ def test_the_latest_rows_are_held_out(tmp_path, visits, by):
     time = pd.read_csv(path)["number"].to_numpy()
     rows, _ = rows_of(path, split_by=by, validation_size=60, test_size=0.1)
     times = [np.sort(time[rows[split]]) for split in SPLITS]
-    assert [len(one) for one in times] == [300, 60, 40]
+    assert [len(split_times) for split_times in times] == [300, 60, 40]
     np.testing.assert_array_equal(np.concatenate(times), np.arange(ROWS))
 
 
 def test_rows_of_one_time_stay_together(tmp_path, visits):
     rows, _ = rows_of(write(tmp_path, visits), split_by="day", validation_size=41, test_size=19)
     days = [visits["day"].to_numpy()[rows[split]] for split in SPLITS]
-    assert [len(one) for one in days] == [342, 40, 18]
+    assert [len(split_days) for split_days in days] == [342, 40, 18]
     assert days[0].max() < days[1].min()
     assert days[1].max() < days[2].min()
 
 
-def test_groups_are_in_one_split_each_and_sizes_near_the_shares(tmp_path, visits):
+def test_each_group_is_in_one_split_and_sizes_are_near_the_shares(tmp_path, visits):
     path = write(tmp_path, visits)
-    rows, said = rows_of(path, split_by={"group": "patient"})
+    rows, messages = rows_of(path, split_by={"group": "patient"})
     groups = [set(visits["patient"].to_numpy()[rows[split]]) for split in SPLITS]
     assert len(set.union(*groups)) == sum(map(len, groups))
     assert [len(rows[split]) for split in SPLITS] == pytest.approx([320, 40, 40], abs=8)
-    assert any("'patient'" in one for one in said)
+    assert any("'patient'" in line for line in messages)
     other, _ = rows_of(path, split_by={"group": "patient"}, split_seed=1)
     assert set(other["test"]) != set(rows["test"])
 
 
-def test_a_large_group_is_trained_on():
+def test_the_largest_group_is_in_the_training_split():
     codes = np.repeat(np.arange(5), [300, 10, 10, 10, 10])
     for seed in range(5):
         order = group_order(codes, seed=seed)
         assert (codes[order[-300:]] == 0).all()
 
 
-def test_the_column_is_an_input_where_it_is_named(tmp_path, visits):
+def test_the_split_column_is_an_input_only_if_named(tmp_path, visits):
     path = write(tmp_path, visits)
-    found = load(path, label="ill", columns=["x", "number"], split_by={"time": "number"})
-    assert [one["name"] for one in found.encoding["columns"]] == ["x", "number"]
-    assert found.train.array[:, 1].max() < found.validation.array[:, 1].min()
-    found = load(path, label="ill", validation_size=20, split_by="day")
-    assert "day" not in [one["name"] for one in found.encoding["columns"]]
+    dataset = load(path, label="ill", columns=["x", "number"], split_by={"time": "number"})
+    assert [column["name"] for column in dataset.encoding["columns"]] == ["x", "number"]
+    assert dataset.train.array[:, 1].max() < dataset.validation.array[:, 1].min()
+    dataset = load(path, label="ill", validation_size=20, split_by="day")
+    assert "day" not in [column["name"] for column in dataset.encoding["columns"]]
 
 
-def test_a_test_split_is_cut_by_time_beside_a_validation_split_of_its_own(tmp_path, visits):
+def test_a_test_split_is_cut_by_time_if_only_validation_is_given(tmp_path, visits):
     write(tmp_path / "s", visits, "train.csv")
     write(tmp_path / "s", visits.tail(50), "val.csv")
     rows, _ = rows_of(tmp_path / "s", split_by="day")
@@ -102,17 +102,17 @@ def test_a_test_split_is_cut_by_time_beside_a_validation_split_of_its_own(tmp_pa
         rows_of(tmp_path / "s", split_by="day")
 
 
-def test_images_are_split_by_groups_too(tmp_path):
+def test_images_are_split_by_groups(tmp_path):
     images = [content(grey(number)) for number in range(40)]
     groups = np.arange(40) // 4
     frame = pd.DataFrame({"image": images, "group": groups, "y": np.arange(40) % 2})
     frame.to_parquet(tmp_path / "t.parquet")
     keys = {"label": "y", "image": "image", "split_by": {"group": "group"}}
-    found = load(tmp_path / "t.parquet", "parquet", **keys)
-    own = [set(split.array[:, 0, 0, 0] // 4) for split in found.splits.values()]
-    assert [len(one) for one in own] == [8, 1, 1]
-    assert len(set.union(*own)) == 10
-    assert found.train.array[0, 0, 0, 0] % 2 == found.train.labels[0]
+    dataset = load(tmp_path / "t.parquet", "parquet", **keys)
+    groups_by_split = [set(split.array[:, 0, 0, 0] // 4) for split in dataset.splits.values()]
+    assert [len(groups_of_split) for groups_of_split in groups_by_split] == [8, 1, 1]
+    assert len(set.union(*groups_by_split)) == 10
+    assert dataset.train.array[0, 0, 0, 0] % 2 == dataset.train.labels[0]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_images_are_split_by_groups_too(tmp_path):
         ("ill", "CONFLICT", ["'ill'"]),
     ],
 )
-def test_what_splits_cannot_be_cut_by(tmp_path, visits, by, code, names):
+def test_invalid_split_columns_are_refused(tmp_path, visits, by, code, names):
     frame = visits.assign(same="a", gap=np.where(visits["number"] == 10, np.nan, 1.5))
     with refused(ErrorCode[code], "split_by", *names):
         rows_of(write(tmp_path, frame), split_by=by)
@@ -141,19 +141,19 @@ def test_what_splits_cannot_be_cut_by(tmp_path, visits, by, code, names):
         ({"name": "csv", "path": "x", "label": "y", "dates": "day"}, "day_first"),
     ],
 )
-def test_keys_that_cannot_be(keys, name):
+def test_invalid_dataset_keys_are_refused(keys, name):
     with refused(ErrorCode.INVALID_VALUE, name):
         validate(DatasetSpec, keys, "t.yaml")
 
 
-def test_rows_in_order_of_time_that_are_split_at_random_are_said(tmp_path, visits):
-    def is_said(frame, **keys):
+def test_random_splits_of_time_ordered_rows_are_reported(tmp_path, visits):
+    def is_reported(frame, **keys):
         return any(
-            "dataset.split_by: day" in one for one in rows_of(write(tmp_path, frame), **keys)[1]
+            "dataset.split_by: day" in line for line in rows_of(write(tmp_path, frame), **keys)[1]
         )
 
-    assert is_said(visits[::-1])
-    assert is_said(pd.concat([visits[::2], visits[1::2], visits[::4]])), "several stations"
-    assert not is_said(visits.sample(frac=1, random_state=0))
-    assert not is_said(visits, split_by="day")
-    assert not is_said(visits.head(12))
+    assert is_reported(visits[::-1])
+    assert is_reported(pd.concat([visits[::2], visits[1::2], visits[::4]])), "several stations"
+    assert not is_reported(visits.sample(frac=1, random_state=0))
+    assert not is_reported(visits, split_by="day")
+    assert not is_reported(visits.head(12))

@@ -1,5 +1,5 @@
-"""Tables as datasets: columns by name, statistics of the training rows alone, splits; and tables as
-they are found: blanks, parts of several types, saved row numbers."""
+"""Tables as datasets: encoded columns, statistics of training rows, splits, missing values, parts
+of different types and saved row numbers."""
 
 import datetime
 
@@ -47,38 +47,38 @@ def csv(houses, tmp_path):
     return tmp_path / "houses.csv"
 
 
-def test_a_regression_in_the_labels_own_unit(csv, houses, capsys):
-    found = load(csv, label="price")
-    assert (found.task, found.num_classes, found.num_outputs) == ("regression", None, 1)
-    assert sizes(found) == [320, 40, 40]
-    # size and whether it is missing, built, garden, three towns, sold; neither id nor country.
-    assert found.input_shape == (8,)
-    scaled = np.concatenate([one.labels for one in found.splits.values()])
-    own = np.sort(scaled * found.label_scale + found.label_offset)
-    np.testing.assert_allclose(own, np.sort(houses["price"]), rtol=1e-5, atol=0.1)
-    assert found.train.labels.dtype == np.float32
-    assert abs(found.train.labels.mean()) < 1e-5
-    assert found.train.labels.std() == pytest.approx(1, abs=1e-4)
-    told = capsys.readouterr().err
-    assert all(name in told for name in ("'id'", "'country'", "'DE'"))
+def test_regression_labels_are_scaled_and_restored(csv, houses, capsys):
+    dataset = load(csv, label="price")
+    assert (dataset.task, dataset.num_classes, dataset.num_outputs) == ("regression", None, 1)
+    assert sizes(dataset) == [320, 40, 40]
+    # size and its missing indicator, built, garden, three towns, sold; not id and country.
+    assert dataset.input_shape == (8,)
+    scaled = np.concatenate([split.labels for split in dataset.splits.values()])
+    restored = np.sort(scaled * dataset.label_scale + dataset.label_offset)
+    np.testing.assert_allclose(restored, np.sort(houses["price"]), rtol=1e-5, atol=0.1)
+    assert dataset.train.labels.dtype == np.float32
+    assert abs(dataset.train.labels.mean()) < 1e-5
+    assert dataset.train.labels.std() == pytest.approx(1, abs=1e-4)
+    messages = capsys.readouterr().err
+    assert all(name in messages for name in ("'id'", "'country'", "'DE'"))
 
 
-def test_statistics_are_of_the_training_rows_alone(csv):
-    found = load(csv, label="price", columns=["size", "built"])
-    known = found.train.inputs[:, 1] == 0
-    np.testing.assert_allclose(found.train.inputs[known, 0].mean(), 0, atol=1e-5)
-    np.testing.assert_allclose(found.train.inputs[known, 0].std(), 1, atol=1e-4)
-    assert not found.train.inputs[~known, 0].any(), "what is missing is the mean"
-    assert abs(found.validation.inputs[:, 2].mean()) > 1e-3, "not of all rows"
+def test_statistics_use_only_training_rows(csv):
+    dataset = load(csv, label="price", columns=["size", "built"])
+    known = dataset.train.inputs[:, 1] == 0
+    np.testing.assert_allclose(dataset.train.inputs[known, 0].mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(dataset.train.inputs[known, 0].std(), 1, atol=1e-4)
+    assert not dataset.train.inputs[~known, 0].any(), "missing values are the mean"
+    assert abs(dataset.validation.inputs[:, 2].mean()) > 1e-3, "validation rows are not included"
 
 
-def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
-    found = load(csv, label=["price", "built"], weight="id", columns=["town"])
-    assert found.train.labels.shape == (320, 2)
-    assert found.num_outputs == 2
-    assert found.label_scale.shape == (2,)
-    assert found.train.weights.mean() == pytest.approx(1, abs=1e-5)
-    assert found.validation.weights is None
+def test_several_labels_become_a_vector_and_weights_have_mean_1(csv):
+    dataset = load(csv, label=["price", "built"], weight="id", columns=["town"])
+    assert dataset.train.labels.shape == (320, 2)
+    assert dataset.num_outputs == 2
+    assert dataset.label_scale.shape == (2,)
+    assert dataset.train.weights.mean() == pytest.approx(1, abs=1e-5)
+    assert dataset.validation.weights is None
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
         ([0.5, 1.5, 1.0], "regression", ()),
     ],
 )
-def test_the_task_is_told_from_the_labels(tmp_path, labels, task, names):
+def test_the_task_is_inferred_from_the_labels(tmp_path, labels, task, names):
     table = {"x": np.random.default_rng(0).normal(size=200), "y": (labels * 200)[:200]}
     pd.DataFrame(table).to_parquet(tmp_path / "t.parquet")
-    found = load(tmp_path / "t.parquet", "parquet", label="y")
-    assert (found.task, found.class_names) == (task, names)
+    dataset = load(tmp_path / "t.parquet", "parquet", label="y")
+    assert (dataset.task, dataset.class_names) == (task, names)
 
 
-def test_a_named_column_that_says_nothing_is_an_error(csv):
+def test_unknown_and_conflicting_columns_are_refused(csv):
     with refused(ErrorCode.UNKNOWN_NAME, "'prise'", "'price'"):
         load(csv, label="prise")
     with refused(ErrorCode.CONFLICT, "dataset.columns", "'price'", "dataset.label"):
@@ -130,14 +130,14 @@ def names(training, *, keep_ids=False):
     return fit_name_encoder("x", pa.array(training), keep_ids=keep_ids)
 
 
-def test_numbers_that_do_not_count_rows_and_what_is_missing_or_infinite():
+def test_numbers_are_encoded_with_an_indicator_of_missing_values():
     assert numbers([1, 3, 2], counted_rows=3).features == ["x"]
     assert numbers([10, 20, 30], counted_rows=3).features == ["x"]
     out = numbers([1.0, 3.0, None, np.nan]).encode(pa.array([2.0, None, np.inf]))
     np.testing.assert_array_equal(out, [[0, 0], [0, 1], [0, 1]])
 
 
-def test_dates_are_days_and_flags_stay():
+def test_dates_become_days_and_flags_stay_unchanged():
     days = [datetime.date(2020, 1, number) for number in (1, 2, 3)]
     out = numbers(days).encode(pa.array(days))
     np.testing.assert_allclose(np.diff(out[:, 0]), np.sqrt(3 / 2), rtol=1e-5)
@@ -155,19 +155,19 @@ def test_dates_are_days_and_flags_stay():
         (lambda: names([f"id{number}" for number in range(200)]), "dataset.text"),
     ],
 )
-def test_columns_that_say_nothing_are_not_used(learn, value):
+def test_uninformative_columns_are_left_out(learn, value):
     with pytest.raises(ColumnLeftOut, match=value):
         learn()
 
 
-def test_names_get_a_feature_each_and_unseen_ones_none():
+def test_names_are_one_hot_encoded_and_unseen_names_are_zero():
     column = names(["b", "a", "b", None])
     assert column.features == ["x=b", "x=", "x=a"]
     out = column.encode(pa.array(["a", "b", "c", None, " b"]))
     np.testing.assert_array_equal(out, [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0]])
 
 
-def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
+def test_rare_names_share_a_feature_with_their_frequency(monkeypatch):
     monkeypatch.setattr(encode, "MAX_LEVELS", 2)
     training = ["a"] * 8 + ["b"] * 4 + ["c", "d"]
     column = names(training, keep_ids=True)
@@ -178,20 +178,20 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     assert column.encode(pa.array(training))[:, 3].mean() == pytest.approx(0, abs=1e-6)
 
 
-def test_saved_row_numbers_are_no_input(tmp_path, capsys):
+def test_saved_row_numbers_are_left_out(tmp_path, capsys):
     sorted_rows = pd.DataFrame({"x": np.arange(60) % 7, "kind": np.arange(60) // 30})
     mixed = sorted_rows.sample(frac=1, random_state=0)
     mixed.to_csv(tmp_path / "mixed.csv")
     mixed.to_parquet(tmp_path / "mixed.parquet")
     for name in ("csv", "parquet"):
-        found = load(tmp_path / f"mixed.{name}", name, label="kind")
-        assert found.input_shape == (1,)
+        dataset = load(tmp_path / f"mixed.{name}", name, label="kind")
+        assert dataset.input_shape == (1,)
         assert "left out" in capsys.readouterr().err
-    asked = load(tmp_path / "mixed.csv", label="kind", columns=["Unnamed: 0", "x"])
-    assert asked.input_shape == (2,)
+    with_index = load(tmp_path / "mixed.csv", label="kind", columns=["Unnamed: 0", "x"])
+    assert with_index.input_shape == (2,)
 
 
-def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
+def test_parts_of_a_table_may_have_compatible_types(tmp_path):
     kind = np.arange(30) % 2
     first = pa.table({"x": pa.nulls(30), "y": np.arange(30), "kind": kind})
     second = pa.table({"x": ["u", "v"] * 15, "y": np.arange(30) / 2, "kind": kind})
@@ -206,10 +206,10 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["1e308", "-inf"])
-def test_numbers_beyond_numbers_count_as_missing(tmp_path, value):
+def test_infinite_and_overflowing_numbers_count_as_missing(tmp_path, value):
     rows = [f"{row / 7},{'ab'[row % 2]}" for row in range(59)]
-    found = load(write(tmp_path / "x.csv", ["x,y", *rows, f"{value},a"]), label="y", test_size=20)
-    assert max(np.abs(split.array).max() for split in found.splits.values()) < 10
+    dataset = load(write(tmp_path / "x.csv", ["x,y", *rows, f"{value},a"]), label="y", test_size=20)
+    assert max(np.abs(split.array).max() for split in dataset.splits.values()) < 10
     rows = [f"{row % 3},{row / 7}" for row in range(59)]
     with refused(ErrorCode.INVALID_DATA, "61", "'y'"):
         load(write(tmp_path / "y.csv", ["x,y", *rows, f"1,{value}"]), label="y")

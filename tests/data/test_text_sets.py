@@ -17,12 +17,12 @@ pytestmark = pytest.mark.usefixtures("own_store")
 load = partial(making.load, name="text")
 
 
-def words_of(tokens, made):
-    return [made[number] for number in tokens if number != PADDING]
+def words_of(tokens, vocabulary):
+    return [vocabulary[number] for number in tokens if number != PADDING]
 
 
 def of_texts(folder, texts, **keys):
-    """Load a table of ten rows of each text, which is a class of its own."""
+    """Load a table with ten rows of each text and one class per text."""
     frame = pd.DataFrame({"text": texts * 10, "y": [*range(len(texts))] * 10})
     frame.to_csv(folder / "t.csv", index=False)
     return load(folder / "t.csv", name="csv", text="text", label="y", **keys)
@@ -36,61 +36,61 @@ def of_texts(folder, texts, **keys):
         ("bytes", [f"<{byte:02x}>" for byte in "Don't panic, Ärger!".encode()]),
     ],
 )
-def test_a_text_is_cut_and_numbered(tmp_path, kind, pieces):
-    found = of_texts(tmp_path, ["Don't panic, Ärger!", "no"], tokens=kind)
-    (ids,) = found.validation.inputs[found.validation.labels == 0]
+def test_a_text_is_tokenized(tmp_path, kind, pieces):
+    dataset = of_texts(tmp_path, ["Don't panic, Ärger!", "no"], tokens=kind)
+    (ids,) = dataset.validation.inputs[dataset.validation.labels == 0]
     assert ids.dtype == np.int32
-    assert words_of(ids, found.vocabulary) == pieces
+    assert words_of(ids, dataset.vocabulary) == pieces
 
 
-def test_the_most_frequent_tokens_are_kept_and_others_unknown(tmp_path):
-    found = of_texts(tmp_path, ["b c a", "a a b"], vocabulary_size=4, sequence_length=4)
-    assert found.vocabulary == ("<padding>", "<unknown>", "a", "b")
-    assert found.train.inputs[found.train.labels == 0][0].tolist() == [3, UNKNOWN, 2, PADDING]
+def test_the_most_frequent_tokens_are_kept_and_others_become_unknown(tmp_path):
+    dataset = of_texts(tmp_path, ["b c a", "a a b"], vocabulary_size=4, sequence_length=4)
+    assert dataset.vocabulary == ("<padding>", "<unknown>", "a", "b")
+    assert dataset.train.inputs[dataset.train.labels == 0][0].tolist() == [3, UNKNOWN, 2, PADDING]
     unseen = texts_as_inputs(["abz"], "characters", (*SPECIAL, "a", "b"), 3)
     assert unseen.tolist() == [[2, 3, UNKNOWN]]
 
 
-def test_a_column_of_texts_is_numbered_by_the_training_rows_alone(tmp_path):
+def test_the_vocabulary_comes_only_from_training_rows(tmp_path):
     frame = pd.DataFrame(
         {"text": [f"word{number} common text" for number in range(50)], "y": ["n", "p"] * 25}
     )
     frame.loc[0, "text"] = None
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = load(tmp_path / "t.csv", name="csv", text="text", label="y", sequence_length=4)
-    train, validation = found.train.inputs, found.validation.inputs
-    assert (train.dtype, train.shape, found.num_classes) == (np.int32, (40, 4), 2)
-    assert set(train.ravel()) | {UNKNOWN} == set(range(len(found.vocabulary)))
-    assert (validation[:, 0] == UNKNOWN).all(), "their own words are in no training row"
-    assert {found.vocabulary[number] for number in validation[0, 1:3]} == {"common", "text"}
+    dataset = load(tmp_path / "t.csv", name="csv", text="text", label="y", sequence_length=4)
+    train, validation = dataset.train.inputs, dataset.validation.inputs
+    assert (train.dtype, train.shape, dataset.num_classes) == (np.int32, (40, 4), 2)
+    assert set(train.ravel()) | {UNKNOWN} == set(range(len(dataset.vocabulary)))
+    assert (validation[:, 0] == UNKNOWN).all(), "their first words are in no training row"
+    assert {dataset.vocabulary[number] for number in validation[0, 1:3]} == {"common", "text"}
     assert (train[:, 3] == PADDING).all()
     assert (train != PADDING).any(axis=1).all(), "an empty text is one unknown token"
 
 
-def test_a_folder_of_texts_by_class(tmp_path):
+def test_a_folder_of_texts_by_class_is_read(tmp_path):
     for name, text in (("50 %", "buy now"), ("20 %", "see you tomorrow")):
         (tmp_path / name).mkdir()
         for number in range(10):
             (tmp_path / name / f"{number}.txt").write_text(text)
-    found = load(tmp_path, sequence_length=3)
-    assert (found.task, found.class_names) == ("classification", ("20 %", "50 %"))
-    spam = found.test.inputs[found.test.labels == 1][0]
-    assert words_of(spam, found.vocabulary) == ["buy", "now"]
+    dataset = load(tmp_path, sequence_length=3)
+    assert (dataset.task, dataset.class_names) == ("classification", ("20 %", "50 %"))
+    spam = dataset.test.inputs[dataset.test.labels == 1][0]
+    assert words_of(spam, dataset.vocabulary) == ["buy", "now"]
 
 
-def test_running_text_is_cut_into_windows_and_its_end_held_out(tmp_path):
+def test_running_text_becomes_windows_and_its_end_is_held_out(tmp_path):
     text = "".join(chr(97 + number // 200) for number in range(2000))  # aaa...bbb...
     (tmp_path / "book.txt").write_text(text)
-    found = load(tmp_path / "book.txt", tokens="characters", sequence_length=10)
-    assert found.task == "language_modelling"
-    assert found.num_classes == len(found.vocabulary)
-    for split in found.splits.values():
+    dataset = load(tmp_path / "book.txt", tokens="characters", sequence_length=10)
+    assert dataset.task == "language_modelling"
+    assert dataset.num_classes == len(dataset.vocabulary)
+    for split in dataset.splits.values():
         assert (split.inputs.dtype, split.labels.dtype) == (np.int32, np.int64)
         np.testing.assert_array_equal(split.inputs[:, 1:], split.labels[:, :-1])
-    whole = [split.inputs[0, 0] for split in found.splits.values()]
-    assert [found.vocabulary[number] for number in whole[:1]] == ["a"]
-    assert whole[2] == UNKNOWN, "the last letters are in no training text"
-    assert len(found.validation) == len(found.test) == 20
+    first_tokens = [split.inputs[0, 0] for split in dataset.splits.values()]
+    assert [dataset.vocabulary[number] for number in first_tokens[:1]] == ["a"]
+    assert first_tokens[2] == UNKNOWN, "the last letters are in no training text"
+    assert len(dataset.validation) == len(dataset.test) == 20
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_running_text_is_cut_into_windows_and_its_end_held_out(tmp_path):
         (b"ok\nna\xefve", "INVALID_FILE", ["line 2", "naïve"]),
     ],
 )
-def test_text_that_cannot_be_learnt(tmp_path, content, code, names):
+def test_invalid_texts_are_refused(tmp_path, content, code, names):
     (tmp_path / "t.txt").write_bytes(content)
     with refused(ErrorCode[code], tmp_path / "t.txt", *names):
         load(tmp_path / "t.txt", tokens="characters")

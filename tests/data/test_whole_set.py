@@ -1,4 +1,4 @@
-"""Metrics of a whole split: values, standard errors, baselines, and answers of several workers."""
+"""Metrics of a whole split: values, standard errors and baselines."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ NAMES = tuple(OF_SCIKIT_LEARN)
 
 
 def made_up(num_classes, number=400, seed=0):
-    """Labels of unequal classes and logits that know something of them."""
+    """Return labels of unequal classes, and logits that are correlated with them."""
     chance = np.random.default_rng(seed)
     shares = np.arange(1, num_classes + 1) / sum(range(num_classes + 1))
     labels = chance.choice(num_classes, number, p=shares)
@@ -32,7 +32,7 @@ def made_up(num_classes, number=400, seed=0):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_classes", [2, 4])
-def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(name, num_classes):
+def test_values_equal_scikit_learn_and_errors_equal_a_bootstrap(name, num_classes):
     metric, score = METRICS[name], OF_SCIKIT_LEARN[name]
     labels, logits = made_up(num_classes)
     answers = predictions_of(metric, logits)
@@ -46,7 +46,7 @@ def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_class_without_samples_has_no_part(name):
+def test_a_class_without_samples_is_ignored(name):
     metric = METRICS[name]
     labels, logits = made_up(3)
     logits[:, 2] = -9  # never predicted
@@ -56,7 +56,7 @@ def test_a_class_without_samples_has_no_part(name):
     assert error is not None
 
 
-def test_what_is_not_defined_is_nan():
+def test_undefined_values_are_nan():
     metric = METRICS["roc_auc"]
     answers = np.full((4, 2), 0.5)
     assert measure(metric, np.zeros(4, int), answers) == (pytest.approx(np.nan, nan_ok=True), None)

@@ -1,4 +1,4 @@
-"""Studies for the loggers, and their records read back from where the tools keep them."""
+"""Fixtures of the logger tests: a recorded study, evaluation lines, and a logging session."""
 
 import json
 import shutil
@@ -26,12 +26,12 @@ def study(tmp_path):
 
 @pytest.fixture
 def point():
-    """Makes the line of an evaluation: one second and 100 samples after the one before."""
+    """Return a function that makes evaluation lines, 1 s and 100 samples apart."""
 
     def made(trial, index, value=0.5, *, spec=SPEC):
         numbers = {"epoch": 1.0, "train_loss": 2.0, "learning_rate": 0.25, "samples_per_s": 100.0}
-        there = {"samples": 100 * (index + 1), "train_s": 1.0 + index, "value": value}
-        line = Evaluation(index=index, **numbers, **there).line(trial, role="trial", spec=spec)
+        progress = {"samples": 100 * (index + 1), "train_s": 1.0 + index, "value": value}
+        line = Evaluation(index=index, **numbers, **progress).line(trial, role="trial", spec=spec)
         return json.loads(json.dumps(line))
 
     return made
@@ -39,8 +39,8 @@ def point():
 
 @pytest.fixture
 def session(tmp_path):
-    """Feeds lines to TensorBoard's files, as a session of the study does; returns how many runs
-    were written to their end."""
+    """Return a function that logs lines to TensorBoard as one session does, and returns the number
+    of runs that ended."""
 
     def run(*lines, close=True):
         sink = open_sink(tmp_path, "study")

@@ -1,5 +1,5 @@
-"""What a tool is told of a study: every run once, with the curve of its last attempt, flat and
-without secrets."""
+"""The feed of a logger: every run once, with the curve of its last attempt, flat parameters and no
+secrets."""
 
 import json
 import math
@@ -22,17 +22,17 @@ from tests.made_results import POINT, run_line
 ACCURACY = "by_train_ms/validation_accuracy"
 
 
-def ended(trial, train_s, **more):
-    return json.loads(json.dumps(run_line(trial, train_s=train_s, **more)))
+def ended(trial, train_s, **changes):
+    return json.loads(json.dumps(run_line(trial, train_s=train_s, **changes)))
 
 
 def curve(folder, trial, tag=ACCURACY):
-    """(step, value) of a run's curve."""
-    found = tensorboard_scalars(folder / "tensorboard" / trial)[tag]
-    return [(step, pytest.approx(value)) for step, value, _ in found]
+    """Return (step, value) pairs of the curve of a run."""
+    points = tensorboard_scalars(folder / "tensorboard" / trial)[tag]
+    return [(step, pytest.approx(value)) for step, value, _ in points]
 
 
-def test_a_recorded_study_comes_back_whole(study, tmp_path, session):
+def test_every_run_and_curve_of_a_recorded_study_is_logged(study, tmp_path, session):
     lines = read_lines(study / RECORDS_FILE)
     results = load(study)
     assert session(*lines) == len(results.runs) == 33
@@ -43,7 +43,7 @@ def test_a_recorded_study_comes_back_whole(study, tmp_path, session):
             [point.value for point in points]
         )
         seconds = [at for *_, at in scalars["by_samples/train_loss"]]
-        # The axis RELATIVE is seconds of training.
+        # TensorBoard's RELATIVE axis shows seconds of training.
         assert [at - seconds[0] for at in seconds] == pytest.approx(
             [point.train_s - points[0].train_s for point in points], abs=1e-3
         )
@@ -53,42 +53,42 @@ def test_a_recorded_study_comes_back_whole(study, tmp_path, session):
         assert ("run/time_to_target_s" in scalars) == (record.time_to_target_s is not None)
 
 
-def test_the_table_of_configurations_has_what_was_searched(tmp_path, session, point):
+def test_hparams_hold_the_searched_keys(tmp_path, session, point):
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
     session(point("0000", 0), ended("0000", 1.0, learning_rate=0.25, failure="oom"))
-    found = {}
+    plugin_data = {}
     for event in tensorboard_events(tmp_path / "tensorboard" / "0000"):
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "hparams":
-                found[value.tag] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-    params = found["_hparams_/session_start_info"].session_start_info.hparams
+                plugin_data[value.tag] = HParamsPluginData.FromString(
+                    value.metadata.plugin_data.content
+                )
+    params = plugin_data["_hparams_/session_start_info"].session_start_info.hparams
     assert params["learning_rate"].number_value == 0.25
     assert params["optimizer"].string_value == "adam"
 
 
-def test_what_is_repeated_replaces_what_it_repeats(tmp_path, session, point):
+def test_repeated_evaluations_replace_earlier_ones(tmp_path, session, point):
     first = [point("0000", index, 0.1 * index) for index in range(4)]
-    again = [point("0000", index, 0.7) for index in (2, 3)]
-    session(*first, *again, point("0001", 0))
+    repeated = [point("0000", index, 0.7) for index in (2, 3)]
+    session(*first, *repeated, point("0001", 0))
     assert curve(tmp_path, "0000") == [(1000, 0.0), (2000, 0.1), (3000, 0.7), (4000, 0.7)]
     assert curve(tmp_path, "0001") == [(1000, 0.5)]
 
 
-def test_a_run_that_goes_on_in_another_session_stands_there_once(tmp_path, session, point):
-    begun = [point("0000", index, 0.1) for index in range(3)]
-    cut = ended("0000", 3.0, outer_stop="interrupted", best_value=0.1)
-    assert session(*begun, cut) == 1
-    # From its checkpoint behind the second evaluation: the driver writes the curve anew.
-    more = [point("0000", index, 0.1) for index in range(2)] + [point("0000", 2, 0.8)]
-    assert session(*more, ended("0000", 3.5)) == 1
+def test_a_run_resumed_in_another_session_is_logged_once(tmp_path, session, point):
+    unfinished = [point("0000", index, 0.1) for index in range(3)]
+    interrupted = ended("0000", 3.0, outer_stop="interrupted", best_value=0.1)
+    assert session(*unfinished, interrupted) == 1
+    # The run resumes after its second evaluation, and the driver writes the curve again.
+    resumed = [point("0000", index, 0.1) for index in range(2)] + [point("0000", 2, 0.8)]
+    assert session(*resumed, ended("0000", 3.5)) == 1
     assert curve(tmp_path, "0000") == [(1000, 0.1), (2000, 0.1), (3000, 0.8)]
 
 
-def test_a_tensorboard_that_has_read_a_lost_attempt_forgets_it(
-    tmp_path, session, point, monkeypatch
-):
-    # Its own way to do without TensorFlow, which takes seconds to import.
+def test_tensorboard_drops_the_curve_of_a_lost_attempt(tmp_path, session, point, monkeypatch):
+    # TensorBoard's own switch to avoid importing TensorFlow, which takes seconds.
     monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.plugin_event_accumulator",
@@ -105,15 +105,15 @@ def test_a_tensorboard_that_has_read_a_lost_attempt_forgets_it(
 
 
 @pytest.mark.parametrize("name", ["../../up", "a/b", ".hidden", "ünï <b>", "x" * 300])
-def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
+def test_a_run_name_cannot_leave_the_log_folder(tmp_path, session, point, name):
     session(point(name, 0), ended(name, 1.0))
     (folder,) = (tmp_path / "tensorboard").iterdir()
     assert folder.name == folder_name(name)
     assert tensorboard_scalars(folder)[ACCURACY]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["tensorboard"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tensorboard"]
 
 
-def test_only_whole_new_lines_are_read(tmp_path):
+def test_only_complete_new_lines_are_read(tmp_path):
     path = tmp_path / "records.jsonl"
     with path.open("a") as written, path.open("rb") as read:
         for text, lines in (
@@ -126,7 +126,7 @@ def test_only_whole_new_lines_are_read(tmp_path):
             assert list(new_lines(read)) == lines
 
 
-def test_a_spec_is_flat_and_without_what_is_not_set():
+def test_params_are_flat_and_omit_unset_keys():
     params = params_of(RunSpec(learning_rate=0.25, step_at=[0.25, 0.5]))
     assert params["learning_rate"] == 0.25
     assert params["dataset.name"] == "digits"
@@ -136,7 +136,7 @@ def test_a_spec_is_flat_and_without_what_is_not_set():
     assert not any(isinstance(value, dict | list) for value in params.values())
 
 
-def test_what_is_not_finite_is_no_point():
+def test_non_finite_values_are_not_logged():
     point = Evaluation(**(POINT | {"train_loss": math.nan}), index=0, samples=7, train_s=1, value=1)
     values = curve_values(point, "accuracy")
     assert values["validation_accuracy"] == 1
@@ -147,7 +147,7 @@ def test_what_is_not_finite_is_no_point():
 @pytest.mark.parametrize(
     "path", ["https://user:hunter22@host/data.csv", "s3://key:hunter22@bucket/data.csv"]
 )
-def test_no_secret_leaves_the_study(monkeypatch, path):
+def test_params_contain_no_secrets(monkeypatch, path):
     monkeypatch.setenv("MY_API_KEY", "tomato-soup")
     data = DatasetSpec(name="csv", path=path, label="price")
     spec = RunSpec(dataset=data, weights="/models/tomato-soup.pt")

@@ -1,4 +1,4 @@
-"""Weights & Biases' offline mode: what `wandb sync` would upload, read back from its files."""
+"""The W&B logger in offline mode: the files that `wandb sync` would upload are read back."""
 
 import json
 import os
@@ -20,30 +20,30 @@ def _offline(monkeypatch):
 
 
 def runs(folder):
-    """{name: (run, history, summary)} of all offline runs; two of one name are a failure."""
-    found = {}
-    for one in (folder / "wandb").glob("offline-run-*"):
-        records = wandb_records(one)
+    """Return {name: (run, history, summary)} of all offline runs; fail on duplicate names."""
+    by_name = {}
+    for run_folder in (folder / "wandb").glob("offline-run-*"):
+        records = wandb_records(run_folder)
         (run,) = (record.run for record in records if record.HasField("run"))
         history = [wandb_items(r.history.item) for r in records if r.HasField("history")]
         summary = {}
         for record in records:
             if record.HasField("summary"):
                 summary |= wandb_items(record.summary.update)
-        assert run.display_name not in found
-        found[run.display_name] = run, history, summary
-    return found
+        assert run.display_name not in by_name
+        by_name[run.display_name] = run, history, summary
+    return by_name
 
 
-def test_runs_are_written_once_over_seconds_with_their_specs(tmp_path, point):
+def test_runs_are_logged_once_with_specs_and_seconds_as_steps(tmp_path, point):
     folder = tmp_path / "my study"
     first, second = interrupted_study("wandb", folder, point)
     assert "3 runs" in first
     assert "wandb sync" in first
     assert "1 run" in second
-    found = runs(folder)
-    assert set(found) == {"0000", "0001", "0002"}
-    run, history, summary = found["0001"]
+    logged = runs(folder)
+    assert set(logged) == {"0000", "0001", "0002"}
+    run, history, summary = logged["0001"]
     assert [(row["train_s"], row["validation_accuracy"]) for row in history] == [
         (1.0, 0.5),
         (2.0, 0.5),
@@ -56,8 +56,8 @@ def test_runs_are_written_once_over_seconds_with_their_specs(tmp_path, point):
 
     for file in folder.rglob("*"):
         assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
-    for one in (folder / "wandb").glob("offline-run-*"):
-        steps = [r.metric for r in wandb_records(one) if r.HasField("metric")]
+    for run_folder in (folder / "wandb").glob("offline-run-*"):
+        steps = [r.metric for r in wandb_records(run_folder) if r.HasField("metric")]
         assert json.dumps(["*", "train_s"]) in [
             json.dumps([metric.glob_name, metric.step_metric]) for metric in steps
         ]

@@ -1,6 +1,6 @@
-"""Runs the shipped notebooks, and keeps what comes out: `python tests/notebooks/executing.py`.
+"""Execute the shipped notebooks and store their outputs: `python tests/notebooks/executing.py`.
 
-That makes the committed outputs anew, on the stored studies; names of notebooks make these alone.
+Without arguments all notebooks are executed, otherwise those named.
 """
 
 import base64
@@ -20,11 +20,11 @@ from PIL import Image
 FOLDER = Path(__file__).parents[2] / "notebooks"
 PNG = "image/png"
 STUDY_VARIABLE = "RAYBENCH_STUDY"
-"""Names another study than the stored one."""
+"""Environment variable that selects another study than the stored one."""
 
 
 class ThisPython(KernelSpecManager):
-    """Starts kernels in the interpreter of the test, whatever kernels are installed."""
+    """Start kernels in the interpreter of the test, regardless of installed kernels."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -37,13 +37,13 @@ class ThisPythonsKernels(AsyncKernelManager):
 
 
 def execute(notebook: NotebookNode) -> NotebookNode:
-    """Run all cells in place, on the stored study; no times and no machine in what is kept."""
+    """Run all cells in place on the stored study, without timing metadata."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
     client = NotebookClient(
         notebook,
-        kernel_manager_class=ThisPythonsKernels,  # made and ended by the client
+        kernel_manager_class=ThisPythonsKernels,  # created and ended by the client
         timeout=600,
         record_timing=False,
         resources={"metadata": {"path": str(FOLDER)}},
@@ -59,7 +59,7 @@ def outputs(notebook: NotebookNode) -> list[Any]:
 
 
 def with_few_colors(png: str) -> str:
-    """Return a picture (base64) in 64 colors, a quarter as large."""
+    """Return a base64 PNG reduced to 64 colors, which is a quarter of the size."""
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     written = io.BytesIO()
     image.quantize(64, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)

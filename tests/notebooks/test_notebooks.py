@@ -1,6 +1,6 @@
 """The shipped notebooks run on the stored studies, without Ray and without a framework.
 
-Their committed outputs are made by `python tests/notebooks/executing.py`.
+Their committed outputs are written by `python tests/notebooks/executing.py`.
 """
 
 import re
@@ -52,21 +52,23 @@ def kinds(notebook: NotebookNode) -> list[list[str]]:
 
 
 def shown(notebook: NotebookNode) -> list[str]:
-    """Return the texts that are printed, or shown as the value of a cell."""
-    texts = [one.get("text") or one["data"].get("text/plain") for one in outputs(notebook)]
-    return [one for one in texts if one is not None]
+    """Return the texts that cells print or display."""
+    texts = [output.get("text") or output["data"].get("text/plain") for output in outputs(notebook)]
+    return [text for text in texts if text is not None]
 
 
-def test_notebooks_and_docs_use_nothing_below_raybench() -> None:
+def test_notebooks_and_docs_import_only_the_public_package() -> None:
     codes = {
-        path: "\n".join(one.source for one in nbformat.read(path, 4).cells)
+        path: "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
         for path in FOLDER.glob("*.ipynb")
     }
     pages: list[Path] = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     codes |= {path: "\n".join(CODE.findall(path.read_text())) for path in pages}
     codes |= {path: path.read_text() for path in (ROOT / "examples").glob("*.py")}
     assert [path.name for path, code in codes.items() if BELOW.search(code)] == []
-    assert BELOW.search("x\nfrom raybench.report import x"), "it is found where it is"
+    assert BELOW.search("x\nfrom raybench.report import x"), (
+        "the pattern matches an internal import"
+    )
 
 
 def test_neither_ray_nor_a_framework_is_imported(executed: NotebookNode) -> None:
@@ -74,19 +76,19 @@ def test_neither_ray_nor_a_framework_is_imported(executed: NotebookNode) -> None
     assert not [output for output in outputs(executed) if output.get("name") == "stderr"]
 
 
-def test_committed_outputs_are_those_of_the_committed_cells(
+def test_committed_outputs_match_the_committed_cells(
     committed: NotebookNode, executed: NotebookNode
 ) -> None:
     assert kinds(committed) == kinds(executed)[:-1]
     assert shown(committed) == shown(executed)[:-1]
     tables = [
-        [output["data"].get("text/html") for output in outputs(one) if "data" in output]
-        for one in (committed, executed)
+        [output["data"].get("text/html") for output in outputs(notebook) if "data" in output]
+        for notebook in (committed, executed)
     ]
     assert tables[0] == tables[1]
 
 
-def test_committed_outputs_tell_nothing_of_the_machine_that_made_them(
+def test_committed_outputs_reveal_nothing_about_the_machine(
     name: str, committed: NotebookNode
 ) -> None:
     text = (FOLDER / f"{name}.ipynb").read_text()
@@ -96,9 +98,11 @@ def test_committed_outputs_tell_nothing_of_the_machine_that_made_them(
 
 
 def run_here(name: str) -> None:
-    """Run all cells in this process; raises what a cell raises."""
+    """Run all cells in this process and raise their errors."""
     names: dict[str, Any] = {"display": lambda *values: None}
-    with pd.option_context("display.precision", 6, "display.max_colwidth", 50):  # which cells set
+    with pd.option_context(
+        "display.precision", 6, "display.max_colwidth", 50
+    ):  # options that cells change
         for cell in nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells:
             if cell.cell_type == "code":
                 lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
@@ -108,7 +112,7 @@ def run_here(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "study"), [("tune_results", "digits_study"), ("scaling", "batch_size_vs_workers")]
 )
-def test_ones_own_study_is_opened(
+def test_the_study_of_the_environment_variable_is_opened(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, study: str
 ) -> None:
     monkeypatch.setenv(STUDY_VARIABLE, str(FIXTURES / study))
@@ -116,7 +120,7 @@ def test_ones_own_study_is_opened(
     assert f"Opened: {FIXTURES / study}\n" in capsys.readouterr().out
 
 
-def test_claims_of_studies_that_nobody_has_run_are_the_published_ones() -> None:
+def test_claims_of_studies_without_runs_are_the_published_claims() -> None:
     published = raybench.published_claims()
     assert len(published) == 5
     for table in published.values():

@@ -1,4 +1,4 @@
-"""The analyses: DataFrame in, DataFrame out, by hand or against what the study itself says."""
+"""Analyses of results as DataFrames, compared with hand calculations."""
 
 import math
 
@@ -18,12 +18,12 @@ LOSS = METRICS["loss"]
 
 
 def frame(metric, **curves):
-    """Curves of trials, each a list of (seconds, value)."""
+    """Return a curve table from (seconds, value) lists by trial."""
     rows = [(trial, *point) for trial, points in curves.items() for point in points]
     return pd.DataFrame(rows, columns=["trial", "train_s", metric.name])
 
 
-def test_the_envelope_holds_each_improvement_once():
+def test_best_at_every_budget_holds_each_improvement_once():
     curves = frame(
         ACCURACY, a=[(1.0, 0.5), (3.0, 0.7)], b=[(1.0, 0.6), (2.0, 0.6), (4.0, np.nan), (5.0, 0.8)]
     )
@@ -35,7 +35,7 @@ def test_the_envelope_holds_each_improvement_once():
 
 
 def searched(number, *, seed=0, noise=0.1):
-    """Runs whose score hangs on the rate most, on the optimizer less, and on nothing else."""
+    """Return runs whose score depends strongly on the rate and weakly on the optimizer."""
     random = np.random.default_rng(seed)
     runs = pd.DataFrame(
         {
@@ -57,7 +57,7 @@ def searched(number, *, seed=0, noise=0.1):
 KEYS = ["weight_decay", "optimizer", "learning_rate", "precision"]
 
 
-def test_importance_finds_what_the_score_hangs_on():
+def test_importance_ranks_the_keys_that_affect_the_score():
     table = importance(searched(200), KEYS)
     assert list(table["key"]) == ["learning_rate", "optimizer", "weight_decay"]
     assert table["importance"].sum() == pytest.approx(1)
@@ -77,12 +77,12 @@ def test_importance_of_noise_and_of_few_runs_is_empty():
     assert importance(searched(100), ["precision"]).empty
 
 
-def test_importance_asks_runs_that_say_something():
+def test_importance_uses_only_informative_runs():
     runs = searched(60)
     runs.loc[:9, "stop"] = "interrupted"
     runs.loc[10:19, "failure"] = "worker_lost"
     runs.loc[20:24, "role"] = "confirm"
-    runs.loc[25:29, "failure"] = "oom"  # of its configuration: it counts
+    runs.loc[25:29, "failure"] = "oom"  # caused by the configuration, so it counts
     assert set(importance(runs, KEYS)["runs"]) == {35}
 
 
@@ -90,18 +90,18 @@ NAMES = ["trial", "config", "is_confirmed", "hits", "num_workers", "time_to_targ
 
 
 def ranked(*rows):
-    """Configurations, best first, as a study has them."""
+    """Return a table of configurations, best first."""
     table = pd.DataFrame(rows, columns=[*NAMES, "best_accuracy"])
     cost = table["num_workers"] * table["time_to_target_s"].astype(float)
     return table.assign(worker_seconds_to_target=cost)
 
 
-def test_the_best_of_each_number_of_workers_beside_the_fewest():
+def test_each_worker_count_is_compared_with_the_fewest():
     table = by_workers(
         ranked(
             ("b", "2x64", True, 3, 2, 4.0, 0.96),
             ("a", "1x64", True, 2, 1, 6.0, 0.96),
-            ("lucky", "1x32", False, 1, 1, 3.0, 0.97),  # ran once, so it stands behind
+            ("lucky", "1x32", False, 1, 1, 3.0, 0.97),  # ran once, so it ranks behind
             ("missed", "4x8", False, 0, 4, None, 0.81),
         ),
         ACCURACY,
@@ -129,8 +129,8 @@ def test_the_best_of_each_number_of_workers_beside_the_fewest():
 )
 def test_pareto_front(runs, front):
     trials = pd.DataFrame(runs, columns=["trial", "num_workers", "time_to_target_s"])
-    found = pareto_front(trials)
-    assert list(found["trial"]) == front
-    assert found["worker_seconds_to_target"].equals(
-        found["num_workers"] * found["time_to_target_s"]
+    table = pareto_front(trials)
+    assert list(table["trial"]) == front
+    assert table["worker_seconds_to_target"].equals(
+        table["num_workers"] * table["time_to_target_s"]
     )

@@ -1,4 +1,4 @@
-"""Sentences beside the winner: first configuration, confidence, ends of ranges, the target."""
+"""Remarks about the winner: first configuration, confidence, edges of ranges, the target."""
 
 import pytest
 from test_repeated import COLD
@@ -19,18 +19,18 @@ def answer(folder, lines, first=FIRST):
 
 
 @pytest.mark.parametrize("seconds", [8.0, 1.0])
-def test_the_winner_is_compared_with_it(tmp_path, seconds):
+def test_the_winner_is_compared_with_the_first_configuration(tmp_path, seconds):
     lines = [run_line("0000", seconds, **OWN), run_line("0001", 2.0, **OTHER)]
-    found = answer(tmp_path, lines)
-    assert "first configuration (trial 0000)" in found
-    assert [word in found for word in ("4 times", "8.00 s")] == [seconds == 8.0] * 2
+    text = answer(tmp_path, lines)
+    assert "first configuration (trial 0000)" in text
+    assert [word in text for word in ("4 times", "8.00 s")] == [seconds == 8.0] * 2
 
 
-def test_one_that_was_confirmed_is_compared_by_its_new_runs(tmp_path):
+def test_a_confirmed_first_configuration_is_compared_by_its_new_runs(tmp_path):
     first = raced("0000", 5.0, [6.0, 6.0, 6.0], **OWN)
-    found = answer(tmp_path, [*first, *raced("0001", 2.5, [3.0, 3.0, 3.0], **OTHER)])
+    text = answer(tmp_path, [*first, *raced("0001", 2.5, [3.0, 3.0, 3.0], **OTHER)])
     for word in ("2 times", "first configuration (trial 0000)", "6.00 s"):
-        assert word in found
+        assert word in text
 
 
 @pytest.mark.parametrize(
@@ -41,24 +41,24 @@ def test_one_that_was_confirmed_is_compared_by_its_new_runs(tmp_path):
         (run_line("reference0", 8.0, **OWN), "(trial reference0), 8.00 s"),
     ],
 )
-def test_it_is_found_by_its_settings_and_told_by_what_it_reached(tmp_path, line, words):
+def test_the_first_configuration_is_found_by_its_settings(tmp_path, line, words):
     assert words in answer(tmp_path, [line, run_line("0001", 2.0, **OTHER)])
 
 
-def test_nothing_is_said_where_it_has_not_run(tmp_path):
+def test_a_first_configuration_that_has_not_run_is_not_mentioned(tmp_path):
     assert "your first" not in answer(tmp_path, [run_line("0001", 2.0, **OTHER)])
 
 
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
-def test_more_runs_are_proposed_until_what_is_tied_is_shown_not_to_matter(tmp_path):
+def test_more_runs_are_suggested_until_ties_are_equivalent(tmp_path):
     results = results_folder(tmp_path / "a", [line for each in (COLD, *NEAR) for line in each])
     verdict = judge(results)
     assert verdict.undecided
     assert f"--more {4 * (1 + len(verdict.undecided))}" in confidence_of(results, verdict)
     alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
-    same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * one for one in alike])
+    same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * seconds for seconds in alike])
     results = results_folder(tmp_path / "b", [line for each in (COLD, *same) for line in each])
     verdict = judge(results)
     assert verdict.others()
@@ -83,7 +83,7 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
             {"learning_rate": 0.0001, "batch_size_per_worker": 16},
             ["lower", "learning_rate", "batch_size_per_worker"],
         ),
-        ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
+        ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no edges
         ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
         (
             {
@@ -96,10 +96,10 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
             {"optimizer": "lars", "learning_rate": 0.029},
             None,
         ),
-        ({"no_such_key": {}}, {}, None),  # of another version
+        ({"no_such_key": {}}, {}, None),  # a key of another version
     ],
 )
-def test_a_winner_at_the_end_of_a_range_is_said(tmp_path, space, spec, end):
+def test_a_winner_at_the_end_of_a_range_is_reported(tmp_path, space, spec, end):
     results = results_folder(tmp_path, [run_line("0000", 2.0, **spec)], study={"space": space})
     lines = edge_lines(results, judge(results))
     assert len(lines) == (end is not None)
@@ -116,6 +116,6 @@ def study(folder, reached, missed):
     ("reached", "missed", "advice"),
     [(10, 0, "higher"), (0, 10, "lower"), (5, 5, None), (7, 0, None)],
 )
-def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, advice):
+def test_a_target_reached_by_all_or_none_is_reported(tmp_path, reached, missed, advice):
     warning = " ".join(target_warning(study(tmp_path, reached, missed)))
     assert advice in warning if advice else not warning

@@ -1,4 +1,4 @@
-"""Where in its store a URL is, as Arrow reads it; the store itself is a folder here."""
+"""Objects at URLs as Arrow resolves them; a folder replaces the store."""
 
 from types import SimpleNamespace
 
@@ -14,18 +14,18 @@ fs = pytest.importorskip("pyarrow.fs")
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """The folder that stands for all stores; the URLs are read by Arrow."""
+    """A folder that replaces all stores; Arrow still parses the URLs."""
     local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
 
     def from_uri(url):
         return local, fs.FileSystem.from_uri(url)[1]
 
-    found = SimpleNamespace(
+    filesystems = SimpleNamespace(
         FileSystem=SimpleNamespace(from_uri=from_uri),
         FileSelector=fs.FileSelector,
         FileType=fs.FileType,
     )
-    monkeypatch.setattr(bucket, "_filesystems", lambda: found)
+    monkeypatch.setattr(bucket, "_filesystems", lambda: filesystems)
     return tmp_path
 
 
@@ -38,7 +38,7 @@ def store(tmp_path, monkeypatch):
         ("s3://bucket/a%20b/?region=x", "bucket/a b"),
     ],
 )
-def test_objects_are_where_arrow_says(store, url, where):
+def test_objects_are_stored_where_arrow_resolves_the_url(store, url, where):
     check_url(url)
     (store / where / "errors").mkdir(parents=True)
     assert Bucket(url).list_keys() == []
@@ -54,7 +54,7 @@ def test_objects_are_where_arrow_says(store, url, where):
     assert set(Bucket(url).list_keys()) == {"errors/0.txt"}
 
 
-def test_a_container_alone_is_no_folder(store):
+def test_a_container_without_a_folder_is_refused(store):
     with refused(ErrorCode.INVALID_VALUE, "/container"):
         Bucket("abfs://account.dfs.core.windows.net/container").list_keys()
 
@@ -62,6 +62,6 @@ def test_a_container_alone_is_no_folder(store):
 @pytest.mark.parametrize(
     "url", ["s3://bucket/a%3Db", "gs://bucket/a/%2e%2e/b", "gs://bucket/a%2F/b"]
 )
-def test_what_makes_no_good_keys_is_refused_however_it_is_written(url):
+def test_urls_with_unsafe_keys_are_refused(url):
     with refused(ErrorCode.INVALID_VALUE, url):
         check_url(url)

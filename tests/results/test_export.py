@@ -6,7 +6,7 @@ from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.spec.documents import read_mapping, validate
 from raybench.spec.run import RunSpec
-from tests.made_results import again, curve, results_folder, run_line
+from tests.made_results import confirmed_trial, curve, results_folder, run_line
 
 WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
 NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
@@ -16,9 +16,9 @@ NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
 def exported(tmp_path):
     lines = [
         *curve("0000", [0.5, 0.9]),
-        *again("0000", [3.0] * 3, **WIDE),
+        *confirmed_trial("0000", [3.0] * 3, **WIDE),
         *curve("0001", [0.9]),
-        *again("0001", [6.0] * 3, **NARROW),
+        *confirmed_trial("0001", [6.0] * 3, **NARROW),
     ]
     return write(tmp_path, lines)
 
@@ -34,25 +34,25 @@ def write(folder, lines):
     ("name", "trial", "what"),
     [("best.yaml", "0000", "fastest"), ("cheapest.yaml", "0001", "cheap")],
 )
-def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, trial, what):
+def test_winners_are_complete_run_specs(exported, name, trial, what):
     path = exported.folder / name
     spec = validate(RunSpec, read_mapping(path), str(path))
     assert spec.without_defaults() == exported.specs[trial].without_defaults()
-    own = {"best.yaml": (None, 0.999, 1e-6), "cheapest.yaml": (0.9, None, None)}[name]
-    assert (spec.momentum, spec.beta2, spec.epsilon) == own, (
-        "in numbers, where the optimizer reads it"
-    )
+    expected = {"best.yaml": (None, 0.999, 1e-6), "cheapest.yaml": (0.9, None, None)}[name]
+    assert (spec.momentum, spec.beta2, spec.epsilon) == expected, "defaults are written as numbers"
     comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert comment[0].startswith(f"# {what}")
     assert any("confirmed by 3 of 3" in line for line in comment)
     assert comment[-1].endswith("raybench.train THIS_FILE")
 
 
-def test_tables_for_spreadsheets_read_back(exported):
+def test_exported_tables_are_read_back(exported):
     trials = pd.read_csv(exported.folder / "trials.csv", dtype={"trial": str})
     assert list(trials.columns)[: len(TRIAL_COLUMNS)] == TRIAL_COLUMNS
     assert list(trials["trial"]) == list(exported.trials["trial"])
-    assert list(trials["score"]) == pytest.approx(exported.trials["score"]), "numbers, if negative"
+    assert list(trials["score"]) == pytest.approx(exported.trials["score"]), (
+        "negative values stay numbers"
+    )
     assert list(trials["learning_rate"]) == list(exported.trials["learning_rate"])
     curves = pd.read_csv(exported.folder / "curves.csv", dtype={"trial": str})
     assert list(curves.columns) == CURVE_COLUMNS
@@ -62,7 +62,7 @@ def test_tables_for_spreadsheets_read_back(exported):
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "'=1", "''@x", " =1", "\t=1", "\r=1", "\uff1d1"]
 
 
-def test_no_cell_is_a_formula(tmp_path):
+def test_exported_cells_are_never_formulas(tmp_path):
     lines = [
         run_line(f"{number:04d}", failure="error", workload=text) | {"message": text}
         for number, text in enumerate([*FORMULAS, "'", "plain", "1e5", "nan", "NA", 'a,"b"'])

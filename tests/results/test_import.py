@@ -1,4 +1,4 @@
-"""`raybench import`: runs of other tools become a study whose clock is known to be unknown."""
+"""`raybench import`: runs of other tools become a study with unknown timing."""
 
 import json
 from pathlib import Path
@@ -37,16 +37,16 @@ def imported(capsys: Capture, *words: object, code: int = 0) -> dict[str, Any]:
 
 
 def refusal(capsys: Capture, *words: object) -> tuple[str, str]:
-    """Return the code and the sentence of an import that is refused, which leaves nothing."""
+    """Return the code and the message of a refused import, which writes nothing."""
     error = imported(capsys, *words, code=2)["error"]
     assert not Path("results").exists()
     return error["code"], error["message"]
 
 
-def test_the_rows_of_a_table_become_a_study(capsys: Capture) -> None:
+def test_rows_of_a_table_become_a_study(capsys: Capture) -> None:
     Path("runs.csv").write_text(TABLE)
     document = imported(capsys, "runs.csv", "--metric", "accuracy", *NAMED)
-    assert document["configurations"] == [], "no winner is named by a clock that is not known"
+    assert document["configurations"] == [], "no winner without known timing"
     assert document["details"]["imported"]["from"] == "runs.csv"
     assert "0001" in document["answer"][0]
     assert "95.0 %" in document["answer"][0]
@@ -57,7 +57,7 @@ def test_the_rows_of_a_table_become_a_study(capsys: Capture) -> None:
     assert study.trials["learning_rate"].tolist() == [0.1, 0.01]
     assert study.trials["model.dropout"].tolist() == [0.1, 0.1]
     assert study.trials["train_s"].tolist() == [12.5, 30.0]
-    assert study.trials["samples_per_s"].isna().all(), "samples are not known"
+    assert study.trials["samples_per_s"].isna().all(), "samples are unknown"
     assert study.trials["config"].tolist() == [
         "learning_rate 0.1 batch_size_per_worker 32 dropout 0.1",
         "learning_rate 0.01 batch_size_per_worker 64 dropout 0.1",
@@ -84,7 +84,7 @@ b,FAILED,file:x,0.8,0.2,adam,me
 
 
 @pytest.mark.parametrize("tool", EXPORTS)
-def test_tables_that_tools_write_need_no_names(tool: str, capsys: Capture) -> None:
+def test_exports_of_known_tools_need_no_column_names(tool: str, capsys: Capture) -> None:
     Path("runs.csv").write_text(EXPORTS[tool])
     named = ("--column", "value=accuracy") if tool == "optuna" else ()
     imported(capsys, "runs.csv", *named)
@@ -93,8 +93,8 @@ def test_tables_that_tools_write_need_no_names(tool: str, capsys: Capture) -> No
     assert study.trials["best_accuracy"].tolist() == [0.9]
 
 
-def test_what_tables_of_others_hold(capsys: Capture) -> None:
-    """An index without a name, names of classes, numbers beyond reason, percents."""
+def test_unusual_columns_and_values_are_imported(capsys: Capture) -> None:
+    """Unnamed index, class names of optimizers, huge numbers, percentages."""
     Path("runs.csv").write_text(",optimizer,lr,loss,samples\n0,AdamW,0.1,2,1e30\n1,SGD,0.1,1,5\n")
     imported(capsys, "runs.csv")
     trials = raybench.load("results/old").trials
@@ -127,16 +127,16 @@ def test_what_tables_of_others_hold(capsys: Capture) -> None:
         ("lr,loss\n1,2\n", ("--direction", "max", "--metric", "loss"), "conflict", ("loss",)),
     ],
 )
-def test_what_is_not_known_is_asked(
+def test_missing_information_is_refused_with_the_option_to_give(
     table: str, words: tuple[str, ...], code: str, names: tuple[str, ...], capsys: Capture
 ) -> None:
     Path("runs.csv").write_text(table)
-    found, sentence = refusal(capsys, "runs.csv", *words)
-    assert found == code, sentence
+    error_code, sentence = refusal(capsys, "runs.csv", *words)
+    assert error_code == code, sentence
     assert [name for name in names if name not in sentence] == []
 
 
-def test_places_that_cannot_be_read_or_written(capsys: Capture) -> None:
+def test_unreadable_sources_and_other_studies_are_refused(capsys: Capture) -> None:
     Path("empty").mkdir()
     Path("no.db").write_text("{")
     for source, code in (
@@ -157,9 +157,7 @@ SPACE: dict[str, Any] = {
 }
 
 
-def test_its_seconds_order_the_first_trials_and_no_sampler_is_told_them(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_imported_seconds_order_the_first_trials_only(capsys: Capture, tmp_path: Path) -> None:
     Path("runs.csv").write_text(TIMED)
     answer = imported(capsys, "runs.csv", "--target", "0.95")["answer"][0]
     assert "0002" in answer
@@ -167,8 +165,8 @@ def test_its_seconds_order_the_first_trials_and_no_sampler_is_told_them(
     study, _ = build_study(SPACE, "test")
     search = make_search(tmp_path / "new", SPACE)
     assert search.learn_from(load_earlier("results/old", study)) is not None
-    told = [one for one in journal_of(search).get_trials() if NOT_RUN in one.user_attrs]
-    assert told == []
+    learned = [trial for trial in journal_of(search).get_trials() if NOT_RUN in trial.user_attrs]
+    assert learned == []
     rates = [ask(search)[1].learning_rate for _ in range(4)]
     assert rates[0] == 0.03
     assert 0.1 in rates
@@ -181,18 +179,18 @@ def test_its_seconds_order_the_first_trials_and_no_sampler_is_told_them(
             load_earlier("results/old", build_study(SPACE | changes, "test")[0])
 
 
-def test_values_are_learned_as_values(capsys: Capture, tmp_path: Path) -> None:
+def test_imported_values_are_learned_by_the_sampler(capsys: Capture, tmp_path: Path) -> None:
     Path("runs.csv").write_text("lr,accuracy\n0.1,0.95\n0.01,0.9\n")
     imported(capsys, "runs.csv")
     budget = SPACE | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
     search = make_search(tmp_path / "new", budget)
     search.learn_from(load_earlier("results/old", build_study(budget, "test")[0]))
-    assert sorted(one.value for one in journal_of(search).get_trials()) == pytest.approx(
+    assert sorted(trial.value for trial in journal_of(search).get_trials()) == pytest.approx(
         [0.05, 0.1]
     )
 
 
-def test_imported_runs_are_not_compared(capsys: Capture) -> None:
+def test_comparing_imported_runs_is_refused(capsys: Capture) -> None:
     Path("runs.csv").write_text(TIMED)
     imported(capsys, "runs.csv", "--target", "0.95")
     for words in (("report", "--compare"), ("compare", "--dry-run")):
@@ -202,7 +200,7 @@ def test_imported_runs_are_not_compared(capsys: Capture) -> None:
         assert "results/old" in error["message"]
 
 
-def test_runs_of_mlflow(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_mlflow_are_imported(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     client = mlflow.MlflowClient(str(Path("mlruns").absolute()))
@@ -229,7 +227,7 @@ def test_runs_of_mlflow(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(read_mlflow(Path(f"mlruns/{other}")).rows) == 0
 
 
-def test_trials_of_optuna(capsys: Capture) -> None:
+def test_trials_of_optuna_are_imported(capsys: Capture) -> None:
     study = optuna.create_study(
         study_name="mine", storage="sqlite:///optuna.db", direction="maximize"
     )

@@ -15,7 +15,7 @@ from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from tests.made_results import again, curve, results_folder, run_line
+from tests.made_results import confirmed_trial, curve, results_folder, run_line
 from tests.refusals import refused
 
 
@@ -34,13 +34,13 @@ STOPPED = run_line("0000", outer_stop="interrupted")
 @pytest.mark.parametrize(
     ("lines", "curves"),
     [
-        ([*ONE, run_line("0001", 1.0)], {"0001": []}),  # without a finished run
+        ([*ONE, run_line("0001", 1.0)], {"0001": []}),  # 0000 has no run record
         (
             [*ONE, STOPPED, run_line("0001", 9.0), *curve("0000", [0.5]), run_line("0000", 2.0)],
-            {"0001": [], "0000": [0.5]},  # in the order they finished in
+            {"0001": [], "0000": [0.5]},  # ordered by finish time
         ),
         ([*ONE, STOPPED, run_line("0000", failure="oom")], {"0000": []}),
-        # A run that lost its workers repeats what came after its checkpoint, and all that followed.
+        # A run that lost its workers repeats every evaluation after its checkpoint.
         (
             [*curve("0000", [0.1, 0.2, 0.3, 0.4]), *curve("0000", [0, 0.25, 0.35])[1:], STOPPED],
             {"0000": [0.1, 0.25, 0.35]},
@@ -62,17 +62,17 @@ def test_a_run_counts_once_with_its_last_curve(tmp_path, lines, curves):
 
 
 @pytest.mark.parametrize("missing", ["records.jsonl", STUDY_FILE])
-def test_another_folder_is_refused(tmp_path, missing):
+def test_a_folder_without_a_study_is_refused(tmp_path, missing):
     results_folder(tmp_path, [])
     (tmp_path / missing).unlink()
     with refused(ErrorCode.NOT_FOUND, tmp_path, missing):
         raybench.load(tmp_path)
 
 
-def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
+def test_confirmed_configurations_rank_before_single_runs(tmp_path):
     lines = [
-        *again("0000", [6.0, 7.0, 8.0]),
-        *again("0001", [3.0, 3.5, None], missed_s=30.0),
+        *confirmed_trial("0000", [6.0, 7.0, 8.0]),
+        *confirmed_trial("0001", [3.0, 3.5, None], missed_s=30.0),
         run_line("0002", 1.0, num_workers=2),  # the luckiest single run
         run_line("0003"),
         run_line("0004", failure="oom"),
@@ -102,7 +102,7 @@ def places(tmp_path, monkeypatch):
     return [Path("a/study"), Path("b/study")]
 
 
-def test_frames_are_joined_with_the_study_in_front(places):
+def test_tables_of_several_studies_are_joined_with_a_study_column(places):
     studies = raybench.load([*places, FIXTURE])
     assert isinstance(studies, Studies)
     assert studies.names == ("a/study", "b/study", "digits_study")
@@ -121,7 +121,7 @@ def test_frames_are_joined_with_the_study_in_front(places):
         studies["c"]
 
 
-def test_what_each_found_is_compared(places):
+def test_winners_of_several_studies_are_compared(places):
     studies = raybench.load([*places, FIXTURE])
     table = studies.winners.set_index("study")
     assert dict(table["seconds"])["b/study"] == 1.0
@@ -142,7 +142,7 @@ def test_studies_without_a_result_are_in_the_table(tmp_path, places):
     assert f"empty: {summary_of(load(tmp_path / 'empty')).lines[0]}" in repr(studies)
 
 
-def test_metrics_that_differ_have_columns_of_their_own(tmp_path, places):
+def test_different_metrics_have_separate_columns(tmp_path, places):
     loss = Objective(target=0.4, metric="loss", direction="min")
     results_folder(tmp_path / "loss", [run_line("0000", 2.0, objective=loss)], objective=loss)
     studies = raybench.load([tmp_path / "loss", places[0]])
@@ -150,7 +150,7 @@ def test_metrics_that_differ_have_columns_of_their_own(tmp_path, places):
     assert list(studies.winners["metric"]) == ["loss", "accuracy"]
 
 
-def test_a_folder_of_studies_names_them(tmp_path, places):
+def test_a_folder_of_studies_is_refused_with_their_names(tmp_path, places):
     with refused(ErrorCode.NOT_FOUND, "a", f"'{places[0]}'"):
         raybench.load("a")
     with refused(ErrorCode.MISSING, "raybench.load"):
@@ -166,7 +166,7 @@ def test_a_folder_of_studies_names_them(tmp_path, places):
         raybench.load(tmp_path / "a" / "some.txt")
 
 
-# What design.md section 4 says scripts may rely on.
+# The columns that design.md section 4 promises to scripts.
 TRIAL_COLUMNS = re.split(
     r",\s*",
     """trial, phase, state, failure, framework, workload, num_parameters, num_workers,
@@ -178,7 +178,7 @@ CURVE_COLUMNS = ["trial", "epoch", "samples", "train_s", "train_loss", "accuracy
 CURVE_COLUMNS += ["learning_rate", "samples_per_s"]
 
 
-def test_a_row_holds_what_was_recorded(tmp_path):
+def test_a_row_holds_the_recorded_values(tmp_path):
     spec = {"framework": "tensorflow", "optimizer": "lars", "learning_rate": 0.5, "seed": 11}
     spec |= {"num_workers": 2, "batch_size_per_worker": 32, "accumulate": 3}
     row = results_folder(tmp_path, [run_line("0003", 4.0, **spec)]).trials.iloc[0].to_dict()
@@ -194,7 +194,7 @@ def test_a_row_holds_what_was_recorded(tmp_path):
     assert row["failure"] is None or math.isnan(row["failure"])
 
 
-def test_every_searched_key_is_a_column_and_in_the_label_where_it_differs(tmp_path):
+def test_searched_keys_are_columns_and_differing_keys_are_in_the_label(tmp_path):
     space = {
         "optimizer": ["adam"],
         "weight_decay": {"low": 0.0, "high": 0.1},
@@ -219,23 +219,23 @@ def test_every_searched_key_is_a_column_and_in_the_label_where_it_differs(tmp_pa
 
 
 @pytest.mark.parametrize("lines", [[], [run_line("0000", failure="oom")], [run_line("0000", 2.0)]])
-def test_columns_are_those_that_are_documented_whatever_is_missing(tmp_path, lines):
+def test_columns_match_the_documentation_with_any_records(tmp_path, lines):
     lines = [line | {"num_parameters": None, "concurrent": 0} for line in lines]
     lines += [run_line("0009", 1.0)] if len(lines) else []
     results = results_folder(tmp_path, lines)
-    found = {key: str(kind) for key, kind in results.trials.dtypes.items()}
-    assert found == TRIAL_TYPES | EXTRA_TYPES
-    assert list(found)[: len(TRIAL_COLUMNS)] == TRIAL_COLUMNS
+    types = {key: str(kind) for key, kind in results.trials.dtypes.items()}
+    assert types == TRIAL_TYPES | EXTRA_TYPES
+    assert list(types)[: len(TRIAL_COLUMNS)] == TRIAL_COLUMNS
     curves = {key: str(kind) for key, kind in results.curves.dtypes.items()}
     assert curves == CURVE_TYPES
     assert list(curves) == CURVE_COLUMNS
     assert (len(results.trials), len(results.specs)) == (len(lines), len(lines))
     if lines:
         assert results.trials["num_parameters"].tolist() == [pd.NA, 402_442]
-        assert results.trials.to_csv(index=False).count(",402442,") == 1, "an integer stays one"
+        assert results.trials.to_csv(index=False).count(",402442,") == 1, "integers stay integers"
 
 
-def test_times_of_day_and_worker_seconds(tmp_path):
+def test_finish_times_and_worker_seconds_are_in_the_table(tmp_path):
     line = run_line("0000", 2.0, num_workers=4, train_s=5.0)
     line["finished"] = "2026-11-22T10:46:01+00:00"
     missed = run_line("0001", num_workers=4) | {"finished": "yesterday"}

@@ -1,4 +1,4 @@
-"""A loaded study at a glance, its winner and its figures: of any study, whole or not."""
+"""The repr of a loaded study, its winner and its figures, for complete and incomplete studies."""
 
 import json
 import platform
@@ -25,7 +25,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 MARKUP = "<script>alert(1)</script>[red]&\"'"
 
 
-def test_the_answer_comes_first():
+def test_the_repr_of_a_study_begins_with_the_answer():
     study = raybench.load(FIXTURE)
     first, tied, once, counted, where = repr(study).split("\n")
     for words in ("PyTorch on 2 workers", "24 configurations", "(15 of them", "7 others"):
@@ -45,7 +45,7 @@ def test_the_answer_comes_first():
 
 
 def odd_studies(folder):
-    """(name, study) of what a folder may hold when somebody looks."""
+    """Yield (name, study) of complete, empty, failed and damaged studies."""
     message = {"message": f"broke at {MARKUP} Größe 日本"}
     failed = [run_line(f"{n:04d}", failure="oom") | message for n in range(2)]
     reached = [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0)]
@@ -65,7 +65,7 @@ def odd_studies(folder):
     yield "trained", results_folder(folder / "trained", reached, study={"run": True})
 
 
-def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
+def test_every_kind_of_folder_is_shown_or_explained(tmp_path):
     for name, study in odd_studies(tmp_path):
         (first, *_) = study.answer
         assert repr(study).startswith(first)
@@ -77,7 +77,7 @@ def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
         for what in ("winners", "confirmed", "configurations", "verdict", "importance"):
             getattr(study, what)
         for what in ("best_at_every_budget", "ledger"):
-            getattr(study, what)()  # which raises nothing
+            getattr(study, what)()  # must not raise
         for what in ("best", "cheapest"):
             if name in ("one", "torn", "budget", "trained"):
                 assert getattr(study, what).spec in study.specs.values()
@@ -86,15 +86,15 @@ def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
                     getattr(study, what)
 
 
-def test_a_study_that_runs_says_so_and_loads(tmp_path):
+def test_a_running_study_is_loaded_and_marked(tmp_path):
     results_folder(tmp_path, [*curve("0000", [0.5]), *curve("0001", [0.5]), run_line("0001", 1.0)])
     owner = {"pid": 1, "host": platform.node(), "since": "now", "command": "x"}
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
     study = raybench.load(tmp_path)
     assert f"1 on {platform.node()}" in repr(study)
     assert list(study.trials["trial"]) == ["0001"]
-    for gone in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
-        (tmp_path / OWNER_FILE).write_text(gone)
+    for content in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
+        (tmp_path / OWNER_FILE).write_text(content)
         assert "still running" not in repr(raybench.load(tmp_path))
 
 
@@ -108,14 +108,14 @@ def test_a_study_that_runs_says_so_and_loads(tmp_path):
         {"workload": "own:Class", "schedule": "cosine", "warmup_epochs": 2.0},
     ],
 )
-def test_the_command_makes_the_spec_again(tmp_path, changes):
+def test_the_printed_command_reproduces_the_spec(tmp_path, changes):
     content = RunSpec(objective=Objective(target=0.9, hold=2)).document() | changes
     spec = RunSpec.model_validate(content)
-    given = shlex.split(shlex.join(arguments_of(spec)))
-    assert read_spec(options_given("train", given)) == spec
+    arguments = shlex.split(shlex.join(arguments_of(spec)))
+    assert read_spec(options_given("train", arguments)) == spec
 
 
-def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
+def test_the_command_uses_best_yaml_if_it_matches(tmp_path):
     lines = [run_line("0000", 2.0), run_line("0001", 1.0, num_workers=4)]
     study = results_folder(tmp_path, lines)
     assert "best.yaml" not in study.best.command
@@ -126,7 +126,7 @@ def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_winner_that_cannot_be_trained_is_refused_before_anything_starts(tmp_path):
+def test_training_an_invalid_winner_is_refused_before_anything_starts(tmp_path):
     spec = {"dataset": {"name": "digits"}, "epochs": 1}
     objective = Objective(kind="best_at_budget", max_train_seconds=2.0)
     lines = [run_line("0000", objective=objective, **spec)]
@@ -137,7 +137,7 @@ def test_a_winner_that_cannot_be_trained_is_refused_before_anything_starts(tmp_p
         best.train(out=tmp_path / "study")
 
 
-def test_figures_have_names(tmp_path):
+def test_figures_are_methods_of_plot(tmp_path):
     study = results_folder(tmp_path, [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0)])
     assert {"curves", "ledger", "pareto"} <= set(dir(study.plot))
     assert study.plot.curves().axes

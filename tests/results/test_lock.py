@@ -1,4 +1,4 @@
-"""One command at a time in a results folder; what a killed one left is no obstacle."""
+"""The lock of a results folder: one command at a time, taken over from killed commands."""
 
 import errno
 import fcntl
@@ -38,7 +38,7 @@ def no_flock(*_):
 
 @pytest.fixture(params=["flock", "file"])
 def kind(request, monkeypatch):
-    """The file system knows locks, or does not."""
+    """File system with or without flock."""
     if request.param == "file":
         monkeypatch.setattr(fcntl, "flock", no_flock)
     return str(request.param)
@@ -46,7 +46,7 @@ def kind(request, monkeypatch):
 
 @pytest.fixture
 def holder(tmp_path, kind):
-    """Another process that holds the folder."""
+    """Another process that holds the lock."""
     hold = HOLD.format(folder=str(tmp_path))
     with start_python(NO_FLOCK if kind == "file" else "", hold) as process:
         assert process.stdout.readline() == "held\n"
@@ -54,14 +54,14 @@ def holder(tmp_path, kind):
         process.kill()
 
 
-def test_a_held_folder_is_refused_with_its_owner(tmp_path, holder, kind):
+def test_a_locked_folder_is_refused_with_its_owner(tmp_path, holder, kind):
     owner = tmp_path, f"process {holder.pid}", platform.node(), "-c"
     with refused(ErrorCode.STUDY_IN_USE, *owner) as refusal, StudyLock(tmp_path):
         pass
     assert "\n" not in str(refusal.value)
 
 
-def test_a_killed_owners_lock_is_taken_over(tmp_path, holder, kind):
+def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path, holder, kind):
     holder.kill()
     holder.wait()
     with StudyLock(tmp_path):
@@ -69,7 +69,7 @@ def test_a_killed_owners_lock_is_taken_over(tmp_path, holder, kind):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_given_back_after_an_error_and_leaves_nothing(tmp_path, kind):
+def test_the_lock_is_released_after_an_error(tmp_path, kind):
     folder = tmp_path / "new" / "study"
     with pytest.raises(KeyboardInterrupt), StudyLock(folder):
         raise KeyboardInterrupt
@@ -78,7 +78,7 @@ def test_it_is_given_back_after_an_error_and_leaves_nothing(tmp_path, kind):
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path, kind):
+def test_a_folder_deleted_while_locked_is_ignored(tmp_path, kind):
     folder = tmp_path / "study"
     with StudyLock(folder):
         for path in folder.iterdir():
@@ -87,7 +87,7 @@ def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path, kind):
     assert not folder.exists()
 
 
-def test_one_of_many_at_once_gets_it(tmp_path, kind):
+def test_one_of_many_concurrent_lockers_succeeds(tmp_path, kind):
     """The others give up after `PATIENCE_S`, while the first still holds it."""
 
     def attempt(number):
@@ -102,7 +102,7 @@ def test_one_of_many_at_once_gets_it(tmp_path, kind):
         assert sum(pool.map(attempt, range(8))) == 1
 
 
-def test_what_another_host_left_names_it_and_the_file_to_delete(tmp_path, monkeypatch):
+def test_a_lock_of_another_host_names_the_host_and_the_file_to_delete(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     path, owner = tmp_path / LOCK_FILE, tmp_path / OWNER_FILE
     with StudyLock(tmp_path):
@@ -119,7 +119,7 @@ def test_what_another_host_left_names_it_and_the_file_to_delete(tmp_path, monkey
         pass
 
 
-def test_a_folder_made_anew_by_another_is_left_alone(tmp_path, monkeypatch):
+def test_a_folder_recreated_by_another_process_keeps_its_lock(tmp_path, monkeypatch):
     with StudyLock(tmp_path / "study"):
         shutil.rmtree(tmp_path / "study")
         monkeypatch.setattr(place, "command", lambda: "another")

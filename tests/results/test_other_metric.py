@@ -1,4 +1,4 @@
-"""Studies judged by another metric than accuracy: its name in columns, sentences and pictures."""
+"""Studies with another metric than accuracy: its name in columns, text and figures."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def budget(tmp_path):
     return results_folder(tmp_path, RMSE_LINES, objective=RMSE_BUDGET)
 
 
-def test_columns_have_the_name_of_the_metric(budget, tmp_path):
+def test_columns_are_named_after_the_metric(budget, tmp_path):
     assert budget.metric.name == "rmse"
     assert not [name for name in budget.trials if "accuracy" in name]
     assert not [name for name in budget.curves if "accuracy" in name]
@@ -55,7 +55,7 @@ def timed(folder):
     return results_folder(folder, lines, objective=TIMED)
 
 
-def test_a_target_of_another_metric_is_said(tmp_path):
+def test_targets_of_other_metrics_are_reported(tmp_path):
     results = timed(tmp_path)
     assert len(target_warning(results)) == 1
     line = summary_of(results).lines[0]
@@ -64,7 +64,7 @@ def test_a_target_of_another_metric_is_said(tmp_path):
     assert "2.09 s (interpolated)" in line
 
 
-def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
+def test_a_target_with_a_budget_objective_is_not_timed(tmp_path):
     objective = Objective(kind="best_at_budget", target=0.5, **RMSE)
     lines = [*curve("0000", [0.9, 0.4]), run_line("0000", 2.0, best_value=0.4, objective=objective)]
     results = results_folder(tmp_path, lines, objective=objective)
@@ -76,7 +76,7 @@ NAME = "metrics/Top1's acc [%] {x}: <b>$y$"
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_a_metric_is_shown_as_it_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_metric_is_shown_with_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "study"
     shutil.copytree(FIXTURES / "digits_race", folder)
     naming = {"metric": NAME, "direction": "max", "is_share": True}
@@ -110,7 +110,7 @@ def test_a_metric_is_shown_as_it_is_called(tmp_path: Path, capsys: pytest.Captur
         ("x" * 81, ErrorCode.INVALID_VALUE),
     ],
 )
-def test_names_that_no_table_can_have_are_refused(name: str, code: ErrorCode) -> None:
+def test_invalid_metric_names_are_refused(name: str, code: ErrorCode) -> None:
     objective = Objective(metric=name, direction="max", target=0.9)
     spec = RunSpec(workload="$ true", objective=objective)
     with refused(code, "objective.metric"):

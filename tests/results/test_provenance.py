@@ -1,4 +1,4 @@
-"""The command line that a study keeps tells no secrets."""
+"""The recorded command line contains no secrets."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SHOWN = ["space.framework=[torch]", "fixed.num_tokens=512", "tokenizer=bpe", "se
 SHOWN += ["http://host:8265", "--address=ray://head:10001", "passes=3"]
 
 
-def test_values_of_secret_keys_and_what_follows_a_secret_flag_are_hidden() -> None:
+def test_values_of_secret_keys_and_flags_are_redacted() -> None:
     for argument in HIDDEN:
         (shown,) = redact([argument], {})
         assert "hunter2" not in shown
@@ -31,7 +31,7 @@ def test_values_of_secret_keys_and_what_follows_a_secret_flag_are_hidden() -> No
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "ENC_KEY"])
-def test_values_of_secret_variables_are_hidden_wherever_they_stand(name: str) -> None:
+def test_values_of_secret_variables_are_redacted(name: str) -> None:
     arguments = ["--set", "workload=m:C?k=s3cr3t!", "--out", "s3cr3t!", "as3cr3t!b"]
     shown = redact(arguments, {name: "s3cr3t!", "OTHER_TOKEN": "abc", "EMPTY_TOKEN": ""})
     assert shown == ["--set", "workload=m:C?k=***", "--out", "***", "a***b"]

@@ -1,4 +1,4 @@
-"""What a race's runs choose by, and what of it is printed; studies before there were races."""
+"""Ranking and printed values of candidates with race and solo runs."""
 
 import math
 import random
@@ -21,7 +21,7 @@ from tests.made_results import OBJECTIVE, PHASE_SECONDS, curve, raced, results_f
 from tests.refusals import numbers_in
 
 COLD = [run_line("0000", 30.0)]
-"""The study's first trial."""
+"""The record of the first trial of a study."""
 
 
 def study(folder, *groups):
@@ -32,7 +32,7 @@ def row_of(results, trial):
     return results.confirmed.set_index("trial").loc[trial]
 
 
-def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
+def test_search_and_race_runs_rank_and_solo_runs_are_printed(tmp_path):
     results = study(
         tmp_path, raced("0001", 2.0, [3.0, 4.0], [6.0, 5.0, 7.0]), raced("0002", 5.0, [4.0, 4.5])
     )
@@ -44,9 +44,11 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert row["printed_s"] == row["worker_seconds_to_target"] == 6.0
     other = row_of(results, "0002")
     assert (other["runs"], other["new_runs"], other["is_alone"]) == (3, 2, False)
-    assert other["median_s"] == 4.25, "without the run that it was picked for"
+    assert other["median_s"] == 4.25, "without the search run it was selected by"
     verdict = judge(results)
-    assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
+    assert verdict.fastest == "0001", (
+        "although its solo runs are slower than the race runs of the other"
+    )
     fastest = result_of(results, verdict.fastest, is_confirmed=True)
     assert (fastest.seconds, fastest.new_hits, fastest.new_runs, fastest.is_alone) == (
         6.0,
@@ -57,33 +59,33 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
 
-def test_the_first_trials_cold_run_chooses_nothing(tmp_path):
+def test_the_cold_run_of_the_first_trial_does_not_rank(tmp_path):
     race = [run_line("0000-race0", 4.0, role="race"), run_line("0000-race1", 4.0, role="race")]
     results = study(tmp_path, race)
     assert (row_of(results, "0000")["runs"], row_of(results, "0000")["expected_s"]) == (2, 4.0)
 
 
-def test_runs_alone_that_all_missed_are_told_with_the_race(tmp_path):
+def test_solo_runs_that_all_missed_are_combined_with_the_race(tmp_path):
     results = study(tmp_path, raced("0001", 2.0, [3.0, 4.0], [None, None]))
     row = row_of(results, "0001")
     assert (row["new_runs"], row["new_hits"], row["is_alone"]) == (4, 2, False)
-    assert row["printed_s"] == (3.0 + 4.0 + 25.0 + 25.0) / 2  # two starts in vain
+    assert row["printed_s"] == (3.0 + 4.0 + 25.0 + 25.0) / 2  # and two failed starts
 
 
-def test_runs_alone_change_the_winner_where_they_contradict_the_race_alone(tmp_path):
+def test_solo_runs_change_the_winner_only_if_they_contradict_the_race(tmp_path):
     groups = raced("0001", 3.0, [3.0, 3.2]), raced("0002", 3.3, [3.1, 3.4])
     before = study(tmp_path / "before", *groups)
-    found = {
+    studies = {
         name: study(tmp_path / name, *groups, raced("0001", 3.0, [], alone)[1:])
         for name, alone in (("like", [3.2, 3.4, 3.3]), ("slow", [6.0, 6.2, 6.1]))
     }
-    for results, first in ((before, "0001"), (found["like"], "0001"), (found["slow"], "0002")):
+    for results, first in ((before, "0001"), (studies["like"], "0001"), (studies["slow"], "0002")):
         assert judge(results).fastest == first
         assert results.configurations["trial"].iloc[0] == first
         assert noise_of(before.repeated, before) == noise_of(results.repeated, results)
 
 
-def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
+def test_a_candidate_that_misses_alone_ranks_below_one_that_always_hits(tmp_path):
     wide = raced("0001", 4.0, [4.0, 4.2], [4.5, None, None], num_workers=2)
     narrow = raced("0002", 5.0, [5.0, 5.2, 4.9], [5.1, 4.8, 5.0])
     results = study(tmp_path, wide, narrow)
@@ -95,7 +97,7 @@ def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
     assert "0001" not in summary_of(results).lines[0]
 
 
-def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
+def test_interpolated_times_rank_and_are_marked(tmp_path):
     far = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
     lines = []
     for name, values, role in (
@@ -118,8 +120,8 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert text.count("* interpolated") == 2
 
 
-def test_what_a_second_look_rescued_was_not_stopped(tmp_path):
-    """Stopped with one seed, at the target with another; two others were stopped for good."""
+def test_a_stopped_trial_that_succeeds_with_another_seed_is_not_counted_as_stopped(tmp_path):
+    """One of three stopped configurations reached the target with another seed."""
     stopped = [
         run_line(f"000{number}", train_s=1.0, learning_rate=0.01 * number) for number in (1, 2, 3)
     ]
@@ -131,51 +133,54 @@ def test_what_a_second_look_rescued_was_not_stopped(tmp_path):
 
 
 def unreported(trial, **ended):
-    """A run that ended before its first report."""
+    """Return the record of a run that ended before its first report."""
     spec = RunSpec(objective=OBJECTIVE, learning_rate=0.01 * (int(trial) + 1))
     outcome = RunOutcome(is_over=True, ledger=PHASE_SECONDS, wall_s=30.0, **ended)
     return outcome.record(trial, spec, role="trial", source=None, stopped_by="time_budget").line()
 
 
-def test_what_had_not_reported_when_the_budget_ended_was_not_tried(tmp_path):
+def test_runs_without_a_report_at_the_end_of_the_budget_do_not_count_as_tried(tmp_path):
     results = results_folder(tmp_path, [*COLD, unreported("0001"), unreported("0002")])
     assert numbers_in(tried_words(results)) == [1, 2]
 
 
-def test_where_runs_failed_and_none_reported_the_failures_are_named(tmp_path):
+def test_failures_are_named_if_no_run_reported(tmp_path):
     failed = unreported("0001", failure="error", message="no such thing")
     results = results_folder(tmp_path, [failed, unreported("0002")])
     assert numbers_in(summary_of(results).lines[0])[:2] == [1, 2]
     assert "failed" in summary_of(results).lines[0]
 
 
-def test_the_interval_of_the_race_s_first_holds_its_typical_time_in_nine_of_ten(tmp_path):
-    """Of 10 studies (`benchmarks/calibration.py` has more): 24 trials, whose true times lie within
-    40 % and runs scatter by 30 %; the best 12 race over 24 runs."""
-    chance, held, of_all = random.Random(3), 0, []
+def test_the_interval_of_the_winner_covers_its_typical_time_in_nine_of_ten_studies(tmp_path):
+    """Ten studies of 24 trials, whose true times lie within 40 % and runs scatter by 30 %; the best
+    12 race over 24 runs. `benchmarks/calibration.py` has more."""
+    chance, num_covered, covered = random.Random(3), 0, []
     for study_number in range(10):
         true = [chance.uniform(0.0, 0.4) for _ in range(25)]
 
         def run(name, true=true):
             return Replicate(math.exp(chance.gauss(true[int(name)], 0.3)), True)
 
-        own = {str(number): run(number) for number in range(1, 25)}
-        best = sorted(own, key=lambda name: own[name].seconds)[:12]
-        race = Race([Candidate(name, own[name], 1.0) for name in best], stages(24), axis="seconds")
+        search_runs = {str(number): run(number) for number in range(1, 25)}
+        best = sorted(search_runs, key=lambda name: search_runs[name].seconds)[:12]
+        race = Race(
+            [Candidate(name, search_runs[name], 1.0) for name in best], stages(24), axis="seconds"
+        )
         new = {name: [] for name in best}
         while due := race.due():
-            for one in due:
-                new[one.name].append(run(one.name))
-                race.learn(one.name, one.round, new[one.name][-1])
+            for due_run in due:
+                new[due_run.name].append(run(due_run.name))
+                race.learn(due_run.name, due_run.round, new[due_run.name][-1])
         groups = [
-            raced(f"{name:0>4}", own[name].seconds, [r.seconds for r in new[name]]) for name in best
+            raced(f"{name:0>4}", search_runs[name].seconds, [r.seconds for r in new[name]])
+            for name in best
         ]
-        found = study(tmp_path / str(study_number), *groups).confirmed
+        confirmed = study(tmp_path / str(study_number), *groups).confirmed
         inside = [
             row.expected_low_s <= math.exp(true[int(row.trial)]) <= row.expected_high_s
-            for row in found.itertuples()
+            for row in confirmed.itertuples()
         ]
-        held, of_all = held + inside[0], [*of_all, *inside]
-    assert held >= 8
-    assert len(of_all) == 10 * 12
-    assert sum(of_all) >= 0.88 * len(of_all)
+        num_covered, covered = num_covered + inside[0], [*covered, *inside]
+    assert num_covered >= 8
+    assert len(covered) == 10 * 12
+    assert sum(covered) >= 0.88 * len(covered)

@@ -1,7 +1,7 @@
-"""Studies of every outcome: what they find, and that all of it can be said and printed.
+"""Studies of every outcome: winners and ties, and the text that is printed about them.
 
-Two screens are kept whole (`screens/NAME.txt`): of a race to a target, and of values at a budget.
-After a change that is meant, RAYBENCH_SCREENS=write writes them anew; read the difference.
+Two screens are stored completely (`screens/NAME.txt`): a race to a target, and values at a budget.
+After an intended change, run with RAYBENCH_SCREENS=write to rewrite them, and review the diff.
 """
 
 import os
@@ -20,7 +20,7 @@ from raybench.report.words import MOST_NAMED
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
-from tests.made_results import OBJECTIVE, again, curve, raced, results_folder, run_line
+from tests.made_results import OBJECTIVE, confirmed_trial, curve, raced, results_folder, run_line
 
 SCREENS = Path(__file__).parent / "screens"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -32,14 +32,14 @@ RMSE = {"metric": "rmse", "direction": "min", "baseline_value": 2.0, "max_train_
 RMSE_BUDGET = Objective(kind="best_at_budget", **RMSE)
 
 
-def by_rmse(trial, searched, found):
-    """A trial of the search and its confirming runs by RMSE; None is a run that failed."""
-    given = {"objective": RMSE_BUDGET, "stop": "max_train_seconds"}
-    runs = [*curve(trial, [1.9, searched]), run_line(trial, best_value=searched, **given)]
-    for repeat, value in enumerate(found):
+def by_rmse(trial, searched, confirmed):
+    """Return a search trial and its confirmation runs by RMSE; None is a failed run."""
+    keys = {"objective": RMSE_BUDGET, "stop": "max_train_seconds"}
+    runs = [*curve(trial, [1.9, searched]), run_line(trial, best_value=searched, **keys)]
+    for repeat, value in enumerate(confirmed):
         failed = {"failure": "oom", "stop": None} if value is None else {"test_value": 0.8}
         name = f"{trial}-confirm{repeat}"
-        runs.append(run_line(name, role="confirm", best_value=value or 0.1, **given | failed))
+        runs.append(run_line(name, role="confirm", best_value=value or 0.1, **keys | failed))
     return runs
 
 
@@ -62,13 +62,13 @@ CASES = {
         OBJECTIVE,
         SEARCH,
     ),
-    "ran again in vain": [*again("0000", [None, None]), run_line("0001", 5.0)],
+    "ran again in vain": [*confirmed_trial("0000", [None, None]), run_line("0001", 5.0)],
     "refuted": [run_line("0000", 9.0), *raced("0001", 4.0, [None], [None])],
     "ran once beside confirmed": [
-        *again("0000", [3.9, 4.0, 4.1]),
+        *confirmed_trial("0000", [3.9, 4.0, 4.1]),
         *(run_line(f"{n:04d}", 2.0 + n) for n in range(3, 9)),
     ],
-    "price": (again("0000", [9.0] * 3, num_workers=2), OBJECTIVE, {"price": 4.0}),
+    "price": (confirmed_trial("0000", [9.0] * 3, num_workers=2), OBJECTIVE, {"price": 4.0}),
     "race decided": [
         *COLD,
         *raced("0001", 2.0, [2.1, 1.9], [2.5, 2.6]),
@@ -129,11 +129,11 @@ FOUND = {
     "RMSE, one new seed": ("0000", "0000", True, (), ()),
     "best at a budget, once": ("0001", "0001", False, (), ("0000",)),
 }
-"""Fastest, cheapest, whether confirmed, tied with the fastest, ran once; others have no winner."""
+"""Fastest, cheapest, is confirmed, ties, ran once, by case; other cases have no winner."""
 
 
 def everything_said(results, width=100, *, verbose=False):
-    """Everything that is printed of a study, its files' comments, and how Python shows it."""
+    """Return all printed text of a study, the comments of its files, and its repr."""
     parts = [shown(results, width=width, verbose=verbose)]
     for file in export(results, StudyFiles(results.folder)):
         if file.suffix == ".yaml":
@@ -154,27 +154,30 @@ def check_screen(name, text):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Of one length, whatever pytest calls its own: lines wrap by it, and so many rows fit."""
+    """A relative folder of constant length, because printed lines contain it and wrap."""
     monkeypatch.chdir(tmp_path)
     return Path("studies/a-study")
 
 
 def check_said(results):
-    """Check that every sentence ends, and that the trials of the verdict are named."""
-    found = summary_of(results)
-    for sentence in (*(one for part in found.conclusions for one in part), *found.caveats):
+    """Check that every sentence is complete, and that the trials of the verdict are named."""
+    summary = summary_of(results)
+    for sentence in (
+        *(sentence for part in summary.conclusions for sentence in part),
+        *summary.caveats,
+    ):
         assert sentence.endswith("."), sentence
         assert sentence == " ".join(sentence.split())
     verdict = judge(results)
     if verdict is not None:
         for trial in {verdict.fastest, verdict.cheapest}:
-            assert f"trial {trial}" in " ".join(found.lines)
+            assert f"trial {trial}" in " ".join(summary.lines)
         for trial in verdict.others()[:MOST_NAMED]:
-            assert trial in " ".join(found.caveats)
+            assert trial in " ".join(summary.caveats)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_winners_and_ties_are_found_and_said(folder, name):
+def test_winners_and_ties_of_every_kind_of_study(folder, name):
     case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
     lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
     results = results_folder(folder, lines, objective=objective, study=more)
@@ -189,7 +192,7 @@ def test_winners_and_ties_are_found_and_said(folder, name):
         check_screen(name, text)
 
 
-def test_a_recorded_study_is_said_in_eighty_columns(folder):
+def test_the_screen_of_a_recorded_study_in_eighty_columns(folder):
     shutil.copytree(FIXTURES / "digits_race", folder)
     results = load(folder)
     check_said(results)

@@ -1,4 +1,4 @@
-"""The last screen as it is by default: short, the answer at its end, what to do next."""
+"""The final screen without --verbose: short, with the answer and suggested commands at its end."""
 
 import html
 import re
@@ -23,12 +23,12 @@ from tests.made_results import curve, raced, results_folder, run_line
 from tests.refusals import numbers_in
 
 MOST_LINES = 45
-"""Of the screen, whose tables have so many rows whatever else is said."""
+"""The maximum number of lines of the screen."""
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def many(folder):
-    """Failures of eight causes, forty trials, a race of twelve with a tie, times interpolated."""
+    """Return a study with failures of eight causes, forty trials, a race of twelve and a tie."""
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
     lines = [
         run_line(f"9{n:03d}", failure="error") | {"message": word} for n, word in enumerate(words)
@@ -42,7 +42,7 @@ def many(folder):
     return results
 
 
-def test_however_much_there_is_it_is_about_a_screen(tmp_path):
+def test_a_large_study_fits_one_screen(tmp_path):
     results, width = many(tmp_path), 80
     text = shown(results, width=width, verbose=False)
     lines = text.splitlines()
@@ -69,14 +69,14 @@ def comment_of(results):
 
 
 def steps(results):
-    """The suggested commands, each with the numbers that say what it does."""
+    """Return the suggested commands, with the numbers in their descriptions."""
     return {step.do: numbers_in(step.what) for step in next_steps(results, judge(results))}
 
 
-def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
+def test_suggested_commands_of_a_moved_study_use_its_new_folder(tmp_path):
     results = results_folder(tmp_path / "results" / "my", [run_line("0001", 2.0)])
-    own = tmp_path / "results" / "my"  # begun from Python, where the space was no file
-    command = f"python -m raybench.tune {own}/study.yaml --out {own}"
+    folder = tmp_path / "results" / "my"  # started from Python, without a space file
+    command = f"python -m raybench.tune {folder}/study.yaml --out {folder}"
     assert command in steps(results)
     (tmp_path / "results" / "my").rename(tmp_path / "moved")
     results = load(tmp_path / "moved")
@@ -85,7 +85,7 @@ def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
     assert steps(results)[f"python -m raybench.tune --out {tmp_path}/moved"] == [9]
 
 
-def test_the_steps_are_the_studys_own_commands(tmp_path):
+def test_suggested_commands_are_those_of_the_study(tmp_path):
     near = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
     results = study(tmp_path, *near)
     results.study["command"] = "python -m raybench.tune my.yaml --fresh --out x"
@@ -96,17 +96,17 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
     results.study["study"]["search"] = {"trials": 10}
     search = f"python -m raybench.tune my.yaml --out {tmp_path}"
     page = {f"{tmp_path}/report.html": []}
-    found = train | page | resolve | {search: [7]}
-    assert list(steps(results).items()) == list(found.items())
+    expected = train | page | resolve | {search: [7]}
+    assert list(steps(results).items()) == list(expected.items())
     results.study["notes"] = [f"The search ended after 3 of 10 trials: {NOTHING_LEFT}"]
     assert search not in steps(results)
     results.study["notes"], results.study["study"]["search"] = [], {"trials": None}
-    for number, offered in ((3, None), (5, [2])):  # as its grid has
+    for number, offered in ((3, None), (5, [2])):  # configurations of its grid
         results.study["num_trials"] = number
         assert steps(results).get(search) == offered
 
 
-def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be_refused(tmp_path):
+def test_a_study_without_a_race_is_advised_to_confirm(tmp_path):
     runs = [run_line("0000", 4.0), run_line("0001", 5.0)]
     results = results_folder(tmp_path, runs)
     results.study["command"] = "python -m raybench.tune my.yaml --no-confirm --out x"
@@ -116,26 +116,24 @@ def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be
 
 
 @pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])
-def test_the_steps_use_the_words_of_the_command_that_was_given(tmp_path, program):
+def test_suggested_commands_reuse_the_program_and_options(tmp_path, program):
     path, name = program.rsplit(" ", 1)
     results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4]))
     results.study["command"] = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
-    found = list(steps(results))
-    assert found[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
-    assert found[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
+    commands = list(steps(results))
+    assert commands[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
+    assert commands[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
     assert f"again: {shlex.quote(path)} train THIS_FILE" in comment_of(results)
-    own = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
-    later = [f"{own} --time-budget 60", f"{own} --more 8"]
-    results.study["continued"] = [{"command": one} for one in later]
+    command = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
+    later = [f"{command} --time-budget 60", f"{command} --more 8"]
+    results.study["continued"] = [{"command": command} for command in later]
     assert list(steps(results))[1].startswith(
         f"{shlex.quote(path)} tune my.yaml --time-budget 60 --out {tmp_path} --more "
-    ), "as it was asked for last"
+    ), "options of the latest command"
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
-    tmp_path, monkeypatch, capsys
-):
+def test_printed_commands_are_quoted_for_the_shell(tmp_path, monkeypatch, capsys):
     odd = "o/du ps;touch PWN"
     monkeypatch.chdir(tmp_path)
     printed = ""
@@ -153,7 +151,7 @@ def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
         assert "touch" not in shlex.split(line), line
 
 
-def test_where_no_run_learnt_anything_there_is_no_nearest(tmp_path):
+def test_without_progress_no_configuration_is_nearest(tmp_path):
     objective = Objective(target=0.9, baseline_value=0.1)
     lines = [run_line(f"{n:04d}", best_value=0.1 - n / 100, objective=objective) for n in (0, 1)]
     results = results_folder(tmp_path, lines, objective=objective)

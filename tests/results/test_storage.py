@@ -1,5 +1,5 @@
-"""A study below a URL, on a local S3 server: written, continued and read; killed drivers, lost
-servers, refused credentials and bad URLs."""
+"""A study at a URL of a local S3 server: writing, resuming, reading, killed drivers, lost servers,
+refused credentials and invalid URLs."""
 
 import os
 from contextlib import contextmanager
@@ -18,27 +18,27 @@ from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 
 
-def test_another_machine_continues(url, study, said, monkeypatch, tmp_path):
+def test_another_machine_continues_a_study(url, study, said, monkeypatch, tmp_path):
     first = write(url, study, range(10), said)
     assert Bucket(url).get(RECORDS_FILE) == (first / RECORDS_FILE).read_bytes()
     on_another_machine(monkeypatch, tmp_path)
     folder = write(url, study, range(10, 20), said)
     assert str(folder).startswith(str(tmp_path / "another machine"))
     assert names(folder) == names(url) == wanted(20)
-    # And the first machine again: its spool is behind.
+    # The first machine continues although its local copy is outdated.
     on_another_machine(monkeypatch, tmp_path, "this machine")
     write(url, study, range(20, 25), said)
     assert names(url) == wanted(25)
     assert said == []
 
 
-def test_two_drivers_of_one_machine_are_one_too_many(url, said):
+def test_a_second_driver_on_the_same_machine_is_refused(url, said):
     refusal = refused(ErrorCode.STUDY_IN_USE, f"process {os.getpid()}")
     with open_storage(url, warn=said.append), refusal:
         open_storage(url)
 
 
-def test_no_such_bucket_and_no_study_are_one_sentence(url):
+def test_a_missing_bucket_and_a_missing_study_are_refused(url):
     with refused(ErrorCode.UNREACHABLE, "s3://nobody/study"):
         open_storage("s3://nobody/study")
     with refused(ErrorCode.NOT_FOUND, url):
@@ -57,14 +57,14 @@ def test_no_such_bucket_and_no_study_are_one_sentence(url):
         ("file://host/a", ErrorCode.INVALID_VALUE, "file://host/a"),
     ],
 )
-def test_a_bad_url_is_the_users_mistake(out, code, name):
+def test_invalid_urls_are_refused_without_secrets(out, code, name):
     with refused(code, "--out", name) as refusal:
         open_storage(out)
     assert "secret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_folder_is_itself(tmp_path, prefix):
+def test_a_local_folder_is_used_directly(tmp_path, prefix):
     with open_storage(f"{prefix}{tmp_path}/study") as place:
         assert place.folder == tmp_path / "study"
         place.check()
@@ -72,30 +72,30 @@ def test_a_folder_is_itself(tmp_path, prefix):
     assert names(f"{prefix}{tmp_path}/study") == ["0000"]
 
 
-def test_records_that_were_not_uploaded_stay_when_another_driver_went_on(url, study, said):
+def test_conflicting_records_of_two_drivers_are_refused_and_kept(url, study, said):
     folder = write(url, study, range(3), said)
     with (folder / RECORDS_FILE).open("a") as file:
         file.write("not uploaded\n")
-    there = Bucket(url).get(RECORDS_FILE) + b'{"line": "another driver"}\n'
-    Bucket(url).put(RECORDS_FILE, there)
+    uploaded_records = Bucket(url).get(RECORDS_FILE) + b'{"line": "another driver"}\n'
+    Bucket(url).put(RECORDS_FILE, uploaded_records)
     with refused(ErrorCode.CONFLICT, url, str(folder)):
         open_storage(url, warn=said.append)
-    assert Bucket(url).get(RECORDS_FILE) == there
+    assert Bucket(url).get(RECORDS_FILE) == uploaded_records
     folder.rename(folder.with_name("aside"))
     with open_storage(url, warn=said.append) as place:
-        assert (place.folder / RECORDS_FILE).read_bytes() == there
+        assert (place.folder / RECORDS_FILE).read_bytes() == uploaded_records
     assert said == []
 
 
 @contextmanager
 def writer(url, study):
-    """Another process that writes below a URL; to be killed."""
+    """Run another process that writes to a URL, for tests that kill it."""
     with start_python(WRITER.format(url=url, study=study)) as process:
         assert process.stdout.readline() == "open\n"
         yield process
 
 
-def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(url, study, said, server):
+def test_the_same_machine_continues_with_records_not_yet_uploaded(url, study, said, server):
     write(url, study, range(5), said)
     with writer(url, study) as process:
         server.door.shut()
@@ -112,7 +112,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(url, study,
     assert names(url) == kept
 
 
-def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, server):
+def test_refused_credentials_are_reported_and_no_record_is_lost(url, study, said, server):
     place = open_storage(url, warn=said.append)
     store = Store(place.folder)
     store.write_text(STUDY_FILE, study)
@@ -137,7 +137,7 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
         server.refuse(False)
     assert str(place.folder) in str(end.value)
     assert str(place.folder) in said[0]
-    assert 2 <= len(said) <= 3, "that it is refused and that it is back; tried often"
+    assert 2 <= len(said) <= 3, "refusals and recovery are reported once each"
     for text in (str(end.value), *said):
         assert "\n" not in text
         assert "fake-secret" not in text
@@ -147,7 +147,7 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     assert names(url) == wanted(21)
 
 
-def test_a_spool_that_lost_records_gets_them_back(url, study, said):
+def test_lost_local_records_are_restored_from_the_bucket(url, study, said):
     folder = write(url, study, range(5), said)
     lines = (folder / RECORDS_FILE).read_text().splitlines(keepends=True)
     (folder / RECORDS_FILE).write_text("".join(lines[:2]) + lines[2][:20])

@@ -1,4 +1,4 @@
-"""tune, train, load_model and report with a URL; what trains is replaced, the rest is real."""
+"""tune, train, load_model and report with a URL; only training is faked."""
 
 import io
 import os
@@ -41,14 +41,14 @@ def _here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(monkeypatch):
-    """A search that takes no time: call it with what happens in it."""
+    """A faked search; append functions of its store to the returned list."""
     steps = []
 
     def run(options, resolved, store, *rest):
         content = {"study": resolved.study.document(), "notes": [], "machine": {"processor": "x"}}
         store.write_yaml(STUDY_FILE, content)
-        found = read_records(store.folder).runs
-        for number in range(len(found), len(found) + 3):
+        recorded = read_records(store.folder).runs
+        for number in range(len(recorded), len(recorded) + 3):
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
         for step in steps:
             step(store)
@@ -62,7 +62,7 @@ def tuned(place, *arguments):
     return cli.main(["tune", "space.yaml", "--out", str(place), *arguments])
 
 
-def test_a_search_ends_below_its_url_and_another_home_goes_on(
+def test_a_search_writes_to_its_url_and_another_home_continues(
     url, search, capsys, tmp_path, monkeypatch
 ):
     assert tuned(url) == cli.DONE
@@ -81,25 +81,25 @@ def test_a_search_ends_below_its_url_and_another_home_goes_on(
     assert f"of {name}: trial" in Bucket(url).get("best.yaml").decode()
 
 
-def test_a_local_folder_is_refused_while_a_command_is_in_it(search, tmp_path, capsys):
+def test_a_local_folder_in_use_is_refused(search, tmp_path, capsys):
     with StudyLock(tmp_path / "study"):
         assert tuned(f"file://{tmp_path}/study") == cli.WRONG_INPUT
     assert str(os.getpid()) in capsys.readouterr().err
     assert tuned(f"file://{tmp_path}/study") == cli.DONE
 
 
-def test_another_study_is_refused_and_fresh_starts_beside_it(url, search, capsys):
+def test_another_study_is_refused_and_fresh_uses_a_new_url(url, search, capsys):
     assert tuned(url) == cli.DONE
     assert tuned(url, "--target", "0.8") == cli.WRONG_INPUT
     sentence = capsys.readouterr().err
     assert all(value in sentence for value in (f"{url}: ", "objective.target", "0.9", "0.8"))
-    assert f"--seed-from {url}" not in sentence, "another objective"
+    assert f"--seed-from {url}" not in sentence, "not suggested for another objective"
     assert tuned(url, "--target", "0.8", "--fresh") == cli.DONE
     assert STUDY_FILE in Bucket(f"{url}-2").list_keys()
     assert len(raybench.load(url).trials) == 3
 
 
-def test_an_earlier_study_below_a_url_is_learned_from(url, search, capsys, monkeypatch):
+def test_seed_from_reads_an_earlier_study_from_a_url(url, search, capsys, monkeypatch):
     assert tuned(url) == cli.DONE
     assert tuned("next", "--seed-from", url, "--dry-run") == cli.DONE
     assert tuned("next", "--seed-from", url, "--set", "dataset.limit=100") == cli.WRONG_INPUT
@@ -114,7 +114,7 @@ def test_a_dry_run_writes_nothing(url, search, capsys):
     assert Bucket(url).list_keys() == before
 
 
-def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys):
+def test_a_study_taken_over_by_another_driver_ends_with_an_error(url, search, capsys):
     def take_over(store):
         wait_for(lambda: RECORDS_FILE in Bucket(url).list_keys())
         Bucket(url).put(RECORDS_FILE, b'{"of": "another driver"}\n')
@@ -132,7 +132,7 @@ def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys):
     assert len(read_records(Path(folder)).runs) >= 3
 
 
-def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, capsys, tmp_path):
+def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, tmp_path):
     torch = pytest.importorskip("torch")
     from raybench.models.find import load_workload_dataset
     from raybench.models.model_data import ModelData
@@ -142,8 +142,8 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
 
     def run(options, spec, store, console, *rest):
         workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-        told = ModelData.of(dataset, spec.dataset)
-        (store.folder / DATA_FILE).write_text(told.model_dump_json())
+        data = ModelData.of(dataset, spec.dataset)
+        (store.folder / DATA_FILE).write_text(data.model_dump_json())
         model = build_model(workload, spec.seed)
         with torch.no_grad():
             next(model.parameters()).fill_(0.125)
@@ -162,8 +162,8 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
     assert all(torch.equal(saved[0][key], value) for key, value in model.state_dict().items())
 
 
-def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
-    """What it was before is forgotten there, too, however long it was."""
+def test_training_again_replaces_the_run_at_a_url(url, monkeypatch, capsys):
+    """The records of the previous run are removed from the bucket."""
     seconds = iter([range(9), range(2)])
 
     def run(options, spec, store, console, *rest):
@@ -182,32 +182,32 @@ def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
     assert list(raybench.load(url).runs) == ["0000", "0001"]
 
 
-def test_what_other_threads_say_stands_whole_above_the_screen():
+def test_messages_of_other_threads_are_printed_whole_above_the_screen():
     file = io.StringIO()
     console = WholeLines(file=file, force_terminal=True, width=60, height=10)
     sentence = f"s3://bucket/study: cannot be reached ({'x' * 100}); it is tried again."
 
     def warn(number):
-        for one in range(100):
-            say(console, f"{number} {one} {sentence}")
+        for line in range(100):
+            say(console, f"{number} {line} {sentence}")
 
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         with ProgressDisplay(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
-            done = [pool.submit(warn, number) for number in range(4)]
+            futures = [pool.submit(warn, number) for number in range(4)]
             for _ in range(50):
                 progress.say("a line of the search")
-            for one in done:
-                one.result()
+            for future in futures:
+                future.result()
     finally:
         sys.setswitchinterval(switch_s)
     lines = [re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) for line in file.getvalue().splitlines()]
-    wanted = {f"{number} {one} {sentence}" for number in range(4) for one in range(100)}
+    wanted = {f"{number} {line} {sentence}" for number in range(4) for line in range(100)}
     assert wanted <= {line.rpartition("\r")[2].strip() for line in lines}
 
 
-def test_a_report_is_made_of_a_copy(url, study, said, capsys):
+def test_a_report_reads_a_copy_and_writes_only_locally(url, study, said, capsys):
     write(url, study, range(3), said)
     Bucket(url).put("model.pt", b"old")
     folder = load(url, files=("model.pt",)).folder

@@ -28,11 +28,11 @@ def written(folder, lines=LINES):
 
 
 def read(folder):
-    """What the file's lines hold, whatever it is."""
+    """Return the decoded lines of the records file."""
     return read_lines(folder / RECORDS_FILE)
 
 
-def test_a_record_is_in_the_file_when_append_returns(tmp_path):
+def test_append_returns_after_the_record_is_written(tmp_path):
     store = Store(tmp_path / "a" / "b")
     for number, line in enumerate(LINES, start=1):
         store.append(line)
@@ -40,12 +40,15 @@ def test_a_record_is_in_the_file_when_append_returns(tmp_path):
     store.close()
 
 
-def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
+def test_a_record_torn_at_any_byte_is_repaired(tmp_path):
     path = tmp_path / RECORDS_FILE
     assert not mend_last_line(path)
-    whole = written(tmp_path).read_bytes()
+    complete = written(tmp_path).read_bytes()
     odd = ['{"a": "ü'.encode()[:-1], b'{"a": 1,\x00\x00', b"\xff\xfe\x80"]
-    for content in [*(whole[:n] for n in range(len(whole) + 1)), *(whole + one for one in odd)]:
+    for content in [
+        *(complete[:n] for n in range(len(complete) + 1)),
+        *(complete + tail for tail in odd),
+    ]:
         path.write_bytes(content)
         kept = read(tmp_path)
         assert kept == LINES[: len(kept)]
@@ -56,13 +59,13 @@ def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
-def test_a_broken_line_elsewhere_is_left_out_and_said(tmp_path, broken):
+def test_a_broken_line_is_left_out_and_reported(tmp_path, broken):
     lines = [run_line("0000", 1.0), run_line("0001", 2.0)]
-    whole = results_folder(tmp_path, lines)
+    complete = results_folder(tmp_path, lines)
     path = tmp_path / RECORDS_FILE
     path.write_text("\n".join([json.dumps(lines[0]), broken, json.dumps(lines[1])]) + "\n")
     study = load(tmp_path)
-    assert study.trials.equals(whole.trials)
+    assert study.trials.equals(complete.trials)
     (note,) = study.study["notes"]
     assert note.startswith("records.jsonl: line 2 (it")
     console = Console(file=io.StringIO(), width=200)
@@ -73,7 +76,7 @@ def test_a_broken_line_elsewhere_is_left_out_and_said(tmp_path, broken):
         load(tmp_path)
 
 
-def test_what_is_written_is_clean_and_json_without_words_for_no_number(tmp_path):
+def test_records_are_clean_json_without_nan(tmp_path):
     line = {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf, "e": (math.nan,)}, "f": 0}
     words = {"message": "caf\udce9 \x1b[31mred\x1b[0m", "hosts": ["a\nb"], "spec": {"k": "\x07"}}
     text = written(tmp_path, [line | words]).read_text()
@@ -81,18 +84,18 @@ def test_what_is_written_is_clean_and_json_without_words_for_no_number(tmp_path)
     expected = {"a": None, "b": [None, 1.5], "c": {"d": None, "e": [None]}, "f": 0} | clean
     assert json.loads(text, parse_constant=pytest.fail) == expected
     assert "\\ud" not in text
-    assert math.isnan(line["a"]), "the given record was changed"
+    assert math.isnan(line["a"]), "the given record is not changed"
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/sub"])
-def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path, below):
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path, below):
     (tmp_path / "file").write_text("in the way")
     with refused(ErrorCode.NOT_WRITABLE, f"--out {tmp_path / 'file' / below}"):
         Store(tmp_path / "file" / below)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
+def test_files_are_written_atomically(tmp_path):
     store = Store(tmp_path)
     store.write_yaml("best.yaml", {"b": 1e-5, "a": [1]}, comment="one\ntwo")
     store.write_text("t.csv", "x\n")
@@ -140,7 +143,7 @@ RUN = run_line("0001", 2.0)
         (RUN | {"spec": RUN["spec"] | {"optimizer": None}}, ("'spec.optimizer",)),
     ],
 )
-def test_a_line_that_is_no_record_is_left_out_and_said(tmp_path, line, names):
+def test_invalid_records_are_left_out_and_reported(tmp_path, line, names):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     with (tmp_path / RECORDS_FILE).open("a") as file:
         file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
@@ -164,7 +167,7 @@ def test_a_line_that_is_no_record_is_left_out_and_said(tmp_path, line, names):
         "{format: 2, study: {objective: {kind: time_to_target, target: 0.9}}}",
     ],
 )
-def test_a_study_of_another_shape_or_format_is_refused(tmp_path, content):
+def test_invalid_study_files_are_refused(tmp_path, content):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     (tmp_path / STUDY_FILE).write_text(content)
     code = ErrorCode.STUDY_CHANGED if "format: 2" in content else ErrorCode.INVALID_FILE
@@ -173,15 +176,15 @@ def test_a_study_of_another_shape_or_format_is_refused(tmp_path, content):
 
 
 @pytest.mark.all
-def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_path):
-    """Whatever one value is changed to, the study is read, or refused in a sentence."""
+def test_changed_values_in_records_never_raise_a_traceback(tmp_path):
+    """With any single value changed, the study is read or refused on one line."""
     results_folder(tmp_path, [])
     path = tmp_path / RECORDS_FILE
     lines = [curve("0000", [0.5])[0], run_line("0000", 1.0)]
     spec = lines[1]["spec"]
     refused = []
     for part in [*lines, spec, lines[1]["ledger"]]:
-        others = () if part is spec else (-1, [], True)  # pydantic checks a spec
+        others = () if part is spec else (-1, [], True)  # pydantic validates specs
         for key in list(part):
             for value in (None, "x", 10**400, *others):
                 kept = part[key]
@@ -206,7 +209,7 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
         ("x" * 300, "x" * 100 + ".txt"),
     ],
 )
-def test_the_full_text_of_a_failure_is_kept(tmp_path, trial, name):
+def test_the_traceback_of_a_failure_is_written(tmp_path, trial, name):
     store = Store(tmp_path)
     text = 'Traceback:\n  File "m.py"\n\x1b[31mcaf\udce9\x1b[0m'
     path = store.write_error(trial, text)
@@ -214,7 +217,7 @@ def test_the_full_text_of_a_failure_is_kept(tmp_path, trial, name):
     assert path.read_text() == 'Traceback:\n  File "m.py"\ncaf\ufffd\n'
     store.write_error(trial, "again")
     assert path.read_text() == "again\n"
-    assert [one.name for one in path.parent.iterdir()] == [name]
+    assert [file.name for file in path.parent.iterdir()] == [name]
 
 
 def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
@@ -232,7 +235,7 @@ def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])
-def test_what_is_deleted_in_mid_study_is_one_sentence(tmp_path, how):
+def test_a_folder_deleted_during_the_study_raises_a_study_error(tmp_path, how):
     folder = tmp_path / "study"
     store = Store(folder)
     store.append(LINES[0])

@@ -18,7 +18,7 @@ def study(**changes):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A folder that holds the study."""
+    """A results folder with a study file."""
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / STUDY_FILE).write_text(to_yaml({"study": study().document(), "command": "x"}))
@@ -33,7 +33,7 @@ def begun(tmp_path):
         {"confirm": {"race": 0}},
     ],
 )
-def test_the_same_study_goes_on_and_for_longer(begun, changes):
+def test_the_same_study_resumes_with_other_budgets(begun, changes):
     refuse_other_study("here", begun / STUDY_FILE, study(**changes))
 
 
@@ -61,12 +61,12 @@ def test_another_study_is_refused_with_the_difference(begun, changes, difference
     with refused(ErrorCode.STUDY_CHANGED, *names) as refusal:
         refuse_other_study("s3://a/b", begun / STUDY_FILE, study(**changes))
     assert "\n" not in str(refusal.value)
-    # Scores of another task are no help.
+    # Scores of another task are not suggested.
     is_other_task = not {"workload", "dataset", "objective"}.isdisjoint(changes)
     assert ("--seed-from s3://a/b" in str(refusal.value)) != is_other_task
 
 
-def test_fresh_starts_beside_it(begun):
+def test_fresh_uses_the_next_free_folder(begun):
     second = begun.with_name("results-2")
     assert unused_folder(begun) == second
     second.mkdir()
@@ -75,7 +75,7 @@ def test_fresh_starts_beside_it(begun):
     assert not begun.with_name("free").exists()
 
 
-def test_a_file_in_the_way_is_refused(tmp_path):
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with refused(ErrorCode.NOT_WRITABLE, f"--out {tmp_path / 'file'}"):
         check_folder(tmp_path / "file")

@@ -29,16 +29,16 @@ def trials(tmp_path):
     return results_folder(tmp_path, LINES).trials
 
 
-def test_ledger_totals_are_all_runs_and_sum_to_their_walls(trials):
+def test_ledger_totals_cover_all_runs_and_sum_to_wall_time(trials):
     table = ledger_totals(trials).set_index("phase")
     assert table.loc["start", "seconds"] == 8 * len(LINES)
     assert table.loc["sum", "seconds"] == pytest.approx(trials["wall_s"].sum())
     assert table.loc["sum", "share"] == pytest.approx(1.0)
-    assert "input" not in table.index, "input is a part of train"
+    assert "input" not in table.index, "input is part of train"
     assert table["share"].drop("sum").sum() == pytest.approx(1.0)
 
 
-def test_every_distinct_cause_has_its_message_and_its_count(tmp_path):
+def test_failures_are_grouped_by_cause_and_counted(tmp_path):
     messages = [
         "CUDA out of memory: 3.5 GiB of 16 (pid 7)",
         "CUDA out of memory: 4.5 GiB of 16 (pid 123)",
@@ -79,8 +79,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text):
-    """Not the failures' messages, nor trials, specs, the folder's name, the notes."""
+def test_strings_of_a_study_are_never_markup_or_escape_codes(tmp_path, text):
+    """Checked in failure messages, trial names, specs, the folder name and notes."""
     folder = tmp_path / text.replace("/", "|")
     spec = {"optimizer": "adam", "workload": text}
     lines = [
@@ -93,20 +93,20 @@ def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text):
     results.study["notes"] = [text]
     buffer = io.BytesIO()
     out = io.TextIOWrapper(buffer, encoding="utf-8")
-    console = Console(file=out, width=300, force_terminal=True)  # reads markup by itself
+    console = Console(file=out, width=300, force_terminal=True)  # interprets markup by default
     show(console, results, plots=[folder / "curves.png"])
     out.flush()
     shown = buffer.getvalue().decode()
     assert shown.count(clean(text)) >= 4
     for bad in ("\x1b]", "\x1b[2J", "\x07", "\u202e", "\x1b[5m"):
         assert bad not in shown
-    # The verdict is printed, and the last line tells the folder.
+    # The answer is printed, and the last line names the folder.
     assert "Answer: " in shown
     assert shown.splitlines()[-1] == clean(f"results: {folder}")
 
 
 def wide_study(tmp_path):
-    """Everything as long as it comes: finalists' names, searched keys, thousands of seconds."""
+    """Return a study with long trial names, many searched keys and large numbers."""
     space = {key: {} for key in ("optimizer", "weight_decay", "schedule", "warmup_epochs")}
     spec = {
         "framework": "tensorflow",
@@ -132,7 +132,7 @@ def wide_study(tmp_path):
 
 
 @pytest.mark.parametrize(("width", "is_terminal"), [(40, True), (80, True), (140, False)])
-def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal):
+def test_heads_and_numbers_are_never_cut(tmp_path, width, is_terminal):
     results = wide_study(tmp_path)
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal)
     show(console, results, verbose=True)
@@ -147,13 +147,13 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
         assert head in words, head
     for number in ("12345.68", "24691.34", "0118.torch64"):
         assert number in words, number
-    # What tells the configuration apart is whole, over several lines if need be.
+    # The keys that identify the configuration are complete, wrapped if necessary.
     for word in ("64x4096", "radam", "0.000123", "weight_decay", "0.000456", "cosine", "12.5"):
         assert word in words, word
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_a_terminal_of_another_encoding_is_no_error(encoding):
+def test_other_terminal_encodings_are_supported(encoding):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
     console = make_console(out)
     say(console, "漢 [bold]é[/bold] :smile: \udce9")

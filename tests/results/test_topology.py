@@ -1,4 +1,4 @@
-"""Runs are ranked against those that were laid out alike, from records written by hand."""
+"""Runs are ranked only against runs with the same layout of workers and GPU model."""
 
 import pytest
 from test_tables import shown
@@ -15,29 +15,31 @@ from tests.made_results import results_folder, run_line
 SPREAD = {"placement_strategy": "spread"}
 
 
-def on(line, *workers, gpus=(), waited=None):
-    """A run whose workers were on so many nodes; `gpus` are their models."""
+def on(line, *workers, gpus=(), waited_for=None):
+    """Return a run line with workers per node and GPU models."""
     layout = {"workers_per_node": list(workers), "accelerators": list(gpus)}
-    return line | layout | {"waited_for": waited}
+    return line | layout | {"waited_for": waited_for}
 
 
 PACKED = on(run_line("0000", 4.0, num_workers=2), 2)
-OVER_TWO = on(run_line("0001", 1.0, num_workers=2), 1, 1, waited="2 CPUs: 1 free on a, 1 on b")
+OVER_TWO = on(run_line("0001", 1.0, num_workers=2), 1, 1, waited_for="2 CPUs: 1 free on a, 1 on b")
 SPREAD_OUT = on(run_line("0002", 2.0, num_workers=2, **SPREAD), 1, 1)
 WIDE = on(run_line("0003", 3.0, num_workers=4), 2, 2)
 OLD = run_line("0004", 5.0, num_workers=2)
 
 
-def test_what_was_on_more_hosts_than_others_of_its_size_is_not_ranked(tmp_path):
+def test_runs_on_more_hosts_than_others_of_their_size_are_not_ranked(tmp_path):
     results = results_folder(tmp_path, [OVER_TWO, PACKED, WIDE])
-    assert list(ranked(results.trials)["trial"]) == ["0003", "0000"], "four fit on no single host"
+    assert list(ranked(results.trials)["trial"]) == ["0003", "0000"], (
+        "four workers fit on no single host"
+    )
     assert judge(results).fastest == "0003"
     text = shown(results)
     assert all(words in text for words in ("2 hosts", "trial 0001"))
     assert "0001" not in list(reached_target(results)["trial"])
 
 
-def test_over_several_hosts_is_ranked_where_no_run_of_its_size_was_on_fewer(tmp_path):
+def test_runs_on_several_hosts_are_ranked_if_none_of_their_size_used_fewer(tmp_path):
     results = results_folder(tmp_path, [OVER_TWO, WIDE])
     assert judge(results).fastest == "0001"
     assert results.trials["unranked"].isna().all()
@@ -45,14 +47,14 @@ def test_over_several_hosts_is_ranked_where_no_run_of_its_size_was_on_fewer(tmp_
 
 
 @pytest.mark.parametrize("part", ["space", "fixed", None])
-def test_a_spread_run_wins_only_where_the_study_asked_for_it(tmp_path, part):
-    asked = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
-    results = results_folder(tmp_path, [PACKED, SPREAD_OUT], study=asked)
+def test_a_spread_run_wins_only_if_the_study_requested_it(tmp_path, part):
+    study = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
+    results = results_folder(tmp_path, [PACKED, SPREAD_OUT], study=study)
     assert judge(results).fastest == ("0002" if part else "0000")
     assert ("did not ask" in shown(results)) == (part is None)
 
 
-def test_each_model_of_gpu_has_its_winner(tmp_path):
+def test_each_gpu_model_has_its_own_winner(tmp_path):
     gpu = {"gpus_per_worker": 1}
     lines = [
         on(run_line("0000", 2.0, **gpu), 1, gpus=["H100"]),
@@ -67,19 +69,24 @@ def test_each_model_of_gpu_has_its_winner(tmp_path):
     results = results_folder(tmp_path, lines)
     assert gpu_models(results.trials) == ["H100", "A100"]
     each = judge_each(results)
-    assert {kind: one.fastest for kind, one in each.items()} == {"H100": "0000", "A100": "0001"}
+    assert {kind: verdict.fastest for kind, verdict in each.items()} == {
+        "H100": "0000",
+        "A100": "0001",
+    }
     assert (each["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
     text = shown(results)
     for line in ("A100: Train", "H100: Not confirmed"):
         assert text.count(line) == 1
-    assert set(reached_target(results)["trial"]) == {"0001", "0002"}, "those of the winner's model"
+    assert set(reached_target(results)["trial"]) == {"0001", "0002"}, (
+        "runs on the GPU model of the winner"
+    )
 
 
 def heads(results):
     return shown(results).split("Search: ")[1].split("0000")[0]
 
 
-def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tmp_path):
+def test_topology_columns_are_on_the_screen_only_if_they_differ(tmp_path):
     results = results_folder(tmp_path / "mixed", [PACKED, OVER_TWO, WIDE, OLD])
     columns = ["num_nodes", "accelerators", "waited_for"]
     rows = results.trials.set_index("trial")[columns]
@@ -100,16 +107,16 @@ def budget_of(*records: RunRecord) -> list[str]:
     return [cost.trial for cost in budget.winners()]
 
 
-def test_confirmed_is_what_is_ranked_and_the_best_on_each_model(tmp_path):
+def test_the_best_ranked_run_on_each_gpu_model_is_confirmed(tmp_path):
     lines = [OVER_TWO, SPREAD_OUT, PACKED, on(run_line("0005", 8.0, gpus_per_worker=1), 1)]
     lines[-1] |= {"accelerators": ["A100"]}
     results_folder(tmp_path, lines)
     runs = list(read_records(tmp_path).runs.values())
     assert budget_of(*runs) == ["0000", "0005"]
-    assert budget_of(runs[0]) == ["0001"], "until one of its size is on fewer hosts"
+    assert budget_of(runs[0]) == ["0001"], "until a run of its size uses fewer hosts"
 
 
-def test_runs_without_exchange_are_never_ranked_nor_set_what_is_usual(tmp_path):
+def test_runs_without_exchange_are_never_ranked(tmp_path):
     apart = on(run_line("0005", 0.5, num_workers=2, exchange_gradients=False), 2)
     alone = run_line("0006", 0.1, exchange_gradients=False)
     over_two = on(run_line("0007", 1.5, num_workers=2), 1, 1)

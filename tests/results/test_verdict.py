@@ -10,7 +10,7 @@ from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
-from tests.made_results import OBJECTIVE, again, curve, raced, results_folder, run_line
+from tests.made_results import OBJECTIVE, confirmed_trial, curve, raced, results_folder, run_line
 from tests.refusals import refused
 
 
@@ -22,7 +22,7 @@ from tests.refusals import refused
         ([run_line("0000"), run_line("0001", failure="nan")], 3),
     ],
 )
-def test_scripts_can_tell_that_nothing_reached_the_target(tmp_path, lines, code):
+def test_the_exit_code_tells_whether_the_target_was_reached(tmp_path, lines, code):
     assert exit_code(results_folder(tmp_path, lines)) == code
 
 
@@ -49,47 +49,55 @@ NO_MISSES = [
     ],
 )
 def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
-    """What was not given its time, and what the machine broke, is no miss."""
+    """Runs that were interrupted or lost their workers are no misses."""
     for number, end in enumerate([{}, *NO_MISSES]):
         more = [run_line("0000-confirm9", role="confirm", **end)] if end else []
-        results, verdict = judged(tmp_path / str(number), again("0000", times), more)
+        results, verdict = judged(tmp_path / str(number), confirmed_trial("0000", times), more)
         row = results.confirmed.iloc[0]
         assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
         assert not hits or verdict.is_confirmed
 
 
-LUCKY = [run_line("0000", 0.5), *again("0000", [8.0, 9.0, 10.0])[1:]]
-WIDE = again("0000", [3.0] * 3, num_workers=2)
-AT_ONCE = again("0000", [0.5, None, 0.5, None], missed_s=0.02)
-MISSES = again("0000", [1.0, 1.2, None], missed_s=55.0)
-STEADY = again("0001", [4.0, 4.5, 5.0])
+LUCKY = [run_line("0000", 0.5), *confirmed_trial("0000", [8.0, 9.0, 10.0])[1:]]
+WIDE = confirmed_trial("0000", [3.0] * 3, num_workers=2)
+AT_ONCE = confirmed_trial("0000", [0.5, None, 0.5, None], missed_s=0.02)
+MISSES = confirmed_trial("0000", [1.0, 1.2, None], missed_s=55.0)
+STEADY = confirmed_trial("0001", [4.0, 4.5, 5.0])
 
 
 @pytest.mark.parametrize(
     ("first", "second", "fastest", "cheapest"),
     [
-        (LUCKY, again("0001", [4.0, 4.0, 4.0]), "0001", "0001"),
-        (WIDE, again("0001", [6.0] * 3), "0000", "0001"),  # of equal costs fewer workers
-        # A few cheap misses are better than slow hits; a faster median makes up for no dear one.
+        (LUCKY, confirmed_trial("0001", [4.0, 4.0, 4.0]), "0001", "0001"),
         (
-            *(again("0000", [20.0] * 3), again("0001", [3.0, 3.0, None], missed_s=1.0)),
+            WIDE,
+            confirmed_trial("0001", [6.0] * 3),
+            "0000",
+            "0001",
+        ),  # at equal cost the one with fewer workers
+        # Cheap misses are better than slow hits; a faster median does not offset expensive misses.
+        (
+            *(
+                confirmed_trial("0000", [20.0] * 3),
+                confirmed_trial("0001", [3.0, 3.0, None], missed_s=1.0),
+            ),
             *("0001", "0001"),
         ),
         (MISSES, STEADY, "0001", "0001"),
-        # What diverges at once is charged 5 s of set-up and compilation in every other run.
-        (AT_ONCE, again("0001", [1.5] * 4), "0001", "0001"),
-        # Two of two are not behind three of three.
-        (again("0000", [1.0, 1.2]), STEADY, "0000", "0000"),
-        # A confirming run whose search run is lost is left out.
-        (again("0000", [5.0]), again("0001", [4.0, 4.0])[1:], "0000", "0000"),
+        # Early divergence in every other run costs 5 s of setup and compilation each.
+        (AT_ONCE, confirmed_trial("0001", [1.5] * 4), "0001", "0001"),
+        # Two hits of two do not rank below three of three.
+        (confirmed_trial("0000", [1.0, 1.2]), STEADY, "0000", "0000"),
+        # A confirmation run without its search run is left out.
+        (confirmed_trial("0000", [5.0]), confirmed_trial("0001", [4.0, 4.0])[1:], "0000", "0000"),
     ],
 )
-def test_who_wins(tmp_path, first, second, fastest, cheapest):
+def test_the_winner_of_two_confirmed_configurations(tmp_path, first, second, fastest, cheapest):
     results, verdict = judged(tmp_path, first, second)
     assert (verdict.fastest, verdict.cheapest, verdict.is_confirmed) == (fastest, cheapest, True)
     assert results.confirmed["trial"].iloc[0] == fastest
     assert len(results.confirmed) == 1 + (second[0]["role"] == "trial")
-    assert first is not MISSES or verdict.ties == ("0001", "0000"), "the other is tied"
+    assert first is not MISSES or verdict.ties == ("0001", "0000"), "the other candidate is tied"
 
 
 @pytest.mark.parametrize(
@@ -98,23 +106,28 @@ def test_who_wins(tmp_path, first, second, fastest, cheapest):
         ([4.2, 4.2, 4.2], True),
         ([4.4, 4.6, 4.8], True),
         ([6.0, 6.1, 6.2], False),
-        ([3.0, 5.0, 9.0], True),  # runs scatter: a gap says less
+        ([3.0, 5.0, 9.0], True),  # a larger scatter makes the gap less significant
         ([4.11, 9.0, 12.0], False),
-        ([6.0], True),  # of one run a gap says little
+        ([6.0], True),  # the gap of a single run is less significant
         ([9.0], False),
     ],
 )
-def test_the_tie_set_is_what_the_scatter_of_all_runs_allows(tmp_path, times, is_tie):
-    first = again("0000", [3.9, 4.0, 4.1])
-    _, verdict = judged(tmp_path, first, again("0001", times)[1:], [run_line("0001", 60.0)])
+def test_ties_depend_on_the_scatter_of_all_runs(tmp_path, times, is_tie):
+    first = confirmed_trial("0000", [3.9, 4.0, 4.1])
+    _, verdict = judged(
+        tmp_path, first, confirmed_trial("0001", times)[1:], [run_line("0001", 60.0)]
+    )
     assert verdict.fastest == "0000"
     assert "0001" in (verdict.ties if len(times) > 1 else verdict.once) or not is_tie
     assert [*verdict.ties[1:], *verdict.once] == (["0001"] if is_tie else [])
 
 
-def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
-    """Of 14 s of start-up, set-up and compilation every worker's are billed."""
-    alone, wide = again("0000", [20.0] * 3), again("0001", [9.0] * 3, num_workers=2)
+def test_with_a_price_the_cheapest_has_the_lowest_bill(tmp_path):
+    """All workers are billed for 14 s of startup, setup and compilation."""
+    alone, wide = (
+        confirmed_trial("0000", [20.0] * 3),
+        confirmed_trial("0001", [9.0] * 3, num_workers=2),
+    )
     results, verdict = judged(tmp_path, alone, wide)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
     results.study["study"]["price"] = 4.0
@@ -124,7 +137,7 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     assert f"trial {verdict.cheapest}" in summary_of(results).lines[1]
 
 
-def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
+def test_lost_confirmation_runs_confirm_nothing(tmp_path):
     broken = [run_line(f"0000-confirm{n}", role="confirm", failure="worker_lost") for n in range(3)]
     results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)
     assert results.confirmed.empty
@@ -134,19 +147,19 @@ def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_pa
 BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
 
 
-def at_budget(trial, searched, found):
-    """A trial of the search and its confirming runs by accuracy; None is a run that failed."""
+def at_budget(trial, searched, confirmed):
+    """Return a search trial and its confirmation runs by accuracy; None is a failed run."""
     runs = [run_line(trial, best_value=searched, stop="max_train_seconds", objective=BUDGET)]
-    for repeat, accuracy in enumerate(found):
-        given = {"best_value": 0.99, "failure": "nan", "objective": BUDGET}
+    for repeat, accuracy in enumerate(confirmed):
+        keys = {"best_value": 0.99, "failure": "nan", "objective": BUDGET}
         if accuracy is not None:
-            given |= {"best_value": accuracy, "failure": None, "test_value": 0.8}
-            given["stop"] = "max_train_seconds"
-        runs.append(run_line(f"{trial}-confirm{repeat}", role="confirm", **given))
+            keys |= {"best_value": accuracy, "failure": None, "test_value": 0.8}
+            keys["stop"] = "max_train_seconds"
+        runs.append(run_line(f"{trial}-confirm{repeat}", role="confirm", **keys))
     return runs
 
 
-def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_path):
+def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirmation_runs(tmp_path):
     lucky = at_budget("0000", 0.99, [0.80, 0.81, 0.82])
     good = at_budget("0001", 0.95, [0.90, 0.92, 0.94])
     results, verdict = judged(tmp_path, lucky, good, objective=BUDGET)
@@ -161,16 +174,16 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
 
 
-def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
-    given = {"role": "race", "failure": "nan", "objective": BUDGET}
-    race = [run_line(f"0001-race{number}", **given) for number in range(2)]
+def test_failed_race_runs_confirm_nothing(tmp_path):
+    keys = {"role": "race", "failure": "nan", "objective": BUDGET}
+    race = [run_line(f"0001-race{number}", **keys) for number in range(2)]
     once = at_budget("0000", 0.8, []), at_budget("0001", 0.9, [])
     verdict = judged(tmp_path, *once, race, objective=BUDGET)[1]
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
 
 def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=TIME):
-    """A confirmed configuration whose splits are so large, of classes as frequent as each other."""
+    """Return a study of a confirmed configuration on balanced splits of `rows` samples."""
     known = {"value": 0.51, "rows": rows, "error": (0.25 / rows) ** 0.5, "square": None}
     runs = [run_line("0000", 2.0, best_value=validation)]
     for number in range(3):
@@ -188,15 +201,17 @@ def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=T
 
 
 @pytest.mark.parametrize("kind", [TIME, "best_at_budget"])
-def test_scripts_can_tell_that_what_did_best_is_no_better_than_guessing(tmp_path, kind):
+def test_the_exit_code_tells_that_the_best_is_no_better_than_guessing(tmp_path, kind):
     assert exit_code(beside_guessing(tmp_path, 300, test=0.477, kind=kind)) == 3
 
 
 @pytest.mark.parametrize(
     ("rows", "test", "wins"), [(300, 0.477, False), (100, 0.58, False), (300, 0.58, True)]
 )
-def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path, rows, test, wins):
-    """Seeds share their rows: three of them are as uncertain as one."""
+def test_a_configuration_no_better_than_guessing_on_the_test_split_does_not_win(
+    tmp_path, rows, test, wins
+):
+    """Runs of three seeds share the rows, so their sampling error equals that of one."""
     results = beside_guessing(tmp_path, rows, test=test)
     assert (judge(results) is not None) == wins
     if not wins:
@@ -205,43 +220,47 @@ def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path,
         for name in ("best.yaml", "cheapest.yaml"):
             (results.folder / name).write_text("of an earlier session")
         with Store(results.folder) as store:
-            assert not [one for one in export(results, store) if one.suffix == ".yaml"]
+            assert not [path for path in export(results, store) if path.suffix == ".yaml"]
         assert not [*results.folder.glob("*est.yaml")]
 
 
-def test_a_winner_whose_runs_alone_missed_hands_on_to_no_untested_one(tmp_path):
-    """What was raced besides was never tested: validation has to say more than luck does."""
+def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
+    """The other candidate was never tested, so its validation value must exceed luck."""
     known = {"value": 0.5, "rows": 300, "error": 0.0289}
     runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
     runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
     missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
-    alone = run_line("0000-confirm0", role="confirm", **missed)
-    given = {"objective": Objective(target=0.59), "baseline": {"validation": known, "test": known}}
-    raced = results_folder(tmp_path / "raced", runs, **given)
-    assert judge(raced) is not None, "its test is yet to come"
-    assert judge(results_folder(tmp_path / "alone", [*runs, alone], **given)) is None
+    solo_run = run_line("0000-confirm0", role="confirm", **missed)
+    options = {
+        "objective": Objective(target=0.59),
+        "baseline": {"validation": known, "test": known},
+    }
+    raced = results_folder(tmp_path / "raced", runs, **options)
+    assert judge(raced) is not None, "it has not been tested yet"
+    assert judge(results_folder(tmp_path / "alone", [*runs, solo_run], **options)) is None
 
 
-def test_where_others_have_proved_better_than_guessing_the_test_of_the_first_is_awaited(tmp_path):
+def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
     known = {"value": 0.5, "rows": 300, "error": 0.0289}
     lines = [run_line("0000", 9.0, best_value=0.595)]
     for trial, seconds in (("0001", 4.0), ("0002", 4.2)):
         names = [(trial, "trial"), *((f"{trial}-race{n}", "race") for n in range(3))]
         lines += [run_line(name, seconds, best_value=0.605, role=role) for name, role in names]
     for number, seconds in enumerate((4.0, 4.1, None)):
-        found = {"best_value": 0.605, "test_value": 0.61}
-        found |= {} if seconds else {"stop": "max_train_seconds"}
-        lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **found))
-    given = {"objective": Objective(target=0.59), "baseline": {"validation": known, "test": known}}
-    verdict = judge(results_folder(tmp_path, lines, **given))
+        values = {"best_value": 0.605, "test_value": 0.61}
+        values |= {} if seconds else {"stop": "max_train_seconds"}
+        lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **values))
+    options = {
+        "objective": Objective(target=0.59),
+        "baseline": {"validation": known, "test": known},
+    }
+    verdict = judge(results_folder(tmp_path, lines, **options))
     assert verdict is not None
     assert verdict.fastest == "0002"
 
 
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])
-def test_without_a_test_split_validation_must_exceed_the_luck_of_the_best(
-    tmp_path, validation, wins
-):
+def test_without_a_test_split_validation_must_exceed_selection_luck(tmp_path, validation, wins):
     results = beside_guessing(tmp_path, 300, test=None, validation=validation, has_test=False)
     assert (judge(results) is not None) == wins
 
@@ -254,12 +273,12 @@ def test_without_a_test_split_validation_must_exceed_the_luck_of_the_best(
         (10_000, 0.9, 0.94, (0.793, 0.807)),
     ],
 )
-def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows, low, high, test):
-    """Ties do not: configurations share the rows."""
+def test_intervals_of_values_include_the_sampling_error(tmp_path, rows, low, high, test):
+    """Ties do not include it, because configurations share the rows."""
     groups = at_budget("0000", 0.95, [0.90, 0.92, 0.94]), at_budget("0001", 0.9, [0.80, 0.81, 0.82])
     known = {"value": 0.1, "rows": rows}
-    given = {} if rows is None else {"baseline": {"validation": known, "test": known}}
-    results, verdict = judged(tmp_path, *groups, objective=BUDGET, **given)
+    options = {} if rows is None else {"baseline": {"validation": known, "test": known}}
+    results, verdict = judged(tmp_path, *groups, objective=BUDGET, **options)
     fastest = result_of(results, verdict.fastest, is_confirmed=True)
     assert (fastest.interval_low, fastest.interval_high) == pytest.approx((low, high), abs=0.003)
     ends = pytest.approx(test or (math.nan, math.nan), abs=0.001, nan_ok=True)
@@ -267,48 +286,50 @@ def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows,
     assert verdict.ties == ("0000",)
 
 
-def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
+def test_a_target_not_yet_set_by_reference_runs_is_none(tmp_path):
     results = results_folder(tmp_path, [run_line("reference0", role="reference")])
     results.study["study"] |= {"auto": ["target"], "is_set": False}
     assert (results.target, results.is_timed) == (None, True)
     (line,) = summary_of(results).lines
-    assert "92.0 %" in line or "80.0 %" in line, "the best"
+    assert "92.0 %" in line or "80.0 %" in line, "the best value"
     assert "100 %" not in " ".join(results._repr_html_().split())
     results.study["study"]["is_set"] = True
     assert results.target == 0.9
 
 
-def test_intervals_of_other_metrics_hold_the_error_that_runs_have_recorded(tmp_path):
+def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
     budget = Objective(kind="best_at_budget", metric="rmse", direction="min")
-    lines, given = [], {"stop": "max_train_seconds", "objective": budget}
+    lines, keys = [], {"stop": "max_train_seconds", "objective": budget}
     for name, value in (("0000", 0.5), ("0000-confirm0", 0.5), ("0000-confirm1", 0.5)):
         role = "confirm" if "-" in name else "trial"
         lines += [line | {"value_error": 0.02} for line in curve(name, [value])]
-        lines.append(run_line(name, role=role, best_value=value, test_value=value, **given))
-    lines.append(run_line("0001", best_value=0.9, **given))
+        lines.append(run_line(name, role=role, best_value=value, test_value=value, **keys))
+    lines.append(run_line("0001", best_value=0.9, **keys))
     known = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=known)
     fastest, reach = result_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
     ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     assert (fastest.interval_low, fastest.interval_high) == ends
-    of_test = pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3)
-    assert (fastest.test_low, fastest.test_high) == of_test, "of 4 times as many rows"
+    test_ends = pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3)
+    assert (fastest.test_low, fastest.test_high) == test_ends, (
+        "the test split has 4 times as many rows"
+    )
 
 
-def test_of_the_users_own_metric_nobody_knows_what_guessing_reaches(tmp_path):
-    own = {"metric": "mean_error", "direction": "min"}
-    budget = Objective(kind="best_at_budget", max_train_seconds=60.0, **own)
-    given = {"stop": "max_train_seconds", "objective": budget}
-    lines = [run_line("0000", best_value=0.5, **given)]
+def test_a_custom_metric_has_no_known_baseline(tmp_path):
+    metric = {"metric": "mean_error", "direction": "min"}
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0, **metric)
+    keys = {"stop": "max_train_seconds", "objective": budget}
+    lines = [run_line("0000", best_value=0.5, **keys)]
     for number in range(3):
-        found = {"role": "confirm", "best_value": 0.5 + number / 100, **given}
-        lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **found))
+        confirmed = {"role": "confirm", "best_value": 0.5 + number / 100, **keys}
+        lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **confirmed))
     results = results_folder(tmp_path, lines, objective=budget)
-    assert any("baseline" in one for one in summary_of(results).caveats)
+    assert any("baseline" in caveat for caveat in summary_of(results).caveats)
 
 
-def test_trials_of_one_configuration_are_one_that_cannot_be_excluded(tmp_path):
-    """Repeats in the search with other seeds are no other configurations, nor are the winner's."""
+def test_repeated_trials_count_as_one_configuration(tmp_path):
+    """Repeats with other seeds count as the same configuration, also those of the winner."""
     same, winners_own = {"learning_rate": 0.02}, {"learning_rate": 0.01}
     results = results_folder(
         tmp_path / "study",

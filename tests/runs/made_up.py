@@ -1,4 +1,4 @@
-"""Scaling studies that nobody ran: steps of known length, in a folder or as records."""
+"""Made-up scaling studies with steps of known duration, as records or in a folder."""
 
 import math
 from collections.abc import Callable
@@ -16,26 +16,26 @@ from raybench.stats.step_times import StepTimes
 from tests.search.made_up import evaluation, record
 
 EPOCH = 1000
-"""Samples of an epoch; a run has three, and an evaluation after each."""
+"""Samples of an epoch; a run has three epochs, with an evaluation after each."""
 StepSeconds = Callable[[RunSpec, int], float]
-"""Seconds of a step of a run spec, in a repeat."""
+"""Function that returns the seconds of a step of a run spec in a repeat."""
 
 
 def study_of(**content: Any) -> ScalingStudy:
-    """Return a study: weak and strong, 1 and 2 workers, batches of 64, two repeats."""
+    """Return a study of weak and strong scaling: 1 and 2 workers, batches of 64, two repeats."""
     usual = {"num_workers": [1, 2], "batch_sizes": [64], "repeats": 2, "base": {}}
     return build_scaling_study(usual | content, "test", name="made_up")
 
 
 def ideal(spec: RunSpec, repeat: int) -> float:
-    """A millisecond a sample of each worker, however many there are."""
+    """Return seconds of a step with ideal scaling: one millisecond per sample of each worker."""
     return spec.batch_size_per_worker / 1000
 
 
 def run_of(
     study: ScalingStudy, step_s: StepSeconds = ideal, **changes: Any
 ) -> tuple[dict[str, RunRecord], dict[str, list[Evaluation]]]:
-    """Return the records and the curves of all runs; `changes` are of every record."""
+    """Return the records and the curves of all runs; `changes` apply to every record."""
     runs: dict[str, RunRecord] = {}
     curves: dict[str, list[Evaluation]] = {}
     for cell in study_cells(study):
@@ -53,18 +53,18 @@ def run_of(
 
 TARGET = 0.9
 NEEDED, CRITICAL = 4000, 256
-"""Samples to the target at small batches, and where they double."""
+"""Samples to the target at small batches, and the batch size where they double."""
 
 
 def law(spec: RunSpec, repeat: int) -> float:
-    """Compute and wire, added as the sides of a right angle; two percent of spread."""
+    """Return seconds of a step: compute and communication added in quadrature, with 2 % spread."""
     wire = 0.02 if spec.num_workers > 1 else 0.0
     compute = 0.004 + spec.batch_size_per_worker / 2000
     return math.hypot(compute, wire) * (1.0, 1.02, 0.98)[repeat % 3]
 
 
 def needed(batch: float) -> float:
-    """Samples to the target, by the law of samples."""
+    """Return samples to the target of a global batch size."""
     return NEEDED * (1 + batch / CRITICAL)
 
 
@@ -74,8 +74,8 @@ def reaching(
     epoch: int = EPOCH,
     **content: Any,
 ) -> StudyResults:
-    """Return a study of 1, 2 and 4 workers, three repeats, whose runs reach the target as the law
-    says; evaluations are 100 samples apart."""
+    """Return a study of 1, 2 and 4 workers, three repeats, whose runs reach the target
+    after `needed` samples; evaluations are 100 samples apart."""
     objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
     usual = {"num_workers": [1, 2, 4], "repeats": 3, "base": {"objective": objective}}
     study = study_of(**(usual | content))
@@ -94,7 +94,7 @@ def reaching(
             )
             for number in range(1, math.ceil(needed(batch) / 100) + 6)
         ]
-        reached = next((one.train_s for one in curves[name] if one.value >= TARGET), None)
+        reached = next((point.train_s for point in curves[name] if point.value >= TARGET), None)
         samples = 100 * len(curves[name])
         ledger = run.ledger | {"train": samples / rate}
         runs[name] = replace(run, time_to_target_s=reached, samples=samples, ledger=ledger)
@@ -102,7 +102,7 @@ def reaching(
 
 
 def point(index: int, rate: float, **changes: Any) -> Evaluation:
-    """Return the evaluation after epoch `index` + 1 at so many samples a second."""
+    """Return the evaluation after epoch `index` + 1 at `rate` samples per second."""
     samples = EPOCH * (index + 1)
     usual: dict[str, Any] = {"samples": samples, "samples_per_s": rate}
     return evaluation(changes.pop("train_s", samples / rate), index=index, **(usual | changes))

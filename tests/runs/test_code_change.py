@@ -1,4 +1,4 @@
-"""The user's code: which files it is, and that a study does not go on with other code unsaid."""
+"""Files of the user's code, and studies that are not resumed with changed code unless requested."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def write(**files: str) -> None:
         path.write_text(text)
 
 
-def test_files_of_a_loop_are_those_that_it_imports_from_beside_it() -> None:
+def test_files_of_a_loop_include_local_imports() -> None:
     write(
         loop="import torch, helper\nfrom pack.deep import one\ndef train(run):\n    import late",
         helper="from plain import inner",
@@ -33,28 +33,28 @@ def test_files_of_a_loop_are_those_that_it_imports_from_beside_it() -> None:
         unused="",
         pack__deep="from . import near\nfrom ..pack import far\nfrom .. import nothing",
         pack__near="",
-        pack__far="import helper  # in a circle",
+        pack__far="import helper  # circular",
         plain__inner="",
     )
     Path("pack/__init__.py").touch()
-    found = digests_of("loop.py:train")
+    before = digests_of("loop.py:train")
     names = {"loop", "helper", "late", "pack/__init__", "pack/deep", "pack/near", "pack/far"}
-    assert set(found) == {f"{name}.py" for name in names | {"plain/inner"}}
+    assert set(before) == {f"{name}.py" for name in names | {"plain/inner"}}
     write(late="# a comment is a change")
-    now = digests_of("loop.py:train")
-    assert [name for name in now if now[name] != found[name]] == ["late.py"]
-    assert version_of(now) != version_of(found)
+    after = digests_of("loop.py:train")
+    assert [name for name in after if after[name] != before[name]] == ["late.py"]
+    assert version_of(after) != version_of(before)
 
 
 def test_files_of_a_class_and_of_a_module_in_a_package() -> None:
     write(my_model="import blocks", blocks="", pack__loop="from pack import steps", pack__steps="")
     Path("pack/__init__.py").touch()
     assert set(digests_of("my_model:MyModel")) == {"my_model.py", "blocks.py"}
-    own = {f"pack/{name}.py" for name in ("__init__", "loop", "steps")}
-    assert set(digests_of("pack/loop.py:train")) == own
+    files = {f"pack/{name}.py" for name in ("__init__", "loop", "steps")}
+    assert set(digests_of("pack/loop.py:train")) == files
 
 
-def test_files_of_a_command_are_its_words_and_what_they_import() -> None:
+def test_files_of_a_command_are_its_arguments_and_their_imports() -> None:
     write(train="import helper", helper="", pack__main="", broken="print 'an older Python'")
     Path("small.yaml").touch()
     Path("run.sh").touch()
@@ -66,13 +66,13 @@ def test_files_of_a_command_are_its_words_and_what_they_import() -> None:
     Path("log.txt").touch()
     Path("best.pt").touch()
     written = f"$ python train.py --out log.txt --save=best.pt --note {'x' * 400}"
-    assert set(digests_of(written)) == {"train.py", "helper.py"}, "what it writes is no code"
+    assert set(digests_of(written)) == {"train.py", "helper.py"}, "output files are not code"
     write(deep="from .......................... import above")
     assert set(digests_of("$ python deep.py")) == {"deep.py"}
 
 
 @pytest.mark.parametrize("workload", ["mnist_small", "torchvision:resnet18", "gone.py:train"])
-def test_what_is_not_the_users_has_no_files(workload: str) -> None:
+def test_library_workloads_have_no_user_files(workload: str) -> None:
     assert digests_of(workload) == {}
     assert version_of({}) is None
 
@@ -82,14 +82,14 @@ def versions(*, is_kept: bool = False) -> Versions:
 
 
 def run_with(known: Versions, *names: str) -> None:
-    """Write what a session leaves that has run these."""
+    """Write the study file and the records of a session that ran these trials."""
     with Store(Path("out"), versions=known) as store:
         store.write_yaml(STUDY_FILE, {CODE: store.versions})
         for name in names:
             store.append(record(name).line())
 
 
-def test_a_study_goes_on_with_the_same_code_alone() -> None:
+def test_a_study_resumes_only_with_unchanged_code() -> None:
     write(loop="import helper", helper="RATE = 1")
     first = versions()
     run_with(first, "0000", "0001")
@@ -101,18 +101,18 @@ def test_a_study_goes_on_with_the_same_code_alone() -> None:
     (old,), (*_, new) = first, both
     assert list(both) == [old, new]
     run_with(both, "0002")
-    assert versions() == both, "once it was kept, that is known"
+    assert versions() == both, "an accepted change is remembered"
     write(helper="RATE = 1")
-    assert list(versions()) == list(reversed(both)), "the version of now is the last"
+    assert list(versions()) == list(reversed(both)), "the current version is the last"
     runs = read_records(Path("out")).runs
     assert [runs[name].code for name in ("0000", "0001", "0002")] == [old, old, new]
     assert trial_table(runs.values(), {})["code"].nunique() == 2
 
 
-def test_a_study_without_runs_or_of_an_earlier_version_goes_on() -> None:
+def test_a_study_without_runs_or_of_an_earlier_version_resumes() -> None:
     write(loop="")
     run_with(versions())
     write(loop="# mended")
     assert len(versions()) == 2
-    run_with({}, "0000")  # its records do not say what they ran
+    run_with({}, "0000")  # records without a code version
     assert versions()

@@ -42,7 +42,7 @@ def made(folder: Path, **content: Any) -> StudyResults:
     return load(write(folder / "made", study, *run_of(study, law)))
 
 
-def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
+def test_the_fit_recovers_the_law_and_its_error(results) -> None:
     (fitted,) = fit_study(results, predict="8,16")
     assert median_error(fitted.left_out) < 0.1
     assert "Leave-one-out" in " ".join(fitted.sentences())
@@ -54,13 +54,13 @@ def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
         assert row["low_s"] < law(spec, 0) < row["high_s"]
 
 
-def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
+def test_a_series_of_one_cell_is_not_fitted(tmp_path) -> None:
     results = made(tmp_path, num_workers=[1], scaling="weak")
     assert fit_study(results, predict=None) == []
 
 
-def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
-    """An epoch has 1,000 samples: a step of 4 x 256 has those."""
+def test_a_batch_size_without_steps_is_not_fitted(tmp_path) -> None:
+    """An epoch has 1,000 samples, less than a step of 4 x 256."""
     results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
     (rows,) = measurements(results).values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
@@ -68,7 +68,7 @@ def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
 
 
 def test_runs_that_diverged_count_as_misses_in_the_plan(results, tmp_path) -> None:
-    """Two of three repeats diverge at one batch size: its target is out of reach."""
+    """Two of three repeats diverge at one batch size, so it is not planned."""
     assert (
         target_plans([results], fit_study(results, predict="8"))[0].table["global_batch_size"]
         == 512
@@ -76,43 +76,43 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(results, tmp_path) -> No
     study, records = results.scaling_study, dict(results.runs)
     for name, run in records.items():
         if run.spec.global_batch_size == 512 and not name.endswith("r0"):
-            gone: dict[str, Any] = {"state": "failed", "failure": "nan", "stop": None}
-            records[name] = replace(run, **gone, time_to_target_s=None, samples=0)
+            diverged: dict[str, Any] = {"state": "failed", "failure": "nan", "stop": None}
+            records[name] = replace(run, **diverged, time_to_target_s=None, samples=0)
     curves = {name: list(results.evaluations[name]) for name in records}
     lost = load(write(tmp_path / "lost", study, records, curves))
     runs = measured_runs(lost)
-    here = runs[runs["global_batch_size"] == 512]
-    assert len(here) == len(measured_runs(results).query("global_batch_size == 512"))
-    assert here["work_s"].isna().mean() == pytest.approx(2 / 3)
-    (one,) = target_plans([lost], fit_study(lost, predict="8"))
-    assert not (one.table["global_batch_size"] == 512).any()
+    at_512 = runs[runs["global_batch_size"] == 512]
+    assert len(at_512) == len(measured_runs(results).query("global_batch_size == 512"))
+    assert at_512["work_s"].isna().mean() == pytest.approx(2 / 3)
+    (plan,) = target_plans([lost], fit_study(lost, predict="8"))
+    assert not (plan.table["global_batch_size"] == 512).any()
 
 
-def test_the_plan_stands_beside_what_was_measured(results) -> None:
-    (one,) = target_plans([results], fit_study(results, predict="8"))
-    table = one.table
+def test_the_plan_is_compared_with_measurements(results) -> None:
+    (plan,) = target_plans([results], fit_study(results, predict="8"))
+    table = plan.table
     assert set(table["num_workers"]) == {1, 2, 4, 8}
     measured = table[table["measured_s"].notna()]
     assert len(measured) >= 10
     assert np.median(np.abs(measured["error"])) < 0.1
     assert table[table["num_workers"] == 8]["measured_s"].isna().all()
-    assert list(one.answers["answer"]) == ["fastest", "cheapest"]
-    assert one.answers["loss"].dropna().between(-0.2, 0.2).all()
-    assert "critical batch" in one.sentences[0]
+    assert list(plan.answers["answer"]) == ["fastest", "cheapest"]
+    assert plan.answers["loss"].dropna().between(-0.2, 0.2).all()
+    assert "critical batch" in plan.sentences[0]
 
 
-def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
+def test_a_target_no_run_reached_is_reported(tmp_path) -> None:
     objective = {"kind": "best_at_budget", "target": 0.99, "max_train_seconds": 600.0}
     study = study_of(base={"objective": objective})
     runs, curves = run_of(study, law, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))
-    (one,) = target_plans([results], fit_study(results, predict=None))
-    assert one.sentences[0].startswith("No plan: ")
-    assert one.answers.empty
+    (plan,) = target_plans([results], fit_study(results, predict=None))
+    assert plan.sentences[0].startswith("No plan: ")
+    assert plan.answers.empty
 
 
-def test_nine_of_ten_further_runs_are_within_the_spread_of_few() -> None:
-    """Runs scatter by 20 % around the median of their cell, whatever that is."""
+def test_nine_of_ten_new_runs_lie_within_the_interval_of_a_few() -> None:
+    """Runs scatter by 20 % around the unknown median of their cell."""
     rng, within, cells, repeats = np.random.default_rng(0), 0, 2, 3
     keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
     table = pd.DataFrame({**keys, "global_batch_size": np.repeat(range(cells), repeats)})
@@ -123,52 +123,52 @@ def test_nine_of_ten_further_runs_are_within_the_spread_of_few() -> None:
         spread = run_spread(table.assign(work_s=np.exp(logs)))
         within += abs(0.2 * rng.normal()) <= spread
     assert 0.86 <= within / 200 <= 0.94
-    assert run_spread(table.drop_duplicates().assign(work_s=1.0)) is None, "nothing was repeated"
+    assert run_spread(table.drop_duplicates().assign(work_s=1.0)) is None, "there are no repeats"
 
 
-@pytest.mark.parametrize(("own", "passes"), [(8, 4), (10, 2), (7, 1)])
-def test_a_step_is_predicted_for_all_of_its_samples(own: int, passes: int) -> None:
-    """Measured in four passes: a batch that does not divide takes fewer."""
-    asked: list[Cell] = []
+@pytest.mark.parametrize(("batch", "passes"), [(8, 4), (10, 2), (7, 1)])
+def test_the_time_of_a_step_covers_all_passes(batch: int, passes: int) -> None:
+    """The measured step has four passes; a batch that they do not divide takes fewer."""
+    predicted: list[Cell] = []
 
     def predict(cells: list[Cell]) -> list[SimpleNamespace]:
-        asked.extend(cells)
+        predicted.extend(cells)
         return [SimpleNamespace(step_s=1.0, low_s=1.0, high_s=1.0)]
 
     model: Any = SimpleNamespace(
         observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict
     )
-    predicted_steps(model, [(2, 1, own)])
-    assert asked == [Cell(2, 1, own // passes, passes)]
+    predicted_steps(model, [(2, 1, batch)])
+    assert predicted == [Cell(2, 1, batch // passes, passes)]
 
 
-def test_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
+def test_a_plan_needs_two_batch_sizes(tmp_path: Path) -> None:
     results = reaching(tmp_path, scaling="strong", batch_sizes=[64])
-    (one,) = target_plans([results], fit_study(results, predict="8"))
-    assert one.sentences[0].startswith("No plan: ")
-    assert one.table.empty
+    (plan,) = target_plans([results], fit_study(results, predict="8"))
+    assert plan.sentences[0].startswith("No plan: ")
+    assert plan.table.empty
 
 
 OF_GRADIENTS = 50.0
 
 
 def sums(rng: np.random.Generator) -> NoiseSums:
-    """Return those of a hundred steps whose noise scale is OF_GRADIENTS."""
-    found = NoiseSums.of(
+    """Return noise sums of a hundred steps whose noise scale is OF_GRADIENTS."""
+    noise = NoiseSums.of(
         [
             NoiseTerms(gradient=2 + rng.normal(0, 0.1), noise=2 * OF_GRADIENTS + rng.normal(0, 1))
             for _ in range(100)
         ]
     )
-    assert found is not None
-    return found
+    assert noise is not None
+    return noise
 
 
-def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
+def test_every_run_of_several_workers_estimates_the_noise_scale(tmp_path: Path) -> None:
     study, rng = study_of(scaling="weak"), np.random.default_rng(0)
     runs, curves = run_of(study)
     for name in ("0001-r0", "0001-r1"):
-        curves[name] = [replace(one, noise_scale=sums(rng)) for one in curves[name]]
+        curves[name] = [replace(point, noise_scale=sums(rng)) for point in curves[name]]
     results = load(write(tmp_path / "study", study, runs, curves))
     (values,) = critical_batches(results).values()
     assert len(values) == 2

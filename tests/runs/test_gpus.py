@@ -1,5 +1,5 @@
-"""Every command that trains looks for GPUs: on this machine before Ray starts, on a cluster once
-it is connected. There are none here: the driver, the frameworks and the cluster are made up."""
+"""Detection of GPUs by every command that trains: on this machine before Ray starts, on a cluster
+after connecting. The driver, the frameworks and the cluster are faked."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that counts two GPUs."""
+    """Fake driver with two GPUs."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -70,17 +70,17 @@ def test_gpus_are_counted_by_the_driver(
 
 
 @every_command
-def test_gpus_that_the_framework_does_not_see_are_refused_by_the_plan(
+def test_the_plan_refuses_gpus_the_framework_does_not_see(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: GpusSeen())
-    asked = f"{COMMANDS[name][2]}=1"
-    assert run(name, "--dry-run", "--set", asked, "--json") == cli.WRONG_INPUT
+    setting = f"{COMMANDS[name][2]}=1"
+    assert run(name, "--dry-run", "--set", setting, "--json") == cli.WRONG_INPUT
     assert json.loads(capsys.readouterr().out)["error"]["code"] == ErrorCode.UNSUPPORTED
 
 
 @every_command
-def test_gpus_that_are_there_are_used_and_it_is_said(
+def test_available_gpus_are_used_and_reported(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (preflight, machine):
@@ -88,12 +88,12 @@ def test_gpus_that_are_there_are_used_and_it_is_said(
             place, "gpus_of_framework", lambda framework: GpusSeen(names=("A", "B"))
         )
     assert run(name, "--dry-run", "--json") == cli.DONE
-    found = json.loads(capsys.readouterr().out)
-    assert any("2 GPUs" in sentence for sentence in found["answer"])
-    assert "'gpus_per_worker': 1" in str(found["details"]["plan"])
+    document = json.loads(capsys.readouterr().out)
+    assert any("2 GPUs" in sentence for sentence in document["answer"])
+    assert "'gpus_per_worker': 1" in str(document["details"]["plan"])
 
 
-def test_the_plan_says_what_the_doctor_says(
+def test_the_plan_reports_the_findings_of_doctor(
     two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
@@ -103,11 +103,11 @@ def test_the_plan_says_what_the_doctor_says(
     assert "libcudart.so" in capsys.readouterr().out
 
 
-BEGUN = "it has begun."
+BEGUN = "the run has started."
 
 
 class Cluster:
-    """A session with a cluster; whatever begins on it ends the command."""
+    """Fake session of a cluster; any use of it ends the command."""
 
     is_local, capacity = False, TWO_GPUS
 
@@ -126,9 +126,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_command
-def test_gpus_of_a_cluster_that_nobody_asked_for_are_said(
-    name: str, cluster: None, capsys: Any
-) -> None:
+def test_unused_gpus_of_a_cluster_are_reported(name: str, cluster: None, capsys: Any) -> None:
     assert run(name, "--address", "auto") == cli.WRONG_INPUT
     shown = capsys.readouterr()
     assert "2 GPUs" in " ".join(shown.out.split())

@@ -1,5 +1,5 @@
-"""Runs outside Ray Tune, from the request for workers to the record: continued, recorded once, with
-seeds of their own. `test_live_trials` has the life of a trial."""
+"""Runs outside Ray Tune, from the request for workers to the record. `test_live_trials` covers
+trials of a search."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_ray")
 
 
 class Desk:
-    """Trains runs on a made-up pool in a folder; keeps what is shown."""
+    """Trains runs on a fake pool in a folder and records the displayed events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.deadline = folder, Deadline(None)
@@ -57,11 +57,11 @@ class Desk:
 
     def train(self, pool: FakePool, name: str = "a", **options: Any) -> RunRecord:
         with self.single_run(pool).store:
-            found = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
-        assert self.shown[-1] is found
+            ended = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
+        assert self.shown[-1] is ended
         if self.deadline.fault is None:
-            assert read_records(self.folder).runs[name] == found
-        return found
+            assert read_records(self.folder).runs[name] == ended
+        return ended
 
     def indices(self) -> list[int | None]:
         """Return the indices of the recorded evaluations, and None for a run's record."""
@@ -77,60 +77,58 @@ def ended_at(index: int, reason: StopReason) -> Callable[[Evaluation], StopReaso
     return lambda point: reason if point.index >= index else None
 
 
-def test_a_run_is_trained_to_its_end_tested_saved_and_recorded(desk: Desk) -> None:
+def test_a_run_is_trained_tested_saved_and_recorded(desk: Desk) -> None:
     weights: list[Path] = []
-    found = desk.train(FakePool(last=2), test=True, save=weights.append)
-    assert desk.shown == ["a", 0, 1, 2, found]
+    ended = desk.train(FakePool(last=2), test=True, save=weights.append)
+    assert desk.shown == ["a", 0, 1, 2, ended]
     assert desk.indices() == [0, 1, 2, None]
-    assert (found.trial, found.role, found.phase, found.source) == (
+    assert (ended.trial, ended.role, ended.phase, ended.source) == (
         "a",
         "confirm",
         "confirm",
         "0001",
     )
-    assert (found.state, found.stop, found.failure) == ("complete", "epochs", None)
-    assert (found.test_value, found.concurrent, found.hosts) == (0.5, 3, ["here"])
-    assert (found.spec, found.num_parameters) == (SPEC, 1)
+    assert (ended.state, ended.stop, ended.failure) == ("complete", "epochs", None)
+    assert (ended.test_value, ended.concurrent, ended.hosts) == (0.5, 3, ["here"])
+    assert (ended.spec, ended.num_parameters) == (SPEC, 1)
     assert weights == [Path("weights")]
     assert desk.saved.over_with == ["a"]
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_run_gives_its_workers_back_for_others_or_for_good(desk: Desk, keep: bool) -> None:
+def test_a_run_returns_or_ends_its_workers(desk: Desk, keep: bool) -> None:
     pool = FakePool(last=0)
     desk.single_run(pool, keep_groups=keep).train(SPEC, "a", "confirm")
     assert pool.heard[-1] == ("a", {"keep": keep})
 
 
-@pytest.mark.parametrize(("reached", "continued"), [(2, 0), (3, 2)])
-def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
-    desk: Desk, reached: int, continued: int
+@pytest.mark.parametrize(("reached", "restored"), [(2, 0), (3, 2)])
+def test_the_stop_rule_sees_every_evaluation_and_may_end_the_run(
+    desk: Desk, reached: int, restored: int
 ) -> None:
-    desk.saved.curve = [evaluation(index=index) for index in range(continued)]
+    desk.saved.curve = [evaluation(index=index) for index in range(restored)]
     pool = FakePool()
-    pool.resume = RunState.after(SPEC, desk.saved.curve) if continued else None
-    found = desk.train(pool, judge=ended_at(reached, "cap"))
-    assert (found.state, found.stop) == ("stopped", "cap")
-    assert desk.indices() == [*range(reached + 1), None], "a continued run has its whole curve"
+    pool.resume = RunState.after(SPEC, desk.saved.curve) if restored else None
+    ended = desk.train(pool, judge=ended_at(reached, "cap"))
+    assert (ended.state, ended.stop) == ("stopped", "cap")
+    assert desk.indices() == [*range(reached + 1), None], "a resumed run has its whole curve"
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_failure_is_recorded_with_its_error_and_tells_no_evaluation_twice(
-    desk: Desk, at: int
-) -> None:
-    found = desk.train(FakePool(faults={at: BROKEN}), save=pytest.fail)
+def test_a_failure_is_recorded_with_its_error_and_each_evaluation_once(desk: Desk, at: int) -> None:
+    ended = desk.train(FakePool(faults={at: BROKEN}), save=pytest.fail)
     assert desk.indices() == [*range(at), None]
-    assert (found.state, found.failure, found.stop) == ("failed", "error", None)
-    assert found.message == "ValueError: no (traceback: errors/a.txt)"
+    assert (ended.state, ended.failure, ended.stop) == ("failed", "error", None)
+    assert ended.message == "ValueError: no (traceback: errors/a.txt)"
 
 
-def test_a_run_that_was_stopped_while_it_waited(desk: Desk) -> None:
+def test_a_run_stopped_while_waiting_is_not_trained(desk: Desk) -> None:
     stopped = RunFailed(STOPPED, "the run was stopped")
-    found = desk.train(FakePool(faults={Allocation: stopped}))
-    assert (found.state, found.stop, found.message) == ("stopped", "interrupted", None)
+    ended = desk.train(FakePool(faults={Allocation: stopped}))
+    assert (ended.state, ended.stop, ended.message) == ("stopped", "interrupted", None)
 
 
-def test_workers_are_given_back_whatever_happens(desk: Desk) -> None:
+def test_workers_are_returned_after_any_error(desk: Desk) -> None:
     def broken(point: Evaluation) -> StopReason:
         raise ZeroDivisionError
 
@@ -140,15 +138,15 @@ def test_workers_are_given_back_whatever_happens(desk: Desk) -> None:
     assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
 
 
-def test_a_folder_that_is_gone_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
+def test_a_deleted_folder_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
     single_run = desk.single_run(FakePool())
     (desk.folder / "records.jsonl").unlink()
     with single_run.store:
-        found = single_run.train(SPEC, "a", "confirm")
-    assert (found.stop, found.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
+        ended = single_run.train(SPEC, "a", "confirm")
+    assert (ended.stop, ended.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
 
 
-def test_lost_workers_are_said_while_the_run_goes_on(desk: Desk) -> None:
+def test_lost_workers_are_reported_while_the_run_continues(desk: Desk) -> None:
     assert desk.train(FakePool(last=2, faults={1: [LOST]})).failure is None
     assert len(desk.said) == 1
     assert LOST.message in desk.said[0]
@@ -156,7 +154,7 @@ def test_lost_workers_are_said_while_the_run_goes_on(desk: Desk) -> None:
     assert len(desk.said) == 1
 
 
-def test_workers_that_are_lost_at_the_end_are_a_note(desk: Desk) -> None:
+def test_workers_lost_at_the_end_are_only_noted(desk: Desk) -> None:
     for name in ("a", "b"):
         assert desk.train(FakePool(last=1, faults={Finish: LOST}), name).failure is None
     assert len(desk.said) == 2
@@ -167,7 +165,7 @@ def lifecycle(desk: Desk) -> RunLifecycle:
     return RunLifecycle(desk.single_run(FakePool()), "a", SPEC, "trial")
 
 
-def test_a_run_that_fails_after_restarts_repeats_nothing(desk: Desk) -> None:
+def test_a_run_that_fails_after_restarts_reports_each_evaluation_once(desk: Desk) -> None:
     run = lifecycle(desk)
     assert run.take(FIRST)
     failed = replace(FIRST, is_over=True, failure="worker_lost", message="gone", restarts=3)
@@ -176,7 +174,7 @@ def test_a_run_that_fails_after_restarts_repeats_nothing(desk: Desk) -> None:
     assert desk.indices() == [0, None]
 
 
-def test_a_checkpoint_is_saved_once_for_each_that_was_taken(desk: Desk) -> None:
+def test_every_checkpoint_is_saved_once(desk: Desk) -> None:
     run = lifecycle(desk)
     for index, saved in ((0, 1), (0, 1), (1, 1), (2, 3)):
         run.take(replace(outcome(index + 1.0, index=index), saved=saved))
@@ -184,7 +182,7 @@ def test_a_checkpoint_is_saved_once_for_each_that_was_taken(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
-def test_a_failure_names_what_the_run_has_printed(desk: Desk, failure: Failure) -> None:
+def test_a_failure_names_the_output_file_of_the_run(desk: Desk, failure: Failure) -> None:
     run = lifecycle(desk)
     with Store(desk.folder) as store:
         desk.saved.log = lambda name: store.write_log(name, b"last words")
@@ -192,24 +190,24 @@ def test_a_failure_names_what_the_run_has_printed(desk: Desk, failure: Failure) 
         assert run.end(stopped_by="interrupted").message == "no (output: logs/a.txt)"
 
 
-def test_a_run_that_was_slowed_down_is_marked(desk: Desk) -> None:
+def test_a_disturbed_run_is_marked(desk: Desk) -> None:
     run = lifecycle(desk)
     run.take(replace(REACHED, ledger=REACHED.ledger | {"disturbed": 1.5}))
     assert run.end(stopped_by="interrupted").is_disturbed
 
 
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
-def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
+def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(
     desk: Desk, cap_s: float, reason: str
 ) -> None:
-    """By all it has trained: it is cut off between two evaluations, the last at 3 s."""
+    """Its whole training time counts: it is ended between two evaluations, the last at 3 s."""
     desk.deadline = Deadline(1000.0)
 
     def resume(name: str, spec: RunSpec) -> tuple[()]:
-        desk.deadline.reserve_s = 2000.0  # from the first evaluation on the budget is over
+        desk.deadline.reserve_s = 2000.0  # the budget is over after the first evaluation
         return ()
 
     desk.saved.resume = resume
     single_run = desk.single_run(FakePool(busy_s=2.0))
-    found = single_run.train(SPEC, "0001-confirm0", "confirm", source="0001", cap_s=cap_s)
-    assert found.stop == reason
+    ended = single_run.train(SPEC, "0001-confirm0", "confirm", source="0001", cap_s=cap_s)
+    assert ended.stop == reason

@@ -1,5 +1,5 @@
-"""`raybench scale` up to Ray and behind it: mistakes, dry runs, continuing, what is written, and
-the order of the runs."""
+"""`raybench scale` without Ray: invalid arguments, dry runs, resuming, files, and the order of the
+runs."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def _no_ray(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ScalingStudy]:
-    """Runs are made up; return the studies that were run."""
+    """Fake the runs; return the list of studies that were run."""
     ran: list[ScalingStudy] = []
 
     @contextlib.contextmanager
@@ -69,9 +69,9 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
     def run(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         ran.append(study)
         store = single_run.store
-        done = read_records(store.folder).runs
+        recorded = read_records(store.folder).runs
         runs, curves = run_of(study)
-        for name in runs.keys() - done.keys():
+        for name in runs.keys() - recorded.keys():
             nodes = lay_out(runs[name].spec.placement, body.local_capacity().nodes)
             ended = replace(runs[name], workers_per_node=list(workers_per_node(nodes or ())))
             for at in curves[name]:
@@ -87,7 +87,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip tables and page, which take most of the time and which most tests do not read."""
+    """Skip tables and page, which are slow and not used by most tests."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
     monkeypatch.setattr(frame, "try_page", lambda *given: [])
 
@@ -129,10 +129,10 @@ def refusal(capsys: Any, *arguments: object) -> tuple[str, str]:
         (["my.yaml", "--time-budget", "-5"], ErrorCode.INVALID_VALUE, ["-5"]),
     ],
 )
-def test_mistakes_are_refused_before_ray_starts(capsys, arguments, code, names) -> None:
+def test_invalid_arguments_are_refused_before_ray_starts(capsys, arguments, code, names) -> None:
     study_file()
-    found, message = refusal(capsys, *arguments)
-    assert found == code
+    error_code, message = refusal(capsys, *arguments)
+    assert error_code == code
     assert all(name in message for name in names), message
 
 
@@ -145,7 +145,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
-def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
+def test_worker_counts_default_to_those_of_the_machine(capsys) -> None:
     assert cli.main(["scale", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "torch 2x64" in printed
@@ -155,25 +155,27 @@ def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
 @pytest.mark.parametrize(
     ("cpus", "expected"), [(1, [1]), (7, [1, 2, 4]), (256, [1, 2, 4, 8, 16, 32, 64])]
 )
-def test_workers_are_doubled_as_long_as_they_fit_and_divide(cpus: int, expected: list[int]) -> None:
-    there = Capacity((Node(cpus, 0),), 0.0)
-    found = body.with_room(study_of(num_workers=None), there, "test")
-    assert found.num_workers == expected
+def test_default_worker_counts_are_powers_of_two_that_fit_and_divide(
+    cpus: int, expected: list[int]
+) -> None:
+    capacity = Capacity((Node(cpus, 0),), 0.0)
+    study = body.with_room(study_of(num_workers=None), capacity, "test")
+    assert study.num_workers == expected
 
 
 @pytest.mark.parametrize("name", ["mnist_data_parallel", "batch_size_vs_workers"])
-def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name, tmp_path) -> None:
-    said: list[str] = []
+def test_a_published_study_runs_the_cells_with_room_and_resumes(name, tmp_path) -> None:
+    messages: list[str] = []
     chosen = body.chosen_study(ScaleOptions(study=name))
-    found = body.with_room(chosen.study, TWO_CORES, name, said.append)
-    assert found.counts == [1, 2]
-    assert len(said) == 1
+    study = body.with_room(chosen.study, TWO_CORES, name, messages.append)
+    assert study.counts == [1, 2]
+    assert len(messages) == 1
     file = tmp_path / "study.yaml"
-    file.write_text(to_yaml({body.SCALING: found.document()}))
-    assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == found
+    file.write_text(to_yaml({body.SCALING: study.document()}))
+    assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == study
 
 
-def test_a_study_is_run_written_printed_and_reported(capsys, made_up_runs) -> None:
+def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs) -> None:
     assert cli.main(["scale", study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
     for words in (
@@ -201,14 +203,12 @@ def test_a_study_is_run_written_printed_and_reported(capsys, made_up_runs) -> No
     for name in ("scaling.csv", "report.html", "predictions.csv"):
         (folder / name).unlink()
     assert cli.main(["report", "results/my"]) == cli.DONE
-    again = capsys.readouterr().out
-    assert again.partition("Weak scaling")[2] == printed.partition("Weak scaling")[2]
+    reported = capsys.readouterr().out
+    assert reported.partition("Weak scaling")[2] == printed.partition("Weak scaling")[2]
     assert (folder / "scaling.csv").is_file()
 
 
-def test_the_same_command_goes_on_and_more_repeats_are_the_same_study(
-    capsys, made_up_runs, no_pictures
-) -> None:
+def test_the_same_command_resumes_and_may_add_repeats(capsys, made_up_runs, no_pictures) -> None:
     study_file()
     assert cli.main(["scale", "my.yaml"]) == cli.DONE
     assert cli.main(["scale", "my.yaml", "--set", "repeats=3"]) == cli.DONE
@@ -217,7 +217,9 @@ def test_the_same_command_goes_on_and_more_repeats_are_the_same_study(
     assert len(content["continued"]) == 1
 
 
-def test_workers_that_the_machine_has_set_are_kept(monkeypatch, made_up_runs, no_pictures) -> None:
+def test_default_worker_counts_are_kept_when_resuming(
+    monkeypatch, made_up_runs, no_pictures
+) -> None:
     study_file("base: {epochs: 3}\n")
     assert cli.main(["scale", "my.yaml"]) == cli.DONE
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(8, 0),), 0.0))
@@ -225,9 +227,7 @@ def test_workers_that_the_machine_has_set_are_kept(monkeypatch, made_up_runs, no
     assert [study.num_workers for study in made_up_runs] == [[1, 2], [1, 2]]
 
 
-def test_another_study_in_the_folder_is_refused_with_the_difference(
-    capsys, made_up_runs, no_pictures
-) -> None:
+def test_another_study_in_the_folder_is_refused(capsys, made_up_runs, no_pictures) -> None:
     cli.main(["scale", study_file()])
     code, message = refusal(capsys, "my.yaml", "--set", "epochs=4")
     assert code == ErrorCode.STUDY_CHANGED
@@ -236,7 +236,7 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(
     assert refusal(capsys, "my.yaml")[0] == ErrorCode.STUDY_CHANGED
 
 
-def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
+def test_an_interrupted_study_prints_its_results_and_how_to_resume(
     capsys, monkeypatch, made_up_runs, no_pictures
 ) -> None:
     run = body.run_study
@@ -251,7 +251,7 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
     assert "Weak scaling" in printed
 
 
-def test_a_study_of_which_every_run_failed_is_a_failure(
+def test_a_study_whose_runs_all_failed_exits_with_an_error(
     capsys, monkeypatch, made_up_runs, no_pictures
 ) -> None:
     def fail(study: ScalingStudy, single_run: Any, progress: Any) -> None:
@@ -269,14 +269,14 @@ UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 
 def said_of_until(capsys: Any, *more: str) -> str:
-    """Run the study with `--until`, as JSON; return the note on where it ended."""
+    """Run the study with `--until` and --json; return the note about the reached precision."""
     assert cli.main(["scale", study_file(), *UNTIL, *more, "--json"]) == cli.DONE
-    (note,) = [one for one in json.loads(capsys.readouterr().out)["notes"] if "measured" in one]
+    (note,) = [note for note in json.loads(capsys.readouterr().out)["notes"] if "measured" in note]
     return str(note)
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_cells_are_added_until_predictions_are_as_sure_as_asked(
+def test_cells_are_added_until_predictions_are_precise_enough(
     capsys: Any, made_up_runs: list[ScalingStudy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(2, 0),) * 8, 0.0))
@@ -284,37 +284,41 @@ def test_cells_are_added_until_predictions_are_as_sure_as_asked(
     results = load("results/my")
     number = len(results.scaling_study.more)
     assert f"±20%, {number} " in note
-    assert [len(one.more) for one in made_up_runs] == list(range(number + 1)), "one at a time"
+    assert [len(study.more) for study in made_up_runs] == list(range(number + 1)), (
+        "one cell per round"
+    )
     fitted = fit_study(results, predict="8,16")
-    assert all(found.spread <= 0.2 for one in fitted for found in one.model.predict(one.asked))
+    assert all(
+        prediction.spread <= 0.2 for fit in fitted for prediction in fit.model.predict(fit.asked)
+    )
     assert len(results.runs) == 2 * len(study_cells(results.scaling_study))
-    ran = [one.spec.num_workers for one in results.runs.values()]
+    ran = [run.spec.num_workers for run in results.runs.values()]
     assert number > 0
     assert 2 < max(ran) < 16
-    assert said_of_until(capsys, "--until", "20%") == note, "again: nothing is left to measure"
+    assert said_of_until(capsys, "--until", "20%") == note, "a second call measures nothing"
     assert len(load("results/my").runs) == len(results.runs)
 
 
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
-def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> None:
+def test_no_useful_cell_with_room_is_reported(capsys: Any) -> None:
     note = said_of_until(capsys, "--until", "1%")
     assert "16 workers on 8 nodes" in note
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
-def test_a_slow_worker_is_among_the_notes(tmp_path: Path, exchanges: bool) -> None:
-    """Of runs that exchange it is told by what each rank did, unless others were timed without."""
+def test_a_slow_worker_is_noted(tmp_path: Path, exchanges: bool) -> None:
+    """It is found from parts of each rank, or from runs without exchange if there are any."""
     study = study_of(num_workers=[2], axes={"exchange_gradients": [True, exchanges][exchanges:]})
     runs, curves = run_of(study, hosts=["a", "b"], devices=["cpu", "cpu"])
     for name, run in runs.items():
-        own = None if run.spec.exchange_gradients else (0.2, 1.0)
-        parts = ((0.2, 0.0, 0.0), (0.1, 0.0, 0.1 if own else 5.0))
+        rank_s = None if run.spec.exchange_gradients else (0.2, 1.0)
+        parts = ((0.2, 0.0, 0.0), (0.1, 0.0, 0.1 if rank_s else 5.0))
         curves[name] = [
-            replace(point(index, 1000.0), rank_s=own, rank_parts=parts) for index in range(4)
+            replace(point(index, 1000.0), rank_s=rank_s, rank_parts=parts) for index in range(4)
         ]
-    mind = summary_of(load(write(tmp_path / "study", study, runs, curves))).caveats
-    (slow,) = [line for line in mind if "every step waits for it" in line]
+    caveats = summary_of(load(write(tmp_path / "study", study, runs, curves))).caveats
+    (slow,) = [line for line in caveats if "every step waits for it" in line]
     assert "(host b, cpu)" in slow
     assert ("data" in slow) == exchanges
 
@@ -324,32 +328,32 @@ CELLS = study_cells(STUDY)
 
 
 def orders(repeats: int, *, seed: int = 0) -> list[tuple[str, ...]]:
-    found = [(cell.name, number) for cell, number in run_order(CELLS, repeats, seed=seed)]
-    assert [number for _, number in found] == sorted(number for _, number in found)
-    return [tuple(name for name, number in found if number == repeat) for repeat in range(repeats)]
+    names = [(cell.name, number) for cell, number in run_order(CELLS, repeats, seed=seed)]
+    assert [number for _, number in names] == sorted(number for _, number in names)
+    return [tuple(name for name, number in names if number == repeat) for repeat in range(repeats)]
 
 
-def test_every_repeat_runs_all_cells_in_an_order_of_its_own() -> None:
+def test_every_repeat_shuffles_all_cells() -> None:
     for order in orders(5):
         assert sorted(order) == [cell.name for cell in CELLS]
     assert len(set(orders(5))) == 5
     assert orders(3) == orders(3)
     assert orders(3) != orders(3, seed=1)
-    assert orders(5)[:3] == orders(3), "more repeats leave the first ones as they were"
+    assert orders(5)[:3] == orders(3), "more repeats do not change the first ones"
 
 
-def test_a_worker_group_is_asked_for_once_a_repeat() -> None:
+def test_a_worker_group_is_requested_once_per_repeat() -> None:
     groups = {cell.name: cell.spec.placement.group for cell in CELLS}
     first = []
     for order in orders(8):
         row = [group for group, _ in groupby(groups[name] for name in order)]
         assert len(row) == len(set(row)) == 3
         first.append(row[0])
-    assert len(set(first)) > 1, "it is not always the same group that comes first"
+    assert len(set(first)) > 1, "the first group varies"
 
 
 class Machine:
-    """Stands where Ray would: notes what runs, interrupts after so many runs."""
+    """Fake workers that record the runs and interrupt after `stops_after` runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops_after: int | None = None) -> None:
         self.ran: list[tuple[str, RunSpec]] = []
@@ -364,7 +368,7 @@ class Machine:
         yield outcome(stop="target", time_to_target_s=1.0)
 
     def run(self, folder: Path, study: ScalingStudy) -> list[int]:
-        """Run what is left; return what the screen was told of how much that is."""
+        """Run the remaining runs; return their number as the screen shows it."""
         progress = Mock()
         with Store(folder) as store:
             runs = SingleRun(
@@ -378,25 +382,23 @@ class Machine:
         return [begun.args[1] for begun in progress.begin.call_args_list]
 
 
-def test_a_study_runs_every_repeat_and_goes_on_where_it_was_interrupted(
-    monkeypatch, tmp_path
-) -> None:
+def test_a_study_runs_every_repeat_and_resumes_after_an_interrupt(monkeypatch, tmp_path) -> None:
     machine = Machine(monkeypatch, stops_after=5)
     machine.run(tmp_path, STUDY)
     assert len(machine.ran) == 5
-    again = Machine(monkeypatch)
-    assert again.run(tmp_path, STUDY) == [len(CELLS) * 2 - 4]
-    assert machine.ran[:4] + again.ran == [
+    resumed = Machine(monkeypatch)
+    assert resumed.run(tmp_path, STUDY) == [len(CELLS) * 2 - 4]
+    assert machine.ran[:4] + resumed.ran == [
         (cell.repeat(number)[0], cell.spec.model_copy(update={"seed": number}))
         for cell, number in run_order(CELLS, 2, seed=STUDY.seed)
     ]
     assert Machine(monkeypatch).run(tmp_path, STUDY) == [0]
-    more = Machine(monkeypatch)
-    assert more.run(tmp_path, STUDY.model_copy(update={"repeats": 3})) == [len(CELLS)]
-    assert {name[-1] for name, _ in more.ran} == {"2"}, "more repeats: the new ones alone"
+    with_repeats = Machine(monkeypatch)
+    assert with_repeats.run(tmp_path, STUDY.model_copy(update={"repeats": 3})) == [len(CELLS)]
+    assert {name[-1] for name, _ in with_repeats.ran} == {"2"}, "only the new repeats run"
 
 
-def test_what_the_machine_lost_runs_again_and_what_failed_does_not(monkeypatch, tmp_path) -> None:
+def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path) -> None:
     study = study_of(scaling="weak", num_workers=[1], repeats=3)
     runs = {
         f"0000-r{number}": replace(

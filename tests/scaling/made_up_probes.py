@@ -1,4 +1,4 @@
-"""Times of probes as a training of known parts would give them."""
+"""Times of probes of a training with known parts."""
 
 import math
 
@@ -11,7 +11,7 @@ MNIST = DatasetSpec(name="mnist")
 
 
 def spec_of(**changes: object) -> RunSpec:
-    """Two workers of batch 64 on data that are read."""
+    """Return a spec of two workers with batches of 64 on MNIST."""
     return RunSpec(**({"dataset": MNIST, "num_workers": 2} | changes))  # type: ignore[arg-type]
 
 
@@ -27,7 +27,7 @@ def step_of(
 def times_of(
     spec: RunSpec, *, rounds: int = 4, noise: float = 0.03, seed: int = 0, **parts: float
 ) -> dict[Probe, list[float]]:
-    """Return times of every probe of `spec`, each round with a pace of its own."""
+    """Return times of every probe of `spec`; all times of a round share a random factor."""
     rng = np.random.default_rng(seed)
     known = {"compute": 0.0, "overhead": 0.0, "exchange": 0.0, "reading": 0.0} | parts
     pace = np.exp(2 * noise * rng.standard_normal(rounds))

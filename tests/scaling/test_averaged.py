@@ -1,4 +1,4 @@
-"""Laws averaged by how well they predicted the largest cells, and intervals that hold beyond."""
+"""Laws averaged by their errors on the largest cells, and the coverage of intervals beyond them."""
 
 import importlib
 import math
@@ -20,7 +20,7 @@ DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
 
 
 def affine(cell: Cell) -> float:
-    """A step that Ernest's law is exact for, and ours is not: each worker adds as much."""
+    """Return seconds of a step by Ernest's law, which ours does not contain."""
     return 0.05 + 0.001 * cell.batch_size_per_worker + 0.02 * cell.num_workers
 
 
@@ -33,42 +33,45 @@ def fit(*workers: int) -> ThroughputModel:
     return ThroughputModel.fit(Observed.of([(cell, affine(cell)) for cell in cells(*workers)]))
 
 
-def errors(law: ThroughputModel, asked: list[Cell]) -> list[float]:
-    return [abs(one.step_s / affine(one.cell) - 1) for one in law.predict(asked)]
+def errors(law: ThroughputModel, new_cells: list[Cell]) -> list[float]:
+    return [
+        abs(prediction.step_s / affine(prediction.cell) - 1)
+        for prediction in law.predict(new_cells)
+    ]
 
 
-def test_a_law_that_was_right_at_the_largest_cells_moves_the_prediction() -> None:
+def test_a_law_that_predicts_the_largest_cells_well_moves_the_prediction() -> None:
     model = fit(1, 2, 4, 8, 16)
     _, ernests, _ = model.held_out.shares(averaged.TRUSTED)
     assert ernests > 0.5
     none = HeldOutErrors(np.zeros((3, 0)), np.zeros(0))
-    asked = cells(32)
-    alone = np.median(errors(replace(model, held_out=none), asked))
-    assert np.median(errors(model, asked)) < 0.7 * alone
+    new_cells = cells(32)
+    alone = np.median(errors(replace(model, held_out=none), new_cells))
+    assert np.median(errors(model, new_cells)) < 0.7 * alone
 
 
-def test_what_was_measured_is_predicted_by_our_law_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It carries over what it leaves over, which the others do not."""
-    model, asked = fit(1, 2, 4, 8), cells(1, 2, 4, 8)
-    before = model.predict(asked)
+def test_measured_cells_are_predicted_by_our_law_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our law keeps the residuals of measured cells, which the others do not."""
+    model, measured = fit(1, 2, 4, 8), cells(1, 2, 4, 8)
+    before = model.predict(measured)
     monkeypatch.setattr(
         averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
     )
-    assert model.predict(asked) == before
+    assert model.predict(measured) == before
 
 
-def test_no_other_law_moves_a_prediction_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_laws_move_a_prediction_by_a_limited_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fit(1, 2, 4, 8, 16)
     _, middle, _ = model.law.quantiles(cells(64))
     monkeypatch.setattr(
         averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
     )
-    moved = np.log([one.step_s for one in model.predict(cells(64))]) - middle
+    moved = np.log([prediction.step_s for prediction in model.predict(cells(64))]) - middle
     assert (moved > 0).all()
     assert (moved <= averaged.LARGEST_MOVE).all()
 
 
-def test_intervals_are_wider_where_predictions_missed_theirs() -> None:
+def test_intervals_are_wider_after_held_out_misses() -> None:
     good, bad = (
         HeldOutErrors(np.zeros((3, 6)), np.zeros(6)),
         HeldOutErrors(np.zeros((3, 6)), np.full(6, 3.0)),
@@ -77,9 +80,11 @@ def test_intervals_are_wider_where_predictions_missed_theirs() -> None:
     assert bad.widening > 2
     widths = []
     for held_out in (good, bad):
-        found = replace(fit(1, 2, 4, 8), held_out=held_out).predict(cells(4, 16))
-        widths.append([math.log(one.high_s / one.low_s) for one in found])
-    assert widths[1][:3] == pytest.approx(widths[0][:3]), "what was measured is as sure as before"
+        predictions = replace(fit(1, 2, 4, 8), held_out=held_out).predict(cells(4, 16))
+        widths.append(
+            [math.log(prediction.high_s / prediction.low_s) for prediction in predictions]
+        )
+    assert widths[1][:3] == pytest.approx(widths[0][:3]), "intervals of measured cells stay equal"
     assert min(np.array(widths[1][3:]) / np.array(widths[0][3:])) > 2
 
 
@@ -98,8 +103,8 @@ def test_pollux_finds_a_law_of_its_form() -> None:
         return (cell.accumulate - 1) * compute + math.hypot(compute, wire)
 
     rows = [(cell, law(cell)) for cell in cells(1, 2, 4, 8, 16)]
-    asked = [*cells(32), Cell(16, 2, 64, 4)]
-    assert pollux(rows, asked) == pytest.approx([law(cell) for cell in asked], rel=0.15)
+    new_cells = [*cells(32), Cell(16, 2, 64, 4)]
+    assert pollux(rows, new_cells) == pytest.approx([law(cell) for cell in new_cells], rel=0.15)
 
 
 @pytest.fixture
@@ -110,14 +115,14 @@ def benchmark(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.skipif(not (DATA / "scaling").is_dir(), reason="RAYBENCH_DATA has no scaling")
 def test_real_steps_on_eight_hosts_are_predicted_from_two(benchmark) -> None:
-    """The bar of the issue, on ElasticFlow's tables; all others are in the benchmark."""
+    """The required accuracy on ElasticFlow's tables; the benchmark covers all other tables."""
     groups = benchmark.sets(DATA / "scaling")["ElasticFlow"]
-    found: dict[str, list] = {}
+    results: dict[str, list] = {}
     for rows in groups.values():
         both = benchmark.tasks(rows).get("two hosts")
         for key, values in (benchmark.case(*both, PRIORS) if both else {}).items():
-            found.setdefault(key, []).extend(values)
-    row = benchmark.summary(found)
+            results.setdefault(key, []).extend(values)
+    row = benchmark.summary(results)
     assert row["raybench"] <= 0.08
     assert row["raybench"] <= min(row["Ernest"], row["Pollux"])
     assert row["inside"] >= 0.85

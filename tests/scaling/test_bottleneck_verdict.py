@@ -1,4 +1,4 @@
-"""The verdict on made-up probes: each kind, and when it is not sure."""
+"""The bottleneck verdict on made-up probes: every kind, its remedies, and uncertainty."""
 
 import math
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "tries"),
+    ("kind", "remedies"),
     [
         ("compute", ["num_workers: 4"]),
         (
@@ -31,22 +31,22 @@ KINDS = {
         ("overhead", ["batch_size_per_worker: 256"]),
     ],
 )
-def test_every_kind_and_what_to_try(kind: StepPart, tries: list[str]) -> None:
+def test_every_bottleneck_is_found_with_its_remedies(kind: StepPart, remedies: list[str]) -> None:
     spec = spec_of()
-    found = judge(spec, times_of(spec, noise=0.08, **KINDS[kind]), num_parameters=10**6)
-    assert found.kind == found.document()["verdict"] == kind
-    assert found.shares[kind].value > 0.5
-    assert found.num_bytes == 4_000_000
-    assert found.sentence.startswith(HEADS[kind])
-    changes = [gain.change for gain in found.gains]
-    assert set(tries) <= set(changes)
-    assert found.gains[0].phrase in found.sentence
-    if kind == "communication":  # fewer workers come first where they lose nothing
-        assert found.gains[0].change == "num_workers: 1"
-        assert found.gains[0].workers == 0.5
+    verdict = judge(spec, times_of(spec, noise=0.08, **KINDS[kind]), num_parameters=10**6)
+    assert verdict.kind == verdict.document()["verdict"] == kind
+    assert verdict.shares[kind].value > 0.5
+    assert verdict.num_bytes == 4_000_000
+    assert verdict.sentence.startswith(HEADS[kind])
+    changes = [gain.change for gain in verdict.gains]
+    assert set(remedies) <= set(changes)
+    assert verdict.gains[0].phrase in verdict.sentence
+    if kind == "communication":  # fewer workers are suggested first if they are not slower
+        assert verdict.gains[0].change == "num_workers: 1"
+        assert verdict.gains[0].workers == 0.5
 
 
-def test_the_sentence_has_the_numbers() -> None:
+def test_the_sentence_contains_the_measured_numbers() -> None:
     spec = spec_of()
     times = times_of(spec, noise=0.0, compute=0.02, overhead=0.01, exchange=0.06, reading=0.01)
     sentence = judge(spec, times, num_parameters=2_500_000, num_nodes=2).sentence
@@ -54,17 +54,17 @@ def test_the_sentence_has_the_numbers() -> None:
         assert name in sentence
 
 
-def test_a_gain_is_about_what_the_change_would_bring() -> None:
+def test_predicted_gains_are_near_the_true_gains() -> None:
     """The parts of these steps do not overlap."""
     spec = spec_of()
     parts = {"compute": 0.08, "exchange": 0.08, "overhead": 0.003, "reading": 0.01}
     times = times_of(spec, noise=0.0, **parts)
-    now = sum(parts.values())
+    step = sum(parts.values())
     outlook = Outlook.of(spec, Probes.of(spec), times, num_nodes=1)
     more_samples = 4 * (parts["compute"] + parts["reading"]) + parts["exchange"]
-    true_batch = 4 * now / (more_samples + parts["overhead"])
-    true_every = 4 * now / (more_samples + 4 * parts["overhead"])
-    true_compressed = now / (now - parts["exchange"] / 2)
+    true_batch = 4 * step / (more_samples + parts["overhead"])
+    true_every = 4 * step / (more_samples + 4 * parts["overhead"])
+    true_compressed = step / (step - parts["exchange"] / 2)
     for gain, true in (
         (outlook.larger_batch(), true_batch),
         (outlook.fewer_exchanges(), true_every),
@@ -73,12 +73,12 @@ def test_a_gain_is_about_what_the_change_would_bring() -> None:
         assert gain.times == pytest.approx(true, rel=0.1), gain
         assert gain.low <= true <= gain.high, gain
     alone = outlook.other_workers(1)
-    true_alone = now / (parts["compute"] + parts["overhead"] + parts["reading"]) / 2
+    true_alone = step / (parts["compute"] + parts["overhead"] + parts["reading"]) / 2
     assert alone.times == pytest.approx(true_alone, rel=0.1)
     assert alone.workers == 0.5
 
 
-def test_prefetch_hides_at_most_the_step() -> None:
+def test_prefetching_hides_at_most_one_step() -> None:
     spec = spec_of()
     times = times_of(spec, noise=0.0, **KINDS["input"])
     outlook = Outlook.of(spec, Probes.of(spec), times, num_nodes=1)
@@ -87,22 +87,22 @@ def test_prefetch_hides_at_most_the_step() -> None:
     assert outlook.quicker_data().times == pytest.approx(0.133 / 0.033, rel=0.01)
 
 
-def test_augmented_samples_gain_from_twice_as_many_threads() -> None:
-    """Readers alone take 0.5 s of a step of 0.1 s: twice as many halve it."""
+def test_augmentation_gains_from_twice_as_many_threads() -> None:
+    """Reading alone takes 0.5 s for a step of 0.1 s, so twice as many readers halve it."""
     spec = spec_of(num_workers=1, prefetch=2, augment=["flip"])
     parts = {"compute": 0.09, "overhead": 0.01, "exchange": 0.0, "batch": 64}
     times = {
         probe: [max(step_of(probe, reading=0.0, **parts), 0.5 * probe.reads)] * 5
         for probe in Probes.of(spec).names
     }
-    found = judge(spec, times).gains[0]
-    assert found.change == "prefetch: 4"
-    assert found.times == pytest.approx(2, rel=0.05)
+    gain = judge(spec, times).gains[0]
+    assert gain.change == "prefetch: 4"
+    assert gain.times == pytest.approx(2, rel=0.05)
 
 
-def test_with_prefetch_each_step_hides_its_own_reading() -> None:
-    """What a step hides grows with it: a longer one is not charged for what the present one left
-    over."""
+def test_with_prefetching_each_step_hides_its_own_reading() -> None:
+    """The hidden reading time grows with the step, so longer steps are not charged for the reading
+    that the current step could not hide."""
     spec = spec_of(num_workers=1, prefetch=2)
     parts = {"compute": 0.03, "overhead": 0.01, "exchange": 0.0, "batch": 64}
 
@@ -114,36 +114,38 @@ def test_with_prefetch_each_step_hides_its_own_reading() -> None:
         return (worked**FEED_OVERLAP + reading**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
 
     probes = Probes.of(spec)
-    outlook = Outlook.of(spec, probes, {one: [step(one)] * 4 for one in probes.names}, num_nodes=1)
+    outlook = Outlook.of(
+        spec, probes, {probe: [step(probe)] * 4 for probe in probes.names}, num_nodes=1
+    )
     true = 4 * whole(0.04, 0.06) / whole(0.13, 0.24)
-    found = outlook.larger_batch()
-    assert found.times == pytest.approx(true, rel=0.03)
-    assert found.low <= true <= found.high
-    # All three ends hide the same reading, so a doubt in the step is less of one in the whole.
-    assert found.high / found.low < 1.25
+    gain = outlook.larger_batch()
+    assert gain.times == pytest.approx(true, rel=0.03)
+    assert gain.low <= true <= gain.high
+    # All three bounds hide the same reading, so the uncertainty of the sum is smaller.
+    assert gain.high / gain.low < 1.25
     every = outlook.fewer_exchanges()
     assert every.times == pytest.approx(4 * whole(0.04, 0.06) / whole(0.16, 0.24), rel=0.06)
 
 
-def test_one_worker_is_told_of_more_with_the_doubt_of_never_having_seen_two() -> None:
+def test_the_gain_of_a_second_worker_is_uncertain_with_one_worker() -> None:
     spec = spec_of(num_workers=1)
-    found = judge(spec, times_of(spec, **KINDS["compute"]), num_parameters=10**6)
-    assert found.num_bytes == 0
-    (more, *_) = [gain for gain in found.gains if gain.change == "num_workers: 2"]
-    assert more.high / more.low > 1.3
+    verdict = judge(spec, times_of(spec, **KINDS["compute"]), num_parameters=10**6)
+    assert verdict.num_bytes == 0
+    (second_worker, *_) = [gain for gain in verdict.gains if gain.change == "num_workers: 2"]
+    assert second_worker.high / second_worker.low > 1.3
 
 
-def test_the_spread_hides_it() -> None:
+def test_a_large_spread_gives_no_verdict() -> None:
     spec = spec_of()
     parts = {"compute": 0.05, "exchange": 0.055, "overhead": 0.005, "reading": 0.0}
-    found = judge(spec, times_of(spec, noise=0.1, rounds=3, **parts))
-    assert found.kind == NOT_SURE
-    assert found.gains == []
-    assert "communication" in found.sentence
-    assert "compute" in found.sentence
+    verdict = judge(spec, times_of(spec, noise=0.1, rounds=3, **parts))
+    assert verdict.kind == NOT_SURE
+    assert verdict.gains == []
+    assert "communication" in verdict.sentence
+    assert "compute" in verdict.sentence
 
 
-def test_a_stalled_round_makes_doubt_and_more_rounds_take_it_away() -> None:
+def test_a_stalled_round_gives_no_verdict_until_more_rounds_are_measured() -> None:
     spec = spec_of()
 
     def stalled(rounds: int) -> str:
@@ -155,17 +157,17 @@ def test_a_stalled_round_makes_doubt_and_more_rounds_take_it_away() -> None:
     assert stalled(8) == "compute"
 
 
-def test_compressed_gradients_are_fewer_bytes_and_not_advised_again() -> None:
+def test_compressed_gradients_count_fewer_bytes_and_are_not_suggested_again() -> None:
     spec = spec_of(gradient_compression="bf16")
-    found = judge(spec, times_of(spec, **KINDS["communication"]), num_parameters=10**6)
-    assert found.num_bytes == 2_000_000
-    assert all("gradient_compression" not in gain.change for gain in found.gains)
+    verdict = judge(spec, times_of(spec, **KINDS["communication"]), num_parameters=10**6)
+    assert verdict.num_bytes == 2_000_000
+    assert all("gradient_compression" not in gain.change for gain in verdict.gains)
 
 
-def test_numbers_stay_numbers_at_the_edges() -> None:
-    """No exchange at all, or a step that is nothing else."""
+def test_extreme_parts_give_finite_gains() -> None:
+    """Steps without exchange, and steps that consist only of exchange or overhead."""
     spec = spec_of()
     for parts in ({"compute": 0.1}, {"exchange": 0.1, "overhead": 1e-6}, {"overhead": 0.001}):
-        found = judge(spec, times_of(spec, noise=0.0, **parts))
-        for gain in found.gains:
+        verdict = judge(spec, times_of(spec, noise=0.0, **parts))
+        for gain in verdict.gains:
             assert all(math.isfinite(value) for value in (gain.times, gain.low, gain.high))

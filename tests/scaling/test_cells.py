@@ -1,4 +1,4 @@
-"""Cells and speed-up curves of a scaling study: medians, baselines, shares, outliers, failures."""
+"""Cells and speedup curves of a scaling study: medians, baselines, shares, outliers, failures."""
 
 import math
 from dataclasses import replace
@@ -33,8 +33,8 @@ from tests.refusals import refused
 from tests.runs.made_up import EPOCH, point, run_of, study_of, timed, write
 
 
-def table_of(study: ScalingStudy, *given: Any, **changes: Any) -> pd.DataFrame:
-    return cell_table(study, *run_of(study, *given, **changes))
+def table_of(study: ScalingStudy, *arguments: Any, **changes: Any) -> pd.DataFrame:
+    return cell_table(study, *run_of(study, *arguments, **changes))
 
 
 def written(*cells: WrittenCell) -> ScalingStudy:
@@ -42,17 +42,17 @@ def written(*cells: WrittenCell) -> ScalingStudy:
 
 
 def at(table: pd.DataFrame, **keys: Any) -> Any:
-    """Return the one row with these values."""
+    """Return the only row with these values."""
     for key, value in keys.items():
         table = table[table[key] == value]
     assert len(table) == 1, table
     return table.iloc[0]
 
 
-def test_ideal_scaling_is_an_efficiency_of_one() -> None:
+def test_ideal_scaling_has_an_efficiency_of_one() -> None:
     table = table_of(study_of())
     assert tuple(table.columns) == CELL_COLUMNS
-    # One worker is a point of both scalings, two are of one each.
+    # One worker belongs to both scalings.
     assert sorted(zip(table["scaling"], table["num_workers"], strict=True)) == [
         ("strong", 1),
         ("strong", 2),
@@ -64,12 +64,12 @@ def test_ideal_scaling_is_an_efficiency_of_one() -> None:
     np.testing.assert_allclose(table["speedup"].astype(float), table["num_workers"])
     np.testing.assert_allclose(table["efficiency"].astype(float), 1)
     np.testing.assert_allclose(table["step_median_s"], table["batch_size_per_worker"] / 1000)
-    one = table.iloc[0]
-    assert one["compile_s"] == 1
-    assert one["first_epoch_samples_per_s"] == pytest.approx(EPOCH / (1 + 1))
+    first = table.iloc[0]
+    assert first["compile_s"] == 1
+    assert first["first_epoch_samples_per_s"] == pytest.approx(EPOCH / (1 + 1))
 
 
-def test_columns_have_the_name_of_another_metric() -> None:
+def test_columns_are_named_after_the_metric() -> None:
     study = study_of(base={"objective": {"metric": "loss", "direction": "min", "target": 0.1}})
     table = table_of(study)
     assert not {"accuracy", "best_accuracy"} & set(table.columns)
@@ -77,7 +77,7 @@ def test_columns_have_the_name_of_another_metric() -> None:
     assert printed_cells(table, metric=METRICS["loss"])["loss"].tolist()[0] == "0.9"
 
 
-def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
+def test_speedup_is_relative_to_the_best_single_worker_of_any_batch() -> None:
     def step(spec: RunSpec, repeat: int) -> float:
         return (10 + spec.batch_size_per_worker) / 1000
 
@@ -92,7 +92,7 @@ def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "one", "other"),
+    ("key", "first", "second"),
     [
         ("framework", "torch", "tensorflow"),
         ("dataset.repeat", 1, 2),
@@ -100,22 +100,25 @@ def test_speed_up_is_over_the_best_single_worker_whatever_its_batch() -> None:
         ("cpus_per_worker", 1, 2),
     ],
 )
-def test_a_baseline_is_of_the_same_kind(key: str, one: Any, other: Any) -> None:
-    """Two values of `key`, the second one's single worker not run: it has no speed-up."""
-    made = ((one, 1), (one, 2), (other, 2))
-    cells = [WrittenCell(changes={key: value, "num_workers": workers}) for value, workers in made]
+def test_a_baseline_has_the_same_settings(key: str, first: Any, second: Any) -> None:
+    """The second value of `key` has no run with a single worker, so it has no speedup."""
+    runs_by_value = ((first, 1), (first, 2), (second, 2))
+    cells = [
+        WrittenCell(changes={key: value, "num_workers": workers})
+        for value, workers in runs_by_value
+    ]
     table = table_of(written(*cells))
     assert table["speedup"].isna().tolist() == [False, False, True]
     assert len(set(table["series"])) == 2 or key in ("placement_strategy", "cpus_per_worker")
 
 
-def test_weak_is_no_baseline_of_strong() -> None:
+def test_weak_scaling_is_no_baseline_of_strong_scaling() -> None:
     weak = WrittenCell(scaling="weak", changes={"num_workers": 1})
     strong = WrittenCell(scaling="strong", changes={"num_workers": 2})
     assert table_of(written(weak, strong))["speedup"].isna().tolist() == [False, True]
 
 
-def test_gpus_of_another_model_are_another_topology_and_another_row() -> None:
+def test_another_gpu_model_is_another_row() -> None:
     study = study_of(scaling="weak", repeats=2)
     runs, curves = run_of(study)
     for name, run in runs.items():
@@ -124,14 +127,14 @@ def test_gpus_of_another_model_are_another_topology_and_another_row() -> None:
     table = cell_table(study, runs, curves)
     assert len(table) == 4
     assert table["n"].tolist() == [1] * 4
-    # Each model has a single worker of its own to compare with.
+    # Each GPU model has its own run with a single worker.
     assert table["speedup"].notna().all()
-    assert len(set(table["topology"])) == 1, "no GPU was asked for"
+    assert len(set(table["topology"])) == 1, "the study requests no GPU"
     assert sorted(set(table["accelerators"])) == ["A100", "T4"]
 
 
-def test_the_spread_of_a_speed_up_pairs_repeats_of_the_same_round() -> None:
-    """All of a round twice as slow: the throughput varies by two, the speed-up not at all."""
+def test_the_spread_of_a_speedup_pairs_repeats_of_the_same_round() -> None:
+    """All runs of a round are equally slower: throughput varies, the speedup does not."""
 
     def step(spec: RunSpec, repeat: int) -> float:
         return spec.batch_size_per_worker / 1000 * (1 + repeat)
@@ -141,19 +144,19 @@ def test_the_spread_of_a_speed_up_pairs_repeats_of_the_same_round() -> None:
     assert row["samples_per_s"] == pytest.approx(1000)
 
 
-def test_failed_runs_are_counted_and_cut_off_ones_are_not_there() -> None:
+def test_failed_runs_are_counted_and_interrupted_runs_are_not() -> None:
     study = study_of(scaling="weak", repeats=3)
     runs, curves = run_of(study)
     runs["0000-r0"] = replace(runs["0000-r0"], state="failed", failure="oom", stop=None)
     runs["0000-r1"] = replace(runs["0000-r1"], state="stopped", stop="interrupted")
     runs["0001-r1"] = replace(runs["0001-r1"], state="failed", failure="worker_lost", stop=None)
     table = cell_table(study, runs, curves)
-    one, two = at(table, num_workers=1), at(table, num_workers=2)
-    assert (one["n"], one["failed"], one["failure"]) == (1, 1, "oom")
-    assert (two["n"], two["failed"]) == (2, 0)
+    single, parallel = at(table, num_workers=1), at(table, num_workers=2)
+    assert (single["n"], single["failed"], single["failure"]) == (1, 1, "oom")
+    assert (parallel["n"], parallel["failed"]) == (2, 0)
 
 
-def test_shares_of_a_step_come_from_one_worker_and_from_the_cell_without_exchange() -> None:
+def test_shares_of_a_step_use_one_worker_and_the_cell_without_exchange() -> None:
     def step(spec: RunSpec, repeat: int) -> float:
         return 0.1 if spec.num_workers == 1 or not spec.exchange_gradients else 0.125
 
@@ -166,44 +169,44 @@ def test_shares_of_a_step_come_from_one_worker_and_from_the_cell_without_exchang
     assert row["speedup"] == pytest.approx(1.6)
 
 
-def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
+def test_memory_and_gpu_columns_come_from_evaluations() -> None:
     study = study_of(scaling="weak", repeats=1)
     runs, curves = run_of(study)
     steps = dict.fromkeys(("median_s", "p25_s", "p75_s", "p95_s", "max_s"), 0.064)
-    told = {
+    measured = {
         name: [
             replace(
-                timed(one, num=9, **steps),
-                memory_peak_bytes=100 + one.index,
-                gpu_utilization=one.index / 2,
+                timed(point, num=9, **steps),
+                memory_peak_bytes=100 + point.index,
+                gpu_utilization=point.index / 2,
                 evenness=0.9,
                 bytes_exchanged_per_step=4000,
                 flops_per_sample=2e9,
                 tokens_per_sample=100,
             )
-            for one in curve
+            for point in curve
         ]
         for name, curve in curves.items()
     }
-    table = cell_table(study, runs, told)
+    table = cell_table(study, runs, measured)
     assert table["evenness"].tolist() == pytest.approx([0.9, 0.9])
     assert table["bytes_exchanged_per_step"].tolist() == [4000, 4000]
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]
     speeds = table["samples_per_s"]
-    assert table["flops_per_s"].tolist() == pytest.approx([2e9 * one for one in speeds])
-    assert table["tokens_per_s"].tolist() == pytest.approx([100 * one for one in speeds])
-    assert table["mfu"].isna().all(), "the peak of a CPU is not known"
+    assert table["flops_per_s"].tolist() == pytest.approx([2e9 * speed for speed in speeds])
+    assert table["tokens_per_s"].tolist() == pytest.approx([100 * speed for speed in speeds])
+    assert table["mfu"].isna().all(), "the peak of a CPU is unknown"
     printed = printed_cells(table)
     assert {"tokens/s", "TFLOP/s"} < set(printed.columns)
     assert "MFU" not in printed
     name = next(name for name, run in runs.items() if run.spec.num_workers == 1)
-    rates = run_rates(runs[name], told[name])
+    rates = run_rates(runs[name], measured[name])
     assert rates["samples_per_s"] == pytest.approx(speeds[0])
     assert rates["flops_per_s"] == pytest.approx(2e9 * speeds[0])
     assert rates["tokens_per_s"] == pytest.approx(100 * speeds[0])
-    unreported = [replace(point, samples=point.index + 1, epoch=9.0) for point in told[name]]
+    unreported = [replace(point, samples=point.index + 1, epoch=9.0) for point in measured[name]]
     assert run_rates(runs[name], unreported) == {}
     assert epoch_samples(unreported) == 1
 
@@ -217,7 +220,7 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
         ("", "fp32", math.nan),
     ],
 )
-def test_the_peak_is_that_of_all_gpus_where_it_is_known(
+def test_peak_flops_are_summed_over_known_gpus(
     accelerator: str, precision: str, peak: float
 ) -> None:
     spec = RunSpec(num_workers=2, gpus_per_worker=1, precision=precision)
@@ -232,13 +235,13 @@ def test_the_peak_is_that_of_all_gpus_where_it_is_known(
         ("accumulate", [1, 2]),
     ],
 )
-def test_two_of_something_are_two_curves(key: str, values: list[Any]) -> None:
+def test_different_settings_are_different_curves(key: str, values: list[Any]) -> None:
     cells = [WrittenCell(changes={key: value, "num_workers": 1}) for value in values]
     curves = curves_of(table_of(written(*cells)))
     assert [len(curve) for curve in curves.values()] == [1, 1]
 
 
-def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
+def test_equal_worker_counts_on_more_hosts_are_another_topology() -> None:
     study = study_of(scaling="weak")
     runs, curves = run_of(study)
     runs["0001-r1"] = replace(runs["0001-r1"], workers_per_node=[1, 1])
@@ -249,7 +252,7 @@ def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
     assert any("2 hosts" in line for line in other_lines(table))
 
 
-def test_two_cells_of_one_curve_are_refused_by_name() -> None:
+def test_duplicate_cells_of_a_curve_are_refused() -> None:
     cells = [WrittenCell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
     with refused(ErrorCode.CONFLICT, "0000", "0001"):
         curves_of(table_of(written(*cells)))
@@ -262,8 +265,8 @@ def test_runs_without_exchange_are_in_no_curve() -> None:
     assert curve["num_workers"].tolist() == [1]
 
 
-def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:
-    """The second cell's second repeat ends after an epoch, as its budget is over."""
+def test_runs_without_a_steady_state_are_reported() -> None:
+    """The time budget ends the second repeat of the second cell after one epoch."""
     study = study_of(scaling="weak")
     runs, curves = run_of(study)
     before = len(other_lines(cell_table(study, runs, curves)))
@@ -282,7 +285,7 @@ DIGITS = {"dataset": DatasetSpec(name="digits")}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "labels"),
     [
         (
             [{}, {"exchange_gradients": False}, {"warmup_epochs": 1.0}, {"schedule": "cosine"}],
@@ -293,12 +296,16 @@ DIGITS = {"dataset": DatasetSpec(name="digits")}
                 "mnist_small, schedule cosine",
             ],
         ),
-        # What differs in nothing but workers is one series.
+        # Specs that differ only in workers are one series.
         (
-            [{"num_workers": k, "precision": one} for k in (1, 2) for one in ("fp32", "bf16")],
+            [
+                {"num_workers": k, "precision": precision}
+                for k in (1, 2)
+                for precision in ("fp32", "bf16")
+            ],
             ["mnist_small", "mnist_small, precision bf16"] * 2,
         ),
-        # A class stands for its workload where that is enough.
+        # The class name identifies the workload if it is unique.
         ([{"workload": "a.b:Net"}, {"workload": "a.b:Other"}], ["Net", "Other"]),
         ([{"workload": "a.b:Net"}, {"workload": "a.c:Net"}], ["a.b:Net", "a.c:Net"]),
         (
@@ -311,17 +318,19 @@ DIGITS = {"dataset": DatasetSpec(name="digits")}
         ),
     ],
 )
-def test_a_series_tells_what_differs_and_nothing_else(
-    changes: list[dict[str, Any]], told: list[str]
+def test_a_series_label_holds_only_the_keys_that_differ(
+    changes: list[dict[str, Any]], labels: list[str]
 ) -> None:
-    assert series_of([RunSpec(**one) for one in changes]) == [f"torch, {one}" for one in told]
+    assert series_of([RunSpec(**keys) for keys in changes]) == [
+        f"torch, {label}" for label in labels
+    ]
 
 
 @pytest.mark.parametrize(("stalled", "repeats"), [(2, 3), (0, 2)])
-def test_a_stall_is_an_outlier_that_the_median_bears(
+def test_a_stall_is_an_outlier_and_does_not_change_the_median(
     stalled: int, repeats: int, tmp_path: Path
 ) -> None:
-    """Of the last epoch, or of the first one."""
+    """The stall is in the last epoch or in the first."""
     study = study_of(scaling="weak", repeats=repeats)
     runs, curves = run_of(study)
     name, is_first = "0000-r1", stalled == 0
@@ -336,9 +345,9 @@ def test_a_stall_is_an_outlier_that_the_median_bears(
     assert row["outliers"] == 1
     assert row["samples_per_s"] == pytest.approx(1000)
     assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
-    (told,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
+    (sentence,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
     for words in (name, "461 s"):
-        assert words in told
+        assert words in sentence
 
 
 def test_ordinary_noise_is_no_outlier() -> None:
@@ -348,39 +357,43 @@ def test_ordinary_noise_is_no_outlier() -> None:
     assert table_of(study_of(repeats=3), step)["outliers"].sum() == 0
 
 
-def test_input_share_is_of_the_steady_state_as_the_steps_are() -> None:
-    """The first epoch reads its data from a disk for 9 of 10 s; then a tenth of a second waits."""
+def test_input_share_is_of_the_steady_state() -> None:
+    """The first epoch waits 9 of 10 s for data; later epochs wait 0.1 s."""
     study = study_of(scaling="weak", repeats=1)
     runs, curves = run_of(study, ledger={"train": 12.0, "input": 9.2, "compile": 0.0})
     waited = (9.0, 9.1, 9.2)
-    told = {
+    waiting = {
         name: [
             point(i, 1000.0, train_s=10.0 + i, input_s=seconds) for i, seconds in enumerate(waited)
         ]
         for name in curves
     }
-    assert cell_table(study, runs, told)["input_share"].tolist() == pytest.approx([0.1, 0.1])
-    short = {name: curve[:1] for name, curve in told.items()}
+    assert cell_table(study, runs, waiting)["input_share"].tolist() == pytest.approx([0.1, 0.1])
+    short = {name: curve[:1] for name, curve in waiting.items()}
     assert cell_table(study, runs, short)["input_share"].tolist() == pytest.approx([0.9, 0.9])
 
 
-def epochs_of(num: int, size: int, seconds: float, *, whole: float | None) -> list[Evaluation]:
-    """Return evaluations after epochs of `size` samples; their whole steps took `whole` seconds."""
+def epochs_of(num: int, size: int, seconds: float, *, step_s: float | None) -> list[Evaluation]:
+    """Return evaluations after epochs of `size` samples; their full steps took `step_s`."""
     names = ("median_s", "p25_s", "p75_s", "p95_s", "max_s")
     curve = []
     for i in range(num):
-        now = point(i, size / seconds, samples=size * (i + 1), train_s=seconds * (i + 1))
-        curve.append(now if whole is None else timed(now, num=1, **dict.fromkeys(names, whole)))
+        evaluation = point(i, size / seconds, samples=size * (i + 1), train_s=seconds * (i + 1))
+        curve.append(
+            evaluation
+            if step_s is None
+            else timed(evaluation, num=1, **dict.fromkeys(names, step_s))
+        )
     return curve
 
 
-def test_a_short_last_step_makes_no_samples_out_of_nothing() -> None:
-    """50,000 samples at a million a second, in batches of 32,768 and of 65,536."""
+def test_a_partial_last_step_does_not_inflate_throughput() -> None:
+    """50,000 samples at a million per second, in batches of 32,768 and 65,536."""
     study = study_of(scaling="weak", num_workers=[8], batch_sizes=[4096, 8192], repeats=1)
     runs, _ = run_of(study)
     curves = {
-        "0000-r0": epochs_of(3, 50_000, 0.05, whole=0.032768),
-        "0001-r0": epochs_of(3, 50_000, 0.05, whole=None),
+        "0000-r0": epochs_of(3, 50_000, 0.05, step_s=0.032768),
+        "0001-r0": epochs_of(3, 50_000, 0.05, step_s=None),
     }
     table = cell_table(study, runs, curves)
     np.testing.assert_allclose(table["samples_per_s"], 1e6)
@@ -388,34 +401,34 @@ def test_a_short_last_step_makes_no_samples_out_of_nothing() -> None:
     assert table["epoch_samples"].tolist() == [50_000, 50_000]
     assert table["outliers"].tolist() == [0, 0]
     lines = other_lines(table)
-    (told,) = [line for line in lines if "8 x 8192" in line and "50,000" in line]
-    assert "65,536" in told
+    (sentence,) = [line for line in lines if "8 x 8192" in line and "50,000" in line]
+    assert "65,536" in sentence
 
 
-def test_a_short_step_that_takes_as_long_is_no_stall() -> None:
-    """1,000 samples in batches of 960: the second step has 40, and needs a second all the same."""
+def test_a_partial_step_of_full_duration_is_no_stall() -> None:
+    """1,000 samples in batches of 960: the second step has 40 samples and also takes 1 s."""
     study = study_of(scaling="weak", num_workers=[1], batch_sizes=[960], repeats=1)
     runs, _ = run_of(study)
-    usual = {"0000-r0": epochs_of(3, 1000, 2.0, whole=1.0)}
-    assert cell_table(study, runs, usual)["outliers"].tolist() == [0]
-    stalled = {"0000-r0": epochs_of(3, 1000, 4.0, whole=1.0)}
+    regular = {"0000-r0": epochs_of(3, 1000, 2.0, step_s=1.0)}
+    assert cell_table(study, runs, regular)["outliers"].tolist() == [0]
+    stalled = {"0000-r0": epochs_of(3, 1000, 4.0, step_s=1.0)}
     assert cell_table(study, runs, stalled)["outliers"].tolist() == [1]
 
 
 @pytest.mark.parametrize("failure", ["nan", "oom"])
-def test_runs_that_cannot_train_have_missed_the_target(failure: Failure) -> None:
+def test_runs_that_fail_to_train_miss_the_target(failure: Failure) -> None:
     study = study_of(scaling="weak", repeats=3)
     runs, curves = run_of(study)
     for repeat, seconds in enumerate((1.0, 3.0, None)):
         name = f"0000-r{repeat}"
         runs[name] = replace(runs[name], time_to_target_s=seconds)
     lost = replace(runs["0000-r2"], state="failed", failure=failure, stop=None)
-    one = cell_table(study, runs | {"0000-r2": lost}, curves).iloc[0]
-    # The middle one of 1, 3 and never; without the miss it would be 2, of 2/2.
-    assert (one["time_to_target_s"], one["reached"], one["tried"], one["n"]) == (3.0, 2, 3, 2)
-    told = printed_cells(cell_table(study, runs | {"0000-r2": lost}, curves))
-    assert told["target after s"].tolist()[0] == "3.00 2/3"
-    # What a mistake in the code ends says nothing of the target.
+    row = cell_table(study, runs | {"0000-r2": lost}, curves).iloc[0]
+    # The median of 1, 3 and a miss; without the miss it would be 2.
+    assert (row["time_to_target_s"], row["reached"], row["tried"], row["n"]) == (3.0, 2, 3, 2)
+    printed = printed_cells(cell_table(study, runs | {"0000-r2": lost}, curves))
+    assert printed["target after s"].tolist()[0] == "3.00 2/3"
+    # A run that ended by an error in the code is not informative about the target.
     broken = replace(lost, failure="error")
-    one = cell_table(study, runs | {"0000-r2": broken}, curves).iloc[0]
-    assert (one["time_to_target_s"], one["reached"], one["tried"]) == (2.0, 2, 2)
+    row = cell_table(study, runs | {"0000-r2": broken}, curves).iloc[0]
+    assert (row["time_to_target_s"], row["reached"], row["tried"]) == (2.0, 2, 2)

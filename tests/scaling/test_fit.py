@@ -1,4 +1,4 @@
-"""Fits to simulated clusters: what they predict, how sure they are, what they bear."""
+"""Throughput fits to simulated clusters: accuracy, interval coverage and robustness."""
 
 import math
 
@@ -19,7 +19,7 @@ Rows = list[tuple[Cell, float]]
 
 
 def true_step(cell: Cell) -> float:
-    """A ring all-reduce with constants of a usual cluster, half hidden behind the compute."""
+    """Return seconds of a step with a partly hidden ring all-reduce of a typical cluster."""
     k, batch = cell.num_workers, cell.batch_size_per_worker
     compute = 0.02 + 0.001 * batch
     exchange = 0.0
@@ -47,35 +47,36 @@ def fit(rows: Rows) -> ThroughputModel:
     return ThroughputModel.fit(Observed.of(rows))
 
 
-def error(found: StepPrediction) -> float:
-    return abs(found.step_s / true_step(found.cell) - 1)
+def error(prediction: StepPrediction) -> float:
+    return abs(prediction.step_s / true_step(prediction.cell) - 1)
 
 
-def width(found: StepPrediction) -> float:
-    return math.log(found.high_s / found.low_s)
+def width(prediction: StepPrediction) -> float:
+    return math.log(prediction.high_s / prediction.low_s)
 
 
 def test_up_to_four_workers_predict_16_and_64_within_ten_percent() -> None:
-    """Noise of 5 %, three repeats of each cell."""
+    """With noise of 5 % and three repeats per cell."""
     errors, inside = [], []
     for seed in range(3):
         model = fit(measured(cells_of(SMALL), seed=seed, repeats=3))
-        for found in model.predict(cells_of(LARGE)):
-            errors.append(error(found))
-            inside.append(found.low_s <= true_step(found.cell) <= found.high_s)
+        for prediction in model.predict(cells_of(LARGE)):
+            errors.append(error(prediction))
+            inside.append(prediction.low_s <= true_step(prediction.cell) <= prediction.high_s)
     assert np.median(errors) < 0.05
     assert np.mean(np.array(errors) < 0.1) >= 0.9
     assert np.mean(inside) >= 0.9
 
 
-def test_the_interval_holds_nine_of_ten_new_measurements() -> None:
+def test_the_interval_covers_nine_of_ten_new_measurements() -> None:
     inside = []
     for seed in range(4):
         model = fit(measured(cells_of(SMALL), seed=seed, noise=0.08))
         later = measured(cells_of(SMALL, (24, 64, 200)), seed=100 + seed, noise=0.08)
-        found = model.predict([cell for cell, _ in later])
+        predictions = model.predict([cell for cell, _ in later])
         inside += [
-            one.low_s <= step <= one.high_s for one, (_, step) in zip(found, later, strict=True)
+            prediction.low_s <= step <= prediction.high_s
+            for prediction, (_, step) in zip(predictions, later, strict=True)
         ]
     assert 0.84 <= np.mean(inside) <= 0.97
 
@@ -83,37 +84,37 @@ def test_the_interval_holds_nine_of_ten_new_measurements() -> None:
 def test_the_interval_grows_with_the_distance() -> None:
     model = fit(measured(cells_of(SMALL)))
     placements = ((4, 1), (8, 2), (16, 4), (64, 16), (256, 64))
-    widths = [width(one) for one in model.predict(cells_of(placements, (64,)))]
+    widths = [width(prediction) for prediction in model.predict(cells_of(placements, (64,)))]
     assert widths == sorted(widths)
     assert widths[-1] > 2 * widths[0]
 
 
 def test_a_stalled_repeat_changes_nothing() -> None:
-    """A stall of hours in one of three repeats moves neither the step nor its interval."""
+    """A stall of hours in one of three repeats changes neither the step nor its interval."""
     rows = measured(cells_of(SMALL), repeats=3)
     stalled = [(cell, step * (10_000 if i == 7 else 1)) for i, (cell, step) in enumerate(rows)]
-    asked = [Cell(16, 4, 64)]
-    plain, with_stall = fit(rows).predict(asked)[0], fit(stalled).predict(asked)[0]
+    cells = [Cell(16, 4, 64)]
+    plain, with_stall = fit(rows).predict(cells)[0], fit(stalled).predict(cells)[0]
     assert with_stall.step_s == pytest.approx(plain.step_s, rel=0.05)
     assert width(with_stall) < 1.3 * width(plain)
 
 
 def test_the_unit_of_time_does_not_matter() -> None:
     rows = measured(cells_of(SMALL))
-    asked = [Cell(16, 4, 64)]
-    seconds = fit(rows).predict(asked)[0]
-    hours = fit([(cell, step / 3600) for cell, step in rows]).predict(asked)[0]
+    cells = [Cell(16, 4, 64)]
+    seconds = fit(rows).predict(cells)[0]
+    hours = fit([(cell, step / 3600) for cell, step in rows]).predict(cells)[0]
     assert hours.step_s * 3600 == pytest.approx(seconds.step_s, rel=1e-6)
     assert hours.high_s * 3600 == pytest.approx(seconds.high_s, rel=1e-6)
 
 
-def test_accumulated_steps_are_told_apart() -> None:
+def test_accumulation_is_modeled() -> None:
     cells = [
         Cell(k, 1, batch, passes) for k in (1, 2, 4) for batch in (16, 64, 256) for passes in (1, 4)
     ]
-    asked = [Cell(4, 1, 32, 2), Cell(4, 1, 128, 8)]
-    for found in fit(measured(cells, noise=0.02)).predict(asked):
-        assert error(found) < 0.1, found
+    new_cells = [Cell(4, 1, 32, 2), Cell(4, 1, 128, 8)]
+    for prediction in fit(measured(cells, noise=0.02)).predict(new_cells):
+        assert error(prediction) < 0.1, prediction
 
 
 @pytest.mark.parametrize(
@@ -125,31 +126,31 @@ def test_accumulated_steps_are_told_apart() -> None:
     ],
 )
 def test_few_cells_still_predict(cells: list[Cell]) -> None:
-    asked = [Cell(1, 1, 64), Cell(64, 8, 64), Cell(64, 64, 1)]
-    for found in fit(measured(cells)).predict(asked):
-        assert 0 < found.low_s < found.step_s < found.high_s < math.inf
+    new_cells = [Cell(1, 1, 64), Cell(64, 8, 64), Cell(64, 64, 1)]
+    for prediction in fit(measured(cells)).predict(new_cells):
+        assert 0 < prediction.low_s < prediction.step_s < prediction.high_s < math.inf
 
 
 def test_efficiency_is_against_one_worker_of_the_same_batch() -> None:
     model = fit(measured(cells_of(SMALL), noise=0.01))
     cells = [Cell(1, 1, 64), Cell(4, 2, 64), Cell(8, 2, 32)]
-    for cell, found in zip(cells, model.efficiency(cells), strict=True):
-        assert found == pytest.approx(
+    for cell, efficiency in zip(cells, model.efficiency(cells), strict=True):
+        assert efficiency == pytest.approx(
             true_step(Cell(1, 1, cell.batch_size_per_worker)) / true_step(cell), rel=0.1
         )
     samples = model.predict([Cell(4, 2, 64, 3)])[0]
     assert samples.samples_per_s == pytest.approx(4 * 64 * 3 / samples.step_s)
 
 
-def test_an_outlying_cell_spoils_neither_the_others_nor_its_own_prediction() -> None:
+def test_an_outlying_cell_changes_no_other_prediction() -> None:
     """One cell is measured five times too slow."""
     rows = measured(cells_of(SMALL), noise=0.02)
-    odd = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
-    model = fit(odd)
+    with_outlier = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
+    model = fit(with_outlier)
     others = [cell for i, (cell, _) in enumerate(rows) if i != 12]
-    assert np.median([error(one) for one in model.predict(others)]) < 0.05
-    left_out = {one.predicted.cell: one for one in leave_one_out(model)}
-    found = left_out[rows[12][0]]
-    assert found.error == pytest.approx(1 / 5 - 1, abs=0.05)
-    assert not found.is_inside
+    assert np.median([error(prediction) for prediction in model.predict(others)]) < 0.05
+    left_out = {left.predicted.cell: left for left in leave_one_out(model)}
+    outlier = left_out[rows[12][0]]
+    assert outlier.error == pytest.approx(1 / 5 - 1, abs=0.05)
+    assert not outlier.is_inside
     assert leave_one_out(fit(rows[:1])) == []

@@ -1,4 +1,4 @@
-"""`raybench scale --fit`: files in, predictions out, and a sentence for every mistake."""
+"""`raybench scale --fit`: measurement files, predictions, and refused input."""
 
 import csv
 import itertools
@@ -59,13 +59,15 @@ def run(*arguments: object) -> int:
     return cli.main(["scale", *map(str, arguments)])
 
 
-def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Path, capsys) -> None:
+def test_worker_counts_are_predicted_at_every_batch_size(
+    several: Path, tmp_path: Path, capsys
+) -> None:
     out = tmp_path / "predicted.csv"
     assert run("--fit", several, "--predict", "1, 8,16", "--out", out) == cli.DONE
     table = pd.read_csv(out)
     assert list(table.columns) == COLUMNS
     assert len(table) == 2 * 3 * 2
-    # Four workers on a node is the fullest that was seen.
+    # The fullest measured node has four workers.
     assert set(zip(table["num_workers"], table["num_nodes"], strict=True)) == {
         (1, 1),
         (8, 2),
@@ -88,30 +90,30 @@ def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Pat
 
 
 def test_a_file_of_cells_is_predicted_for_every_series(several: Path, tmp_path: Path) -> None:
-    asked, out = tmp_path / "asked.csv", tmp_path / "predicted.csv"
+    cells_file, out = tmp_path / "asked.csv", tmp_path / "predicted.csv"
     head = "model,num_workers,num_nodes,batch_size_per_worker"
-    asked.write_text(f"{head}\nx,16,4,32\nx,16,4,32\n,8,8,64\n")
-    assert run("--fit", several, "--predict", asked, "--out", out) == cli.DONE
-    found = pd.read_csv(out)
-    assert len(found) == 2 * 2
-    cells = set(found[COLUMNS[2:5]].itertuples(index=False, name=None))
+    cells_file.write_text(f"{head}\nx,16,4,32\nx,16,4,32\n,8,8,64\n")
+    assert run("--fit", several, "--predict", cells_file, "--out", out) == cli.DONE
+    predictions = pd.read_csv(out)
+    assert len(predictions) == 2 * 2
+    cells = set(predictions[COLUMNS[2:5]].itertuples(index=False, name=None))
     assert cells == {(16, 4, 32), (8, 8, 64)}
 
 
-def test_what_was_never_measured_is_said(good: Path) -> None:
-    def words(predict: str) -> list[str]:
+def test_unmeasured_conditions_are_reported(good: Path) -> None:
+    def sentences(predict: str) -> list[str]:
         measured = read_measurements(good)
-        (found,) = fits(measured, cells_to_predict(predict, measured))
-        return found.sentences()
+        (fitted,) = fits(measured, cells_to_predict(predict, measured))
+        return fitted.sentences()
 
-    # Four workers fill a node: sixteen need several, which were not measured.
-    assert len(words("16")) > len(words("2"))
+    # A node holds four workers, so 16 need several nodes, which were not measured.
+    assert len(sentences("16")) > len(sentences("2"))
     good.write_text(f"{HEAD}\n1,1,32,0.05\n1,1,64,0.08\n")
-    assert len(words("16")) > len(words("1"))
+    assert len(sentences("16")) > len(sentences("1"))
 
 
-def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
-    """A byte order mark, blanks, Windows' line ends, an empty line, whole numbers with a point."""
+def test_a_csv_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    """Byte order mark, blanks, Windows line endings, an empty line, integers written as 1.0."""
     file = tmp_path / "measured.csv"
     text = f"\ufeff {HEAD.replace(',', ' , ')},accumulate\n1.0, 1,32,5e-2,2\n\n2,1,32,0.06,\n"
     file.write_bytes(text.replace("\n", "\r\n").encode())
@@ -121,9 +123,9 @@ def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
 
 def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     rows = [(Cell(4, 1, 32), 1.0), (Cell(12, 2, 32), 1.0), (Cell(1, 1, 16, 2), 1.0)]
-    asked = cells_to_predict("6,7,24", {SeriesKey(): rows})[SeriesKey()]
-    assert {(cell.num_workers, cell.num_nodes) for cell in asked} == {(6, 1), (7, 2), (24, 4)}
-    assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
+    cells = cells_to_predict("6,7,24", {SeriesKey(): rows})[SeriesKey()]
+    assert {(cell.num_workers, cell.num_nodes) for cell in cells} == {(6, 1), (7, 2), (24, 4)}
+    assert {(cell.batch_size_per_worker, cell.accumulate) for cell in cells} == {(32, 1), (16, 2)}
 
 
 TWO = "1,1,8,1\n2,1,8,1\n"
@@ -148,7 +150,7 @@ TWO = "1,1,8,1\n2,1,8,1\n"
         (f"{HEAD}\n2,4,8,1\n{TWO}", ErrorCode.INVALID_VALUE, ["num_nodes", "num_workers"]),
     ],
 )
-def test_a_wrong_file_is_refused(
+def test_an_invalid_file_is_refused(
     text: str | bytes, code: ErrorCode, names: list[object], tmp_path: Path
 ) -> None:
     file = tmp_path / "measured.csv"
@@ -158,12 +160,12 @@ def test_a_wrong_file_is_refused(
 
 
 @pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "8,x"])
-def test_worker_counts_that_are_none_are_refused(predict: str, good: Path) -> None:
+def test_invalid_worker_counts_are_refused(predict: str, good: Path) -> None:
     with refused(ErrorCode.INVALID_VALUE, "--predict", predict[:40]):
         cells_to_predict(predict, read_measurements(good))
 
 
-def test_a_file_of_cells_that_is_not_there_is_refused(good: Path) -> None:
+def test_a_missing_file_of_cells_is_refused(good: Path) -> None:
     with refused(ErrorCode.NOT_FOUND, "nowhere.csv"):
         cells_to_predict("nowhere.csv", read_measurements(good))
 
@@ -176,23 +178,21 @@ def test_a_file_of_cells_that_is_not_there_is_refused(good: Path) -> None:
         ("nowhere/predicted.csv", ErrorCode.NOT_WRITABLE),
     ],
 )
-def test_a_place_where_nothing_can_be_written_is_refused(
-    out: str, code: ErrorCode, good: Path
-) -> None:
+def test_an_unwritable_output_file_is_refused(out: str, code: ErrorCode, good: Path) -> None:
     with refused(code, good.parent / out):
         fit_to_files(good, "8", good.parent / out)
     assert good.read_text() == GOOD
 
 
-def test_out_needs_predict_and_fit_runs_no_study(good: Path, capsys) -> None:
+def test_out_requires_predict_and_fit_excludes_a_study(good: Path, capsys) -> None:
     with refused(ErrorCode.MISSING, "--out", "--predict"):
         fit_to_files(good, None, good.parent / "p.csv")
-    for given in ("--quick", "study.yaml"):
-        assert run("--fit", good, given) == cli.WRONG_INPUT
-        assert given in capsys.readouterr().err
+    for argument in ("--quick", "study.yaml"):
+        assert run("--fit", good, argument) == cli.WRONG_INPUT
+        assert argument in capsys.readouterr().err
 
 
-def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path) -> None:
+def test_a_series_of_one_row_has_a_wide_interval(several: Path, tmp_path: Path) -> None:
     with several.open("a") as file:
         file.write("V100,resnet,,1,1,32,0.05\n")
     out = tmp_path / "predicted.csv"
@@ -210,17 +210,17 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path)
         (["--network", "3"], "--fit"),
     ],
 )
-def test_a_wrong_network_is_refused(arguments: list[str], name: str, capsys) -> None:
+def test_an_invalid_network_speed_is_refused(arguments: list[str], name: str, capsys) -> None:
     assert run(*arguments) == cli.WRONG_INPUT
     assert name in capsys.readouterr().err
 
 
-def test_a_known_network_narrows_the_interval(tmp_path: Path, capsys) -> None:
+def test_a_known_network_speed_narrows_the_interval(tmp_path: Path, capsys) -> None:
     file, out = tmp_path / "steps.csv", tmp_path / "predicted.csv"
     file.write_text(f"{GOOD}4,1,64,0.095\n")
     widths, steps = [], []
-    for given in ((), ("--network", "1"), ("--network", "10")):
-        assert run("--fit", file, "--predict", "16", "--out", out, *given) == cli.DONE
+    for network in ((), ("--network", "1"), ("--network", "10")):
+        assert run("--fit", file, "--predict", "16", "--out", out, *network) == cli.DONE
         table = pd.read_csv(out)
         widths.append((table["high_s"] / table["low_s"]).median())
         steps.append(table["step_s"].median())

@@ -1,4 +1,4 @@
-"""Prediction of a large run from small ones: laws that are known, and what is refused."""
+"""Forecasts of a large run from small ones: known laws, plans, studies and refused input."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ CELLS = ((1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9))
 
 
 def optimum(parameters: float, samples: float) -> tuple[float, float, float]:
-    """Return the best rate and batch, and the loss there."""
+    """Return the optimal rate and batch, and their loss."""
     rate = 1e-3 * (parameters / 1e8) ** -0.5 * (samples / 1e9) ** 0.2
     batch = 2e5 * (samples / 1e9) ** 0.5
     return rate, batch, 1.5 + 0.4 * (parameters / 1e9) ** -0.34 + 0.5 * (samples / 1e10) ** -0.3
@@ -55,47 +55,52 @@ def runs(seed: int = 0, cells: tuple[tuple[float, float], ...] = CELLS) -> list[
     ]
 
 
-def test_a_large_run_is_predicted_with_intervals_that_hold() -> None:
+def test_a_large_run_is_predicted_with_calibrated_intervals() -> None:
     true = optimum(*LARGE)
-    held = []
+    covered = []
     for seed in range(5):
-        found = LargeRunModel(runs(seed)).predict(*LARGE)
-        intervals = found.learning_rate, found.batch, found.loss
-        held += [one.low <= value <= one.high for one, value in zip(intervals, true, strict=True)]
-        assert found.learning_rate.value == pytest.approx(true[0], rel=0.5)
-        assert found.batch.value == pytest.approx(true[1], rel=0.5)
-        assert found.loss.value == pytest.approx(true[2], rel=0.02)
-        assert found.off_by_two["rate"] == pytest.approx(0.0048, rel=0.5)
-        assert found.doubts == ()
-    assert np.mean(held) >= 0.85
+        forecast = LargeRunModel(runs(seed)).predict(*LARGE)
+        intervals = forecast.learning_rate, forecast.batch, forecast.loss
+        covered += [
+            interval.low <= value <= interval.high
+            for interval, value in zip(intervals, true, strict=True)
+        ]
+        assert forecast.learning_rate.value == pytest.approx(true[0], rel=0.5)
+        assert forecast.batch.value == pytest.approx(true[1], rel=0.5)
+        assert forecast.loss.value == pytest.approx(true[2], rel=0.02)
+        assert forecast.off_by_two["rate"] == pytest.approx(0.0048, rel=0.5)
+        assert forecast.doubts == ()
+    assert np.mean(covered) >= 0.85
 
 
-def test_one_run_far_off_changes_little() -> None:
+def test_an_outlying_run_changes_little() -> None:
     known = runs()
     before = LargeRunModel(known).predict(*LARGE).learning_rate.value
-    at = min(
-        range(len(known)), key=lambda one: known[one].loss + 1e9 * (known[one][:2] != CELLS[-1])
-    )
-    broken = [*known[:at], known[at]._replace(loss=known[at].loss * 1.01), *known[at + 1 :]]
-    after = LargeRunModel(broken).predict(*LARGE).learning_rate.value
+    index = min(range(len(known)), key=lambda i: known[i].loss + 1e9 * (known[i][:2] != CELLS[-1]))
+    with_outlier = [
+        *known[:index],
+        known[index]._replace(loss=known[index].loss * 1.01),
+        *known[index + 1 :],
+    ]
+    after = LargeRunModel(with_outlier).predict(*LARGE).learning_rate.value
     assert abs(math.log(after / before)) < 0.3
 
 
-def test_runs_are_chosen_by_what_they_tell_of_the_large_run_per_compute() -> None:
+def test_runs_are_chosen_by_information_per_compute() -> None:
     model = OptimumModel(runs(), [(4e8, 8e9), (1.2e9, 8e9)])
     (rate, batch), size = model.position(CELLS[-1]), CELLS[-1]
     near = SmallRun(*size, batch * 2, rate * 2, 1.0)
     far = SmallRun(*size, batch, rate * 30, 1.0)
     costly = near._replace(parameters=1.2e9)
     every = [far, near, costly]
-    costs = [one.compute for one in every]
+    costs = [run.compute for run in every]
     assert model.choose(every, LARGE, costs, 1e20).runs == [near, far, costly]
     assert model.choose(every, LARGE, costs, 1.2 * near.compute).runs == [near]
     assert model.choose(every, LARGE, [1.0, 900.0, 1.0], 1.0).runs == [far]
     assert model.choose(every, LARGE, costs, 0.0).runs == []
 
 
-def test_the_rate_of_a_given_batch_is_that_of_the_best_batch_where_they_do_not_correlate() -> None:
+def test_the_rate_of_a_given_batch_equals_that_of_the_best_batch_without_correlation() -> None:
     model = LargeRunModel(runs())
     best = model.predict(*LARGE)
     small = model.predict(*LARGE, batch=best.batch.value / 4)
@@ -105,32 +110,34 @@ def test_the_rate_of_a_given_batch_is_that_of_the_best_batch_where_they_do_not_c
 
 def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals() -> None:
     """Validation errors of small networks vary more than losses of language models."""
-    rng, held, widths = np.random.default_rng(0), [], []
+    rng, covered, widths = np.random.default_rng(0), [], []
     for _ in range(5):
         known = [
-            one._replace(loss=0.05 * (one.loss / 3) ** 20 * math.exp(0.1 * rng.standard_normal()))
-            for one in runs()
+            run._replace(loss=0.05 * (run.loss / 3) ** 20 * math.exp(0.1 * rng.standard_normal()))
+            for run in runs()
         ]
-        found = LargeRunModel(known).predict(*LARGE)
-        held.append(found.learning_rate.low <= optimum(*LARGE)[0] <= found.learning_rate.high)
-        widths.append(found.loss.high / found.loss.low)
-    assert np.mean(held) >= 0.8
+        forecast = LargeRunModel(known).predict(*LARGE)
+        covered.append(
+            forecast.learning_rate.low <= optimum(*LARGE)[0] <= forecast.learning_rate.high
+        )
+        widths.append(forecast.loss.high / forecast.loss.low)
+    assert np.mean(covered) >= 0.8
     assert np.median(widths) > 1.1
 
 
 @pytest.mark.parametrize(
     ("cells", "word"), [((CELLS[0], CELLS[1]), "size"), ((CELLS[0], (2e8, 2e9)), "length")]
 )
-def test_what_the_runs_do_not_vary_is_doubted(
+def test_unvaried_size_or_length_is_reported(
     cells: tuple[tuple[float, float], ...], word: str
 ) -> None:
-    assert any(word in one for one in LargeRunModel(runs(cells=cells)).predict(*LARGE).doubts)
+    assert any(word in doubt for doubt in LargeRunModel(runs(cells=cells)).predict(*LARGE).doubts)
 
 
-def test_an_optimum_at_the_end_of_the_tried_rates_is_doubted() -> None:
-    known = [one for one in runs() if one.learning_rate < 5e-4]
+def test_an_optimum_at_the_edge_of_the_tried_rates_is_reported() -> None:
+    known = [run for run in runs() if run.learning_rate < 5e-4]
     doubts = LargeRunModel(known).predict(*LARGE).doubts
-    assert any("learning rate" in one for one in doubts)
+    assert any("learning rate" in doubt for doubt in doubts)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +147,22 @@ def test_an_optimum_at_the_end_of_the_tried_rates_is_doubted() -> None:
         (runs(cells=CELLS[:1]), ErrorCode.TOO_FEW),
         ([*runs()[1:], runs()[0]._replace(loss=-1.0)], ErrorCode.INVALID_DATA),
         ([*runs()[1:], runs()[0]._replace(samples=math.nan)], ErrorCode.INVALID_DATA),
-        ([one._replace(loss=4.0 - one.loss) for one in runs()], ErrorCode.INVALID_DATA),
+        ([run._replace(loss=4.0 - run.loss) for run in runs()], ErrorCode.INVALID_DATA),
     ],
 )
-def test_what_cannot_be_extrapolated_is_refused(known: list[SmallRun], code: ErrorCode) -> None:
+def test_runs_that_cannot_be_extrapolated_are_refused(
+    known: list[SmallRun], code: ErrorCode
+) -> None:
     with refused(code):
         LargeRunModel(known)
 
 
-def test_a_large_run_that_is_small_is_refused() -> None:
+def test_a_target_size_within_the_measured_runs_is_refused() -> None:
     with refused(ErrorCode.INVALID_VALUE):
         LargeRunModel(runs()).predict(1e8, 1e9)
 
 
-def asked(*words: object) -> tuple[int, dict[str, Any]]:
+def run_forecast(*words: object) -> tuple[int, dict[str, Any]]:
     """Run the command with --json; return its exit code and document."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -163,7 +172,7 @@ def asked(*words: object) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A CSV file of runs with other names of columns and a run that diverged."""
+    """A CSV file of runs with other column names and a diverged run."""
     names = {"samples": "tokens", "learning_rate": "lr"}
     rows = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
     rows.loc[0, "loss"] = None
@@ -177,31 +186,31 @@ SIZE = "--parameters", "2e9", "--samples", "4e10"
 
 def test_the_command_reads_a_table_with_other_columns(table: Path, tmp_path: Path) -> None:
     figure = tmp_path / "figure.png"
-    code, document = asked(table, *SIZE, "--figure", figure)
-    found = document["details"]
+    code, document = run_forecast(table, *SIZE, "--figure", figure)
+    details = document["details"]
     assert code == cli.DONE
     for name, value in zip(("learning_rate", "batch", "loss"), optimum(*LARGE), strict=True):
-        assert found[name]["low"] <= value <= found[name]["high"]
+        assert details[name]["low"] <= value <= details[name]["high"]
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_figure_shows_every_small_optimum_and_the_large_interval() -> None:
     model = LargeRunModel(runs())
-    found = model.predict(*LARGE)
-    axes = forecast_figure(model, found, *LARGE).axes
+    forecast = model.predict(*LARGE)
+    axes = forecast_figure(model, forecast, *LARGE).axes
     assert len(axes) == 3
-    for axis, one in zip(axes, (found.learning_rate, found.batch, found.loss), strict=True):
+    for axis, interval in zip(
+        axes, (forecast.learning_rate, forecast.batch, forecast.loss), strict=True
+    ):
         (small,) = (line for line in axis.lines if line.get_gid() == "small")
         assert len(small.get_xdata()) == len(CELLS)
         (_, low), (_, high) = axis.collections[0].get_segments()[0]
-        assert (low, high) == pytest.approx((one.low, one.high))
+        assert (low, high) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_plan_keeps_to_its_budget_and_is_read_once_its_losses_are_known(
-    table: Path, tmp_path: Path
-) -> None:
+def test_a_plan_respects_its_budget_and_its_results_are_read(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "next.csv"
-    code, document = asked(table, *SIZE, "--plan", "5%", "--out", out)
+    code, document = run_forecast(table, *SIZE, "--plan", "5%", "--out", out)
     assert code == cli.DONE
     planned = pd.read_csv(out)
     assert len(planned) == len(document["details"]["runs"]) >= 5
@@ -209,13 +218,13 @@ def test_a_plan_keeps_to_its_budget_and_is_read_once_its_losses_are_known(
     cost = planned["parameters"] * planned["samples"] / (LARGE[0] * LARGE[1])
     assert (planned["batch"] % 1 == 0).all()
     assert planned["share_of_large_run"].to_numpy() == pytest.approx(cost.to_numpy())
-    made = [
-        run(one.parameters, one.samples, one.learning_rate, one.batch)
-        for one in planned.itertuples()
+    results = [
+        run(row.parameters, row.samples, row.learning_rate, row.batch)
+        for row in planned.itertuples()
     ]
-    pd.DataFrame(made).to_csv(out, index=False)
-    before = asked(table, *SIZE)[1]["details"]["learning_rate"]
-    after = asked(table, out, *SIZE)[1]["details"]["learning_rate"]
+    pd.DataFrame(results).to_csv(out, index=False)
+    before = run_forecast(table, *SIZE)[1]["details"]["learning_rate"]
+    after = run_forecast(table, out, *SIZE)[1]["details"]["learning_rate"]
     assert after["high"] / after["low"] < before["high"] / before["low"]
 
 
@@ -236,22 +245,22 @@ WIDTHS = {
 def train(
     content: dict[str, Any], configurations: list[dict[str, Any]] | None, folder: Path
 ) -> str:
-    """Write what a search of a space would: its runs (by default those of `search.first`) have 100
-    parameters per squared width, and epochs of 4e9 samples."""
+    """Write the results of a made-up search (by default of the configurations of `search.first`);
+    models have 100 parameters per squared width, epochs have 4e9 samples."""
     study, space = build_study(content, "made")
-    specs = [study.run_spec(one) for one in configurations or []]
+    specs = [study.run_spec(values) for values in configurations or []]
     specs = specs or list(first_specs(study, space).values())
     store = Store(folder)
     store.write_yaml(STUDY_FILE, {"study": study.document(), "is_over": True})
     for number, spec in enumerate(specs):
         parameters = 100 * int(spec.model["width"]) ** 2  # type: ignore[arg-type]
-        # A run ends with a whole batch.
+        # A run ends with a full batch.
         samples = math.ceil(spec.epochs * 4e9 / spec.global_batch_size) * spec.global_batch_size
-        made = run(parameters, samples, spec.learning_rate, spec.global_batch_size)
+        small_run = run(parameters, samples, spec.learning_rate, spec.global_batch_size)
         evaluation = Evaluation(
             **(POINT | {"epoch": samples / 4e9}),
-            **{"index": 0, "samples": samples, "train_s": 9.0, "value": made.loss},
-            **{"best_value": made.loss, "stop": "epochs"},
+            **{"index": 0, "samples": samples, "train_s": 9.0, "value": small_run.loss},
+            **{"best_value": small_run.loss, "stop": "epochs"},
         )
         outcome = RunOutcome(evaluation=evaluation, is_over=True, num_parameters=parameters)
         record = outcome.record(
@@ -263,55 +272,55 @@ def train(
     return str(folder)
 
 
-def test_a_plan_is_a_space_whose_results_narrow_the_forecast(tmp_path: Path) -> None:
-    tried = [
+def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path) -> None:
+    configurations = [
         {"model.width": width, "learning_rate": rate, "batch_size_per_worker": batch, "epochs": n}
         for width, batch, n in ((1000, 100_000, 1), (1000, 300_000, 2), (2000, 300_000, 1))
         for rate in (3e-4, 1e-3, 3e-3)
     ]
-    small = train(WIDTHS, tried, tmp_path / "small")
+    small = train(WIDTHS, configurations, tmp_path / "small")
     (file := tmp_path / "next.yaml")
-    code, document = asked(small, *SIZE, "--plan", "5%", "--out", file)
+    code, document = run_forecast(small, *SIZE, "--plan", "5%", "--out", file)
     assert code == cli.DONE
-    made = document["details"]["runs"]
-    planned = [SmallRun(*(one.get(name, 1.0) for name in SmallRun._fields)) for one in made]
+    rows = document["details"]["runs"]
+    planned = [SmallRun(*(run.get(name, 1.0) for name in SmallRun._fields)) for run in rows]
     content = read_mapping(file)
     study, space = build_study(content, "next")
     specs = list(first_specs(study, space).values())
     assert study.search.trials == len(specs) == len(planned) >= 5
     assert not study.needs_reference
     assert not study.search.early_stopping
-    of_second = asked(small, *SIZE, "--plan", "30s")[1]["details"]["runs"]
-    assert 18 < sum(one["train_s"] for one in of_second) <= 30
-    for one, spec in zip(planned, specs, strict=True):
-        assert spec.learning_rate == one.learning_rate
-        assert spec.global_batch_size == pytest.approx(one.batch, abs=2)
-        assert 100 * spec.model["width"] ** 2 == one.parameters
-        assert math.ceil(spec.epochs * 4e9) == one.samples
+    within_budget = run_forecast(small, *SIZE, "--plan", "30s")[1]["details"]["runs"]
+    assert 18 < sum(run["train_s"] for run in within_budget) <= 30
+    for run, spec in zip(planned, specs, strict=True):
+        assert spec.learning_rate == run.learning_rate
+        assert spec.global_batch_size == pytest.approx(run.batch, abs=2)
+        assert 100 * spec.model["width"] ** 2 == run.parameters
+        assert math.ceil(spec.epochs * 4e9) == run.samples
     results = train(content, None, tmp_path / "results")
-    sizes = {one.run.size for one in read_runs([small, results], None)}
-    assert sizes == {one.run.size for one in read_runs([small], None)} | {
-        one.size for one in planned
+    sizes = {measured.run.size for measured in read_runs([small, results], None)}
+    assert sizes == {measured.run.size for measured in read_runs([small], None)} | {
+        run.size for run in planned
     }
     assert len(sizes) <= 4, "lengths of a whole number of epochs agree between studies"
-    before = asked(small, *SIZE)[1]["details"]["learning_rate"]
-    after = asked(small, results, *SIZE)[1]["details"]["learning_rate"]
+    before = run_forecast(small, *SIZE)[1]["details"]["learning_rate"]
+    after = run_forecast(small, results, *SIZE)[1]["details"]["learning_rate"]
     factor = math.sqrt(after["high"] / after["low"])
     assert factor < math.sqrt(before["high"] / before["low"])
     assert factor == pytest.approx(document["details"]["expected"]["rate_factor"], rel=0.3)
-    # As narrow as asked: nothing more to make.
-    few = asked(small, *SIZE, "--plan", "5%", "--within", "5")[1]["details"]["runs"]
-    assert len(few) < len(planned)
+    # The plan ends once the interval is narrow enough.
+    enough = run_forecast(small, *SIZE, "--plan", "5%", "--within", "5")[1]["details"]["runs"]
+    assert len(enough) < len(planned)
 
 
-def test_seconds_of_a_table_are_its_column(table: Path) -> None:
-    code, document = asked(table, *SIZE, "--plan", "2h")
+def test_seconds_of_runs_come_from_the_table(table: Path) -> None:
+    code, document = run_forecast(table, *SIZE, "--plan", "2h")
     assert (code, document["error"]["code"]) == (cli.WRONG_INPUT, ErrorCode.MISSING)
     rows = pd.read_csv(table)
     rows.assign(train_s=rows["tokens"] / 1e6).to_csv(table, index=False)
-    made = asked(table, *SIZE, "--plan", "2h")[1]["details"]["runs"]
-    assert [one["train_s"] for one in made] == [one["samples"] / 1e6 for one in made]
-    assert 3600 < sum(one["train_s"] for one in made) <= 7200
+    planned = run_forecast(table, *SIZE, "--plan", "2h")[1]["details"]["runs"]
+    assert [run["train_s"] for run in planned] == [run["samples"] / 1e6 for run in planned]
+    assert 3600 < sum(run["train_s"] for run in planned) <= 7200
 
 
 def test_the_parameters_of_a_torch_model_are_counted(
@@ -330,19 +339,19 @@ def test_the_parameters_of_a_torch_model_are_counted(
     assert torch.get_default_device() == torch.device("cpu")
 
 
-def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
+def test_the_loss_is_predicted_without_learning_rates(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "sizes.csv"
     rows = pd.DataFrame(
         [(*cell, optimum(*cell)[2]) for cell in CELLS], columns=["parameters", "tokens", "loss"]
     )
     rows.to_csv(file, index=False)
-    code, document = asked(file, "--loss", *SIZE)
+    code, document = run_forecast(file, "--loss", *SIZE)
     assert code == cli.DONE
-    found, (*_, least) = document["details"], optimum(*LARGE)
-    assert found["loss"]["low"] <= least <= found["loss"]["high"]
-    assert found["compute"] == pytest.approx(6 * LARGE[0] * LARGE[1])
-    same = asked(file, "--loss", "--compute", "4.8e20")[1]["details"]
-    assert same["parameters"] == found["parameters"]
+    details, (*_, least) = document["details"], optimum(*LARGE)
+    assert details["loss"]["low"] <= least <= details["loss"]["high"]
+    assert details["compute"] == pytest.approx(6 * LARGE[0] * LARGE[1])
+    by_compute = run_forecast(file, "--loss", "--compute", "4.8e20")[1]["details"]
+    assert by_compute["parameters"] == details["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -357,11 +366,11 @@ def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
         (["runs.csv", *SIZE, "--plan", "0.001%"], ErrorCode.TOO_FEW, ["--plan"]),
         (["runs.csv", *SIZE, "--plan", "150%"], ErrorCode.INVALID_VALUE, ["--plan", "150%"]),
         (["runs.csv", *SIZE, "--plan", "soon"], ErrorCode.INVALID_VALUE, ["--plan", "soon"]),
-        # A space needs the models, which a table does not have.
+        # A space needs model settings, which a table does not have.
         (["runs.csv", *SIZE, "--plan", "5%", "--out", "n.yaml"], ErrorCode.CONFLICT, ["n.yaml"]),
     ],
 )
-def test_a_mistake_is_refused(
+def test_invalid_arguments_are_refused(
     words: list[str],
     code: ErrorCode,
     names: list[str],
@@ -370,7 +379,7 @@ def test_a_mistake_is_refused(
 ) -> None:
     monkeypatch.chdir(table.parent)
     (table.parent / "text.csv").write_text("a,b\n1,2\n")
-    ended, document = asked(*words)
+    ended, document = run_forecast(*words)
     assert ended == cli.WRONG_INPUT
     assert document["error"]["code"] == code
     for name in names:
@@ -407,48 +416,48 @@ def study_of(
     return folder
 
 
-def test_studies_make_the_space_of_a_large_model(tmp_path: Path) -> None:
+def test_studies_give_the_space_of_a_large_model(tmp_path: Path) -> None:
     small = study_of(tmp_path / "small", size=10_000)
     larger = study_of(tmp_path / "larger", size=160_000, rate_factor=0.5, error=0.8)
     (file := tmp_path / "large.yaml").write_text(SPACE)
-    code, document = asked(small, larger, "--to", file, "--samples", "20000")
+    code, document = run_forecast(small, larger, "--to", file, "--samples", "20000")
     assert code == cli.DONE
-    found = document["details"]["learning_rate"]
+    rate = document["details"]["learning_rate"]
     content = read_mapping(tmp_path / "large-forecast.yaml")
     study, space = build_study(content, "large")
     rates = content["space"]["learning_rate"]
     assert study.search.trials == len(rates) == 6
     assert study.fixed["optimizer"] == "adam"
     assert list(space) == ["learning_rate"]
-    assert rates[0] == pytest.approx(found["value"], rel=0.01)
+    assert rates[0] == pytest.approx(rate["value"], rel=0.01)
     assert study.search.first == [{"learning_rate": rates[0]}]
     best = round(document["details"]["batch"]["value"] / 32)
-    assert any(f" {best} worker" in one for one in document["answer"])
-    assert all(found["low"] < one < found["high"] for one in rates)
+    assert any(f" {best} worker" in sentence for sentence in document["answer"])
+    assert all(rate["low"] < rate < rate["high"] for rate in rates)
 
 
-def test_runs_of_a_study_have_one_length_and_the_error_there(tmp_path: Path) -> None:
+def test_runs_of_a_study_are_read_at_one_length(tmp_path: Path) -> None:
     study = load(study_of(tmp_path / "small", size=10_000))
-    known = [one.run for one in runs_of_study(study, "adam")]
-    (length,) = {one.samples for one in known}
-    whole = [
-        one.samples
-        for one in study.runs.values()
-        if one.spec.optimizer == "adam" and one.stop == "target" and one.phase == "search"
+    known = [measured.run for measured in runs_of_study(study, "adam")]
+    (length,) = {run.samples for run in known}
+    lengths = [
+        run.samples
+        for run in study.runs.values()
+        if run.spec.optimizer == "adam" and run.stop == "target" and run.phase == "search"
     ]
-    assert length == min(whole)
-    assert {one.parameters for one in known} == {10_000}
-    assert all(0.03 < one.loss < 0.9 for one in known)
+    assert length == min(lengths)
+    assert {run.parameters for run in known} == {10_000}
+    assert all(0.03 < run.loss < 0.9 for run in known)
 
 
-def test_runs_with_a_decaying_schedule_count_at_their_end_alone(tmp_path: Path) -> None:
-    """Before it a curve depends on where the schedule ends."""
+def test_runs_with_a_decaying_schedule_count_only_at_their_end(tmp_path: Path) -> None:
+    """Earlier values depend on the end of the schedule."""
     constant = runs_of_study(load(study_of(tmp_path / "constant", size=10_000)), "adam")
     study = load(study_of(tmp_path / "cosine", size=10_000, schedule="cosine"))
-    decaying = [one.run for one in runs_of_study(study, "adam")]
+    decaying = [measured.run for measured in runs_of_study(study, "adam")]
     assert 0 < len(decaying) < len(constant)
-    as_long = [one for one in study.runs.values() if one.samples <= 1.05 * decaying[0].samples]
-    assert {one.learning_rate for one in decaying} <= {one.spec.learning_rate for one in as_long}
+    as_long = [run for run in study.runs.values() if run.samples <= 1.05 * decaying[0].samples]
+    assert {run.learning_rate for run in decaying} <= {run.spec.learning_rate for run in as_long}
 
 
 def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path: Path) -> None:
@@ -472,7 +481,7 @@ def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path: Path) -> None:
         (SPACE, ["--samples", "2"], ErrorCode.INVALID_VALUE, []),
     ],
 )
-def test_a_space_that_does_not_fit_the_studies_is_refused(
+def test_a_space_that_does_not_match_the_studies_is_refused(
     space: str,
     words: list[str],
     code: ErrorCode,
@@ -484,7 +493,7 @@ def test_a_space_that_does_not_fit_the_studies_is_refused(
     study_of(tmp_path / "small", size=10_000)
     study_of(tmp_path / "larger", size=160_000, error=0.8)
     Path("large.yaml").write_text(space)
-    ended, document = asked("small", "larger", "--to", "large.yaml", *words)
+    ended, document = run_forecast("small", "larger", "--to", "large.yaml", *words)
     assert (ended, document["error"]["code"]) == (cli.WRONG_INPUT, code)
     for name in names:
         assert name in document["error"]["message"]

@@ -1,4 +1,4 @@
-"""The law of the loss: known laws are found again, with intervals that hold."""
+"""The loss law: known laws are recovered with calibrated intervals."""
 
 import numpy as np
 import pytest
@@ -23,17 +23,17 @@ def optimum(compute: float) -> float:
 
 
 def measured(seed: int, noise: float = 0.002) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return runs of four budgets with noise: parameters, samples, losses."""
+    """Return parameters, samples and noisy losses of runs at four compute budgets."""
     rng = np.random.default_rng(seed)
     budgets = np.repeat([1e19, 3e19, 1e20, 3e20], 7)
-    parameters = np.tile(np.geomspace(0.2, 5, 7), 4) * [optimum(one) for one in budgets]
+    parameters = np.tile(np.geomspace(0.2, 5, 7), 4) * [optimum(budget) for budget in budgets]
     samples = budgets / 6 / parameters
     noisy = loss(parameters, samples) * np.exp(noise * rng.standard_normal(28))
     return parameters, samples, noisy
 
 
 def test_loss_and_optimum_at_ten_times_the_compute_are_predicted() -> None:
-    held = []
+    covered = []
     for seed in range(5):
         law = LossLaw(*measured(seed))
         best, least = law.optimum(3e21)
@@ -41,16 +41,20 @@ def test_loss_and_optimum_at_ten_times_the_compute_are_predicted() -> None:
         lowest = float(loss(np.array(truth), np.array(3e21 / 6 / truth)))
         assert least.value == pytest.approx(lowest, rel=0.015)
         assert best.value == pytest.approx(truth, rel=0.3)
-        held += [best.low <= truth <= best.high, least.low <= lowest <= least.high]
+        covered += [best.low <= truth <= best.high, least.low <= lowest <= least.high]
         beside = law.predict(truth * 4, 3e21 / 6 / truth / 4)
         assert beside.value > least.value
-    assert np.mean(held) >= 0.85
+    assert np.mean(covered) >= 0.85
 
 
 def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs() -> None:
     def widths(error: float) -> list[float]:
         law = LossLaw(*measured(0), error)
-        return [one.high / one.low for compute in (1e21, 1e23) for one in law.optimum(compute)]
+        return [
+            interval.high / interval.low
+            for compute in (1e21, 1e23)
+            for interval in law.optimum(compute)
+        ]
 
     near, far = widths(0.0)[:2], widths(0.0)[2:]
     assert far[0] > near[0]
@@ -58,7 +62,7 @@ def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs() -> N
     assert widths(0.05)[1] - 1 > 3 * (near[1] - 1)
 
 
-def test_runs_far_off_change_little() -> None:
+def test_outlying_runs_change_little() -> None:
     parameters, samples, losses = measured(0)
     before, _ = LossLaw(parameters, samples, losses).optimum(3e21)
     losses[3] *= 1.2
@@ -70,7 +74,9 @@ def test_runs_far_off_change_little() -> None:
     ("keep", "factor", "code"),
     [(1, 1.0, ErrorCode.TOO_FEW), (28, -1.0, ErrorCode.INVALID_DATA)],
 )
-def test_what_cannot_be_extrapolated_is_refused(keep: int, factor: float, code: ErrorCode) -> None:
+def test_runs_that_cannot_be_extrapolated_are_refused(
+    keep: int, factor: float, code: ErrorCode
+) -> None:
     parameters, samples, losses = (column[:keep] for column in measured(0))
     with refused(code):
         LossLaw(parameters, samples, losses**factor)

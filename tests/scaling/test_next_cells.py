@@ -1,4 +1,4 @@
-"""What to measure next: cells that narrow the least sure prediction, and by how much."""
+"""Suggested measurements: cells that narrow the least certain prediction."""
 
 import json
 import math
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("without_pollux")
 
 
 def step(cell: Cell) -> float:
-    """A ring between hosts is three times as slow as inside."""
+    """Return seconds of a step; communication between hosts is three times slower."""
     k = cell.num_workers
     wire = 0.0 if k == 1 else 0.03 * (3 if cell.num_nodes > 1 else 1) * 2 * (k - 1) / k
     return math.hypot(0.01 + cell.batch_size_per_worker / 1000, wire)
@@ -29,11 +29,11 @@ ASKED = Cell(64, 16, 16)
 
 
 def half(model: ThroughputModel) -> float:
-    (found,) = model.predict([ASKED])
-    return math.log(found.high_s / found.low_s) / 2
+    (prediction,) = model.predict([ASKED])
+    return math.log(prediction.high_s / prediction.low_s) / 2
 
 
-def test_a_network_never_seen_is_measured_first() -> None:
+def test_an_unmeasured_network_is_measured_first() -> None:
     model = fit(*ONE_HOST)
     first, second = next_cells(model, ASKED)
     assert first.cell.num_nodes > 1
@@ -42,31 +42,31 @@ def test_a_network_never_seen_is_measured_first() -> None:
     assert second.spread <= first.spread < 0.6 * math.expm1(half(model))
 
 
-def test_it_narrows_as_much_as_is_said() -> None:
+def test_a_suggested_cell_narrows_the_interval_as_predicted() -> None:
     first, _ = next_cells(fit(*ONE_HOST), ASKED)
-    then = math.expm1(half(fit(*ONE_HOST, first.cell)))
-    assert 0.5 * first.spread < then < 2 * first.spread
+    spread = math.expm1(half(fit(*ONE_HOST, first.cell)))
+    assert 0.5 * first.spread < spread < 2 * first.spread
 
 
-def test_the_least_sure_of_what_is_asked_is_named() -> None:
+def test_the_least_certain_requested_cell_is_found() -> None:
     model = fit(*ONE_HOST)
     assert least_sure(model, [Cell(8, 2, 64), ASKED, Cell(4, 1, 32)]) == ASKED
 
 
-def test_fit_prints_them_and_json_has_them(tmp_path: Path, capsys) -> None:
+def test_fit_prints_suggested_cells_and_json_contains_them(tmp_path: Path, capsys) -> None:
     file = tmp_path / "steps.csv"
     head = "num_workers,num_nodes,batch_size_per_worker,step_s"
     rows = [f"{c.num_workers},1,{c.batch_size_per_worker},{step(c)}" for c in ONE_HOST]
     file.write_text("\n".join([head, *rows]) + "\n")
     call = ["scale", "--fit", str(file), "--predict", "32"]
     assert cli.main([*call, "--json"]) == cli.DONE
-    found = json.loads(capsys.readouterr().out)
-    first, second = found["details"]["measure_next"]
+    document = json.loads(capsys.readouterr().out)
+    first, second = document["details"]["measure_next"]
     assert first["for"]["num_workers"] == 32
     assert first["num_nodes"] > 1
     assert first["steps"] == NUM_STEPS
     assert second["spread_after"] <= first["spread_after"]
     names = "32 workers on 8", f"{first['num_workers']} workers on {first['num_nodes']}"
-    assert any(all(name in line for name in names) for line in found["answer"])
+    assert any(all(name in line for name in names) for line in document["answer"])
     assert cli.main([*call[:3], "--json"]) == cli.DONE
     assert json.loads(capsys.readouterr().out)["details"]["measure_next"] == []

@@ -1,4 +1,4 @@
-"""What to hire: predicted seconds and bills, the answers among them, and how they fared."""
+"""Plans of machines to rent: predicted seconds and costs, the best rows, and their errors."""
 
 import math
 
@@ -32,13 +32,13 @@ def true_samples(batch):
     return 1e6 * (1 + np.asarray(batch) / 400)
 
 
-def true_step(workers, nodes, own):
-    return 0.01 + 2e-4 * own + 0.004 * (workers > 1) + 0.01 * (nodes > 1)
+def true_step(workers, nodes, batch):
+    return 0.01 + 2e-4 * batch + 0.004 * (workers > 1) + 0.01 * (nodes > 1)
 
 
 def steps(cells, factor=1.0):
     times = [factor * true_step(*cell) for cell in cells]
-    return [Predicted(one, 0.9 * one, 1.1 * one) for one in times]
+    return [Predicted(seconds, 0.9 * seconds, 1.1 * seconds) for seconds in times]
 
 
 def curve(noise=0.03, **more):
@@ -52,12 +52,12 @@ def curve(noise=0.03, **more):
 def table(prices=None, **more):
     kinds = {"slow": steps, "fast": lambda cells: steps(cells, factor=0.5)}
     options = {"layouts": LAYOUTS, "batch_sizes": BATCHES} | more
-    offers = prices and [by_worker(*one) for one in prices.items()]
+    offers = prices and [by_worker(*item) for item in prices.items()]
     return plan(curve(), kinds, offers=offers, **options)
 
 
 def measured(noise=0.02, seed=0):
-    """Three runs of each cell, as they would take in truth."""
+    """Return a table of three true runs of each cell."""
     rng = np.random.default_rng(seed)
     rows = [
         {
@@ -84,29 +84,27 @@ def measured(noise=0.02, seed=0):
 PRICES = {"slow": 1.0, "fast": 3.0}
 
 
-def test_every_cell_has_its_time_and_price() -> None:
-    found = table(PRICES)
-    assert len(found) == 2 * len(LAYOUTS) * len(BATCHES)
+def test_every_cell_has_a_time_and_a_price() -> None:
+    rows = table(PRICES)
+    assert len(rows) == 2 * len(LAYOUTS) * len(BATCHES)
     truth = [
         true_samples(row.global_batch_size)
         / row.global_batch_size
         * true_step(row.num_workers, row.num_nodes, row.batch_size_per_worker)
         * (1.0 if row.gpu_type == "slow" else 0.5)
-        for row in found.itertuples()
+        for row in rows.itertuples()
     ]
-    assert found["seconds"].to_numpy() == pytest.approx(truth, rel=0.06)
-    assert found["low_s"].lt(truth).mean() > 0.9
-    assert found["high_s"].gt(truth).mean() > 0.9
-    assert (found["batch_size_per_worker"] * found["num_workers"]).equals(
-        found["global_batch_size"]
-    )
-    hours = found["seconds"] * found["num_workers"] / 3600
-    assert found["cost"].to_numpy() == pytest.approx(hours * found["gpu_type"].map(PRICES))
-    assert (found["low_cost"] < found["cost"]).all()
+    assert rows["seconds"].to_numpy() == pytest.approx(truth, rel=0.06)
+    assert rows["low_s"].lt(truth).mean() > 0.9
+    assert rows["high_s"].gt(truth).mean() > 0.9
+    assert (rows["batch_size_per_worker"] * rows["num_workers"]).equals(rows["global_batch_size"])
+    hours = rows["seconds"] * rows["num_workers"] / 3600
+    assert rows["cost"].to_numpy() == pytest.approx(hours * rows["gpu_type"].map(PRICES))
+    assert (rows["low_cost"] < rows["cost"]).all()
     assert table()["cost"].to_numpy() == pytest.approx(3600 * hours)
 
 
-def test_both_doubts_are_in_the_interval() -> None:
+def test_the_interval_combines_both_errors() -> None:
     sure, unsure = (
         plan(
             curve(noise=noise),
@@ -121,65 +119,65 @@ def test_both_doubts_are_in_the_interval() -> None:
     assert unsure["high_s"] / unsure["seconds"] > 1.3
 
 
-def test_batches_that_do_not_divide_fit_or_arrive_have_no_row() -> None:
-    found = table(layouts=[(1, 1), (3, 1)], batch_sizes=[2, 96, 128])
-    asked = found[["num_workers", "global_batch_size"]].drop_duplicates().to_numpy().tolist()
-    assert asked == [[1, 2], [1, 96], [1, 128], [3, 96]]
-    assert found["extrapolated"].tolist() == [True, False, False, False] * 2
-    never = plan(
+def test_invalid_batch_sizes_have_no_row() -> None:
+    rows = table(layouts=[(1, 1), (3, 1)], batch_sizes=[2, 96, 128])
+    cells = rows[["num_workers", "global_batch_size"]].drop_duplicates().to_numpy().tolist()
+    assert cells == [[1, 2], [1, 96], [1, 128], [3, 96]]
+    assert rows["extrapolated"].tolist() == [True, False, False, False] * 2
+    beyond_misses = plan(
         curve(batch_size=[2048] * 3),
         {"gpu": steps},
         layouts=[(1, 1)],
         batch_sizes=[1024, 2048, 4096],
     )
-    assert never["global_batch_size"].tolist() == [1024]
+    assert beyond_misses["global_batch_size"].tolist() == [1024]
     with refused(ErrorCode.INVALID_VALUE):
         table(layouts=[(3, 1)], batch_sizes=[64])
 
 
-def test_the_answers_are_near_the_truth() -> None:
-    """The rows taken are measured: within 5 % (the tie) and noise of the best in each answer."""
+def test_the_answers_are_near_the_true_optimum() -> None:
+    """Chosen rows are within the 5 % tie margin and noise of the measured optimum."""
     judged = with_measured(table(PRICES), measured())
-    found = answers(judged, budget=0.2).set_index("answer")
-    assert list(found.index) == ["fastest", "cheapest", WITHIN]
-    assert found.loc["fastest", "gpu_type"] == "fast"
-    assert found.loc["cheapest", "gpu_type"] == "slow"
-    assert found.loc["cheapest", "num_workers"] == 1
-    assert (found["loss"] <= 0.08).all()
-    within = found.loc["fastest within the budget"]
+    best = answers(judged, budget=0.2).set_index("answer")
+    assert list(best.index) == ["fastest", "cheapest", WITHIN]
+    assert best.loc["fastest", "gpu_type"] == "fast"
+    assert best.loc["cheapest", "gpu_type"] == "slow"
+    assert best.loc["cheapest", "num_workers"] == 1
+    assert (best["loss"] <= 0.08).all()
+    within = best.loc["fastest within the budget"]
     assert within["cost"] <= 0.2
-    assert found.loc["cheapest", "keeps_budget"] > 0.99 > 0.5 < within["keeps_budget"]
-    assert found.loc["fastest", "seconds"] < within["seconds"] < found.loc["cheapest", "seconds"]
+    assert best.loc["cheapest", "keeps_budget"] > 0.99 > 0.5 < within["keeps_budget"]
+    assert best.loc["fastest", "seconds"] < within["seconds"] < best.loc["cheapest", "seconds"]
     assert judged["error"].abs().median() < 0.04
     assert judged["within"].mean() > 0.9
 
 
-def test_a_trivial_gain_buys_no_workers() -> None:
-    """Two workers are 2 % faster than one: one it is; at 20 % two."""
+def test_a_trivial_gain_adds_no_workers() -> None:
+    """A second worker is used if it is 20 % faster, not if it is 2 % faster."""
     for gain, workers in ((0.02, 1), (0.2, 2)):
 
         def flat(cells, gain=gain):
             return [Predicted(*[1 - gain if k == 2 else 1.0] * 3) for k, _, _ in cells]
 
-        found = plan(curve(), {"gpu": flat}, layouts=[(1, 1), (2, 1)], batch_sizes=[128])
-        assert answers(found)["num_workers"].tolist() == [workers, 1]
+        rows = plan(curve(), {"gpu": flat}, layouts=[(1, 1), (2, 1)], batch_sizes=[128])
+        assert answers(rows)["num_workers"].tolist() == [workers, 1]
 
 
 def test_without_prices_worker_seconds_are_the_cost() -> None:
-    found = answers(table(), budget=1e3, deadline_s=1e4)
-    assert found.loc[2, "cost"] <= 1e3
-    assert found.loc[3, "seconds"] <= 1e4
-    assert found["answer"].tolist() == [plans.FASTEST, plans.CHEAPEST, plans.WITHIN, plans.IN_TIME]
-    assert "loss" not in found.columns
+    best = answers(table(), budget=1e3, deadline_s=1e4)
+    assert best.loc[2, "cost"] <= 1e3
+    assert best.loc[3, "seconds"] <= 1e4
+    assert best["answer"].tolist() == [plans.FASTEST, plans.CHEAPEST, plans.WITHIN, plans.IN_TIME]
+    assert "loss" not in best.columns
 
 
 def test_a_prediction_that_was_wrong_shows_its_loss() -> None:
-    """The model takes four workers for fast; the runs know better."""
+    """The model predicts that four workers are fast, but the runs are slow."""
     runs = measured(noise=0.0)
     runs.loc[runs["num_workers"] == 4, "work_s"] *= 3
     judged = with_measured(table(PRICES), runs)
-    found = answers(judged, budget=0.3).set_index("answer")
-    fastest = found.loc["fastest"]
+    best = answers(judged, budget=0.3).set_index("answer")
+    fastest = best.loc["fastest"]
     assert fastest["num_workers"] == 4
     assert fastest["loss"] == pytest.approx(fastest["measured_s"] / judged["measured_s"].min() - 1)
     assert fastest["loss"] > 0.5
@@ -187,7 +185,7 @@ def test_a_prediction_that_was_wrong_shows_its_loss() -> None:
     assert not fastest["within"]
 
 
-def test_misses_and_cells_without_runs_are_told_apart() -> None:
+def test_misses_differ_from_cells_without_runs() -> None:
     runs = measured()
     cell = (runs["num_workers"] == 1) & (runs["global_batch_size"] == 32)
     runs = runs[~((runs["gpu_type"] == "slow") & cell)]
@@ -205,16 +203,16 @@ MACHINE = {"accelerator": "A100", "workers": 4, "price": 36.0, "startup_s": 100.
 
 
 def priced(**terms):
-    """Return the rows of 1 and 8 workers at batch 128, whose steps take a second."""
+    """Return the rows of 1 and 8 workers at batch 128, with steps of one second."""
     offer = Offer("p4", MachinePrice(**MACHINE | terms))
     options = {"layouts": [(1, 1), (8, 4)], "batch_sizes": [128], "offers": [offer]}
     kinds = {"A100": lambda cells: [Predicted(1.0, 0.9, 1.1)] * len(cells)}
     return plan(curve(), kinds, overhead=lambda kind, k: Overhead(10.0 * k, 1e-3), **options)
 
 
-def test_a_bill_is_of_whole_machines_from_their_start_to_the_target() -> None:
-    one, eight = priced(billing_step_s=3600.0).to_dict("records")
-    for row, machines in ((one, 1), (eight, 2)):
+def test_a_bill_covers_whole_machines_from_start_to_target() -> None:
+    single, parallel = priced(billing_step_s=3600.0).to_dict("records")
+    for row, machines in ((single, 1), (parallel, 2)):
         job_s = 100 + 10 * row["num_workers"] + row["samples"] / 128 + row["samples"] / 1000
         assert row["seconds"] == pytest.approx(job_s)
         assert (row["machines"], row["num_nodes"]) == (machines, machines)
@@ -225,8 +223,8 @@ def test_a_bill_is_of_whole_machines_from_their_start_to_the_target() -> None:
     )
 
 
-def test_the_chance_is_that_of_simulated_jobs() -> None:
-    """Samples and steps are drawn as their intervals say, each job is billed by the minute."""
+def test_the_probability_matches_simulated_jobs() -> None:
+    """Samples and step times are drawn from their intervals; jobs are billed by the minute."""
     samples = curve(noise=0.3)
     need = samples.predict([128]).iloc[0]
     step_s = {"A100": lambda cells: [Predicted(1.0, 0.8, 1.25)] * len(cells)}
@@ -250,7 +248,7 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
     assert chance(row) == 1.0
 
 
-def test_prices_are_of_what_was_measured() -> None:
+def test_prices_need_a_measured_accelerator() -> None:
     with refused(ErrorCode.UNKNOWN_NAME, "A100", "CPU"):
         offers_of(["CPU"], {"p4": MachinePrice(**MACHINE)})
     (cpu,) = offers_of(["CPU"], {"c7": MachinePrice(workers=2, price=1.0)})

@@ -1,4 +1,4 @@
-"""Probes as run specs, seconds of their steps, and the shares of a step that come out."""
+"""Probes: their run specs, step times, and the resulting shares of a step."""
 
 import math
 
@@ -41,23 +41,23 @@ def values(shares: Shares) -> dict[str, float]:
     return {part: shares[part].value for part in PARTS}
 
 
-def test_parts_that_follow_each_other_come_back_without_noise() -> None:
-    found = values(shares_of(spec_of(), noise=0.0, **MIXED))
-    assert found == pytest.approx(
+def test_sequential_parts_are_recovered_without_noise() -> None:
+    shares = values(shares_of(spec_of(), noise=0.0, **MIXED))
+    assert shares == pytest.approx(
         {"compute": 0.4, "overhead": 0.1, "communication": 0.3, "input": 0.2}
     )
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
-def test_any_batch_size_has_another_beside_it(batch: int) -> None:
+def test_any_batch_size_has_a_second_probe_size(batch: int) -> None:
     spec = spec_of(batch_size_per_worker=batch)
-    found = values(shares_of(spec, noise=0.0, **MIXED))
-    assert found["overhead"] == pytest.approx(0.1)
-    assert found["compute"] == pytest.approx(0.4)
+    shares = values(shares_of(spec, noise=0.0, **MIXED))
+    assert shares["overhead"] == pytest.approx(0.1)
+    assert shares["compute"] == pytest.approx(0.4)
 
 
-def test_what_only_both_together_win_counts_half_to_each() -> None:
-    """Reading and exchange at the same time, 0.05 s each, beside 0.05 s of compute."""
+def test_overlapping_parts_are_split_evenly() -> None:
+    """Reading and exchange overlap, 0.05 s each, after 0.05 s of compute."""
     probes = Probes.of(spec_of())
 
     def seconds(probe: Probe) -> float:
@@ -65,30 +65,30 @@ def test_what_only_both_together_win_counts_half_to_each() -> None:
         return slowest + 0.05 * probe.batch_size_per_worker / 64
 
     times = {probe: [seconds(probe)] * 3 for probe in probes.names}
-    found = values(Shares.of(probes, times))
-    assert found == pytest.approx(
+    shares = values(Shares.of(probes, times))
+    assert shares == pytest.approx(
         {"compute": 0.5, "overhead": 0.0, "communication": 0.25, "input": 0.25}
     )
 
 
-def test_two_rounds_are_never_sure() -> None:
+def test_two_rounds_give_no_verdict() -> None:
     spec = spec_of()
     for number, is_sure in ((2, False), (3, True)):
         times = times_of(spec, rounds=number, noise=0.0, **MIXED)
         assert Shares.of(Probes.of(spec), times).is_sure is is_sure
 
 
-def test_an_estimate_holds_the_truth_as_often_as_it_says() -> None:
+def test_an_estimate_covers_the_truth_as_stated() -> None:
     rng = np.random.default_rng(0)
     inside = []
     for _ in range(500):
-        found = Estimate.of(rng.normal(0.4, 0.1, 5))
-        inside.append(found.low <= 0.4 <= found.high)
+        estimate = Estimate.of(rng.normal(0.4, 0.1, 5))
+        inside.append(estimate.low <= 0.4 <= estimate.high)
     assert 0.92 <= np.mean(inside) <= 0.98
 
 
-def test_equal_parts_are_told_apart_as_rarely_as_the_interval_says() -> None:
-    """5 % noise, two equal parts: being sure is wrong each time."""
+def test_equal_parts_are_rarely_ranked() -> None:
+    """Two equal parts with 5 % noise: every certain verdict is wrong."""
     spec = spec_of()
     probes = Probes.of(spec)
     sure = [
@@ -108,13 +108,13 @@ def dataset_of(number: int, shape: tuple[int, ...] = (4, 4, 1)) -> Dataset:
 
 def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
     pairs = enumerate(zip(seconds, samples, strict=True))
-    return [evaluation(trained, index=i, samples=seen) for i, (trained, seen) in pairs]
+    return [evaluation(trained, index=i, samples=count) for i, (trained, count) in pairs]
 
 
 @pytest.mark.parametrize(
     ("ends_s", "step_s"),
     [
-        ([9.0, 10.0, 11.0, 31.0], 0.01),  # the first interval is left out, a stall has no effect
+        ([9.0, 10.0, 11.0, 31.0], 0.01),  # without the first interval; a stall has no effect
         ([2.0, 4.0, 6.0, 8.0], 0.02),
     ],
 )
@@ -125,38 +125,36 @@ def test_a_step_is_the_median_of_the_means_of_intervals(ends_s: list[float], ste
 @pytest.mark.parametrize(
     ("step_s", "steps"), [(0.01, 50), (10.0, FEWEST_STEPS), (1e-6, MOST_STEPS)]
 )
-def test_steps_of_about_so_many_seconds(step_s: float, steps: int) -> None:
+def test_the_number_of_steps_follows_their_duration(step_s: float, steps: int) -> None:
     assert steps_for(0.5, step_s) == steps
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(1, 33), (64, 2), (100_000, 33)])
-def test_a_probe_takes_whole_steps_alone_however_few_samples_there_are(
-    rows: int, steps: int
-) -> None:
+def test_a_probe_has_only_whole_steps_for_any_dataset_size(rows: int, steps: int) -> None:
     spec, dataset = spec_of(accumulate=2), dataset_of(rows)
     for probe in Probes.of(spec).names:
-        found = probe_spec(spec, probe, dataset, steps=steps)
-        own = rows if probe.reads else found.dataset.num_samples
-        epoch = own * found.dataset.repeat
-        samples = math.ceil(found.epochs * epoch)
-        assert found.eval_every_samples == steps * found.global_batch_size
-        assert samples == INTERVALS * found.eval_every_samples
-        assert epoch >= samples + found.global_batch_size, "no step at the end of an epoch"
-        assert RunSpec.model_validate(found.document()) == found
+        probed = probe_spec(spec, probe, dataset, steps=steps)
+        num_samples = rows if probe.reads else probed.dataset.num_samples
+        epoch = num_samples * probed.dataset.repeat
+        samples = math.ceil(probed.epochs * epoch)
+        assert probed.eval_every_samples == steps * probed.global_batch_size
+        assert samples == INTERVALS * probed.eval_every_samples
+        assert epoch >= samples + probed.global_batch_size, "no partial step at the end of an epoch"
+        assert RunSpec.model_validate(probed.document()) == probed
 
 
-def test_synthetic_samples_fit_the_memory_and_have_the_shape() -> None:
+def test_synthetic_data_have_the_shape_and_a_limited_size() -> None:
     large = dataset_of(2000, (600, 600, 3))
-    found = synthetic_like(large, 10**9)
-    assert found.shape == [600, 600, 3]
-    assert found.num_classes == 3
-    assert found.num_samples * 600 * 600 * 3 <= SYNTHETIC_BYTES
+    synthetic = synthetic_like(large, 10**9)
+    assert synthetic.shape == [600, 600, 3]
+    assert synthetic.num_classes == 3
+    assert synthetic.num_samples * 600 * 600 * 3 <= SYNTHETIC_BYTES
     assert synthetic_like(dataset_of(50), 10**9).num_samples == 50
     assert synthetic_like(dataset_of(50, (8,)), 50).shape == [8]
 
 
-def test_a_probe_trains_as_many_intervals_as_it_was_made_for() -> None:
-    """In the loop that workers run, on digits and on synthetic data of their shape."""
+def test_a_probe_trains_the_requested_intervals() -> None:
+    """Runs the training loop of workers on digits and on synthetic data of the same shape."""
     pytest.importorskip("torch")
     data = DatasetSpec(name="digits", validation_size=32)
     spec = RunSpec(framework="torch", dataset=data, batch_size_per_worker=16)
@@ -164,10 +162,12 @@ def test_a_probe_trains_as_many_intervals_as_it_was_made_for() -> None:
     world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
     _, digits = load_workload_dataset(spec.workload, spec.dataset)
     for probe in Probes.of(spec).names:
-        own = probe_spec(spec, probe, digits, steps=3, intervals=2)
-        workload, dataset = load_workload_dataset(own.workload, own.dataset)
-        trainer = backend.Trainer(own, workload, dataset, world)
-        curve = list(run(own, dataset, trainer, world, Ledger("setup")))
+        probed = probe_spec(spec, probe, digits, steps=3, intervals=2)
+        workload, dataset = load_workload_dataset(probed.workload, probed.dataset)
+        trainer = backend.Trainer(probed, workload, dataset, world)
+        curve = list(run(probed, dataset, trainer, world, Ledger("setup")))
         trainer.close()
-        assert [point.samples for point in curve] == [3 * own.global_batch_size * n for n in (1, 2)]
-        assert step_seconds(curve, own.global_batch_size) > 0
+        assert [point.samples for point in curve] == [
+            3 * probed.global_batch_size * n for n in (1, 2)
+        ]
+        assert step_seconds(curve, probed.global_batch_size) > 0

@@ -1,5 +1,5 @@
-"""Named studies: their cells, and what their published claims conclude from cells as they would be
-measured on a machine of known speed."""
+"""Published studies: their cells, and the judgment of their claims on made-up machines of known
+speed."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ STEP_TIMES = ("median_s", "p25_s", "p75_s", "p95_s", "max_s")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run does here: seconds of a step, accuracy at its end, seconds to compile."""
+    """Made-up machine: seconds of a step, final accuracy, and seconds to compile, by run spec."""
 
     step_s: Callable[[RunSpec], float]
     accuracy: Callable[[RunSpec], float] = lambda spec: 0.9
@@ -51,7 +51,7 @@ class Machine:
 
 
 def cells_on(machine: Machine, study: ScalingStudy) -> pd.DataFrame:
-    """Return the table of a study's cells; a run is two epochs, all its steps take as long."""
+    """Return the cell table of a study whose runs have two epochs with steps of constant time."""
     runs, curves = {}, {}
     for cell in study_cells(study):
         for name, spec in map(cell.repeat, range(study.repeats)):
@@ -80,7 +80,7 @@ def cells_on(machine: Machine, study: ScalingStudy) -> pd.DataFrame:
 
 
 def usual(spec: RunSpec) -> float:
-    """Seconds of a step: per sample, per step, for the exchange."""
+    """Return seconds of a step: per sample, per step, and for the exchange."""
     slow = 2.0 if spec.framework == "torch" else 1.0
     exchange = 0.02 if spec.num_workers > 1 and spec.exchange_gradients else 0.0
     return slow * (0.001 * spec.batch_size_per_worker + 0.002) * spec.accumulate + exchange
@@ -94,18 +94,18 @@ def study_named(name: str, *, quick: bool) -> ScalingStudy:
 
 def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
     study = study_named(name, quick=quick)
-    return {one.claim: one for one in STUDIES[name].compare(study, cells_on(machine, study))}
+    return {claim.claim: claim for claim in STUDIES[name].compare(study, cells_on(machine, study))}
 
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_whole(name: str, quick: bool) -> None:
+def test_every_published_study_is_complete(name: str, quick: bool) -> None:
     study = STUDIES[name].study(quick)
     assert study.name == name
     cells = study_cells(study)
     assert len(cells) >= 8
     for cell in cells:
-        # Judged by nothing that would end a run early.
+        # No target that would end a run early.
         assert cell.spec.objective.kind == "best_at_budget"
         assert cell.spec.objective.max_train_seconds == 1e6
         assert cell.spec.epochs >= 2, "the first epoch is the warm-up"
@@ -118,46 +118,48 @@ def test_every_study_is_whole(name: str, quick: bool) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
+def test_every_claim_is_judged_in_a_quick_study(name: str) -> None:
     claims = compared(name, Machine(usual, compile_s=1.0))
     assert len(claims) >= 5
-    unmeasured = [one.claim for one in claims.values() if one.ours == NOT_MEASURED]
-    # More GPUs than a quick study has, or its larger model.
+    unmeasured = [claim.claim for claim in claims.values() if claim.ours == NOT_MEASURED]
+    # Claims about more GPUs or a larger model than a quick study has.
     larger = ("4 GPUs", "8 GPUs", "Sub-batches", "The large TensorFlow model")
-    assert all(one.startswith(larger) for one in unmeasured)
-    for one in claims.values():
-        assert one.published
-        assert "nan" not in one.ours
+    assert all(claim.startswith(larger) for claim in unmeasured)
+    for claim in claims.values():
+        assert claim.published
+        assert "nan" not in claim.ours
 
 
 def of(*values: float) -> Claim:
-    said = {"claim": "It is fast", "published": "2 times", "holds": {"above": 1}}
-    cells = [MeasuredPoint(RunSpec(), "weak", {"samples_per_s": one}) for one in values]
-    return judged(said, cells)
+    claim = {"claim": "It is fast", "published": "2 times", "holds": {"above": 1}}
+    cells = [MeasuredPoint(RunSpec(), "weak", {"samples_per_s": value}) for value in values]
+    return judged(claim, cells)
 
 
-def test_a_claim_is_of_the_values_that_are_known() -> None:
+def test_a_claim_uses_only_finite_values() -> None:
     assert of(math.nan, 2.0, math.inf, 4.0) == of(2.0, 4.0)
     assert of(math.nan, 2.0).ours == "2 times"
     assert of(math.nan) == of() == Claim("It is fast", "2 times", NOT_MEASURED, None)
 
 
-def test_a_claim_that_pairs_disagree_on_is_not_told() -> None:
-    told = [of(2.0), of(2, 2, 0.5, 3), of(2, 2, 0.5), of(2, 0.5)]
-    assert [one.holds for one in told] == [True, True, None, None]
-    told = [of(0.5), of(0.5, 0.5, 2, 0.5), of(0.5, 0.5, 2)]
-    assert [one.holds for one in told] == [False, False, None]
+def test_a_claim_on_which_pairs_disagree_is_undecided() -> None:
+    judgments = [of(2.0), of(2, 2, 0.5, 3), of(2, 2, 0.5), of(2, 0.5)]
+    assert [claim.holds for claim in judgments] == [True, True, None, None]
+    judgments = [of(0.5), of(0.5, 0.5, 2, 0.5), of(0.5, 0.5, 2)]
+    assert [claim.holds for claim in judgments] == [False, False, None]
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_full_study_is_compared_too(name: str) -> None:
+def test_every_claim_is_judged_in_a_full_study(name: str) -> None:
     claims = compared(name, Machine(usual, compile_s=1.0), quick=False)
-    assert all(one.ours != NOT_MEASURED for one in claims.values())
-    assert sum(one.holds is None for one in claims.values()) <= 2, "where made-up pairs disagree"
+    assert all(claim.ours != NOT_MEASURED for claim in claims.values())
+    assert sum(claim.holds is None for claim in claims.values()) <= 2, (
+        "where made-up pairs disagree"
+    )
 
 
 def test_workloads_of_the_studies_train_in_their_framework() -> None:
-    """Their data load, with the shape that the layers take."""
+    """Their data are loaded with the input shape of the layers."""
     for name in ("finetune_lr_schedule", "synthetic_throughput"):
         cells = study_cells(STUDIES[name].study(True))
         for spec in {cell.spec.workload: cell.spec for cell in cells}.values():
@@ -193,7 +195,7 @@ def many_parameters_send_more(spec: RunSpec) -> float:
 
 
 def times(factor: Callable[[RunSpec], float]) -> Machine:
-    """Return the usual machine, steps so many times as long."""
+    """Return the usual machine with steps longer by a factor."""
     return Machine(lambda spec: usual(spec) * factor(spec))
 
 
@@ -224,7 +226,7 @@ FIRST = STUDY_5, "TensorFlow's first epoch is slow"
 LARGE = STUDY_5, "The large TensorFlow model speeds up with more GPUs"
 
 USUAL, SENT = Machine(usual), Machine(many_parameters_send_more)
-# Its least accurate run had the larger batch and no schedule.
+# The least accurate run has the larger batch and no schedule.
 BY_SCHEDULE = accurate(lambda s: 0.98 if s.schedule == "ramp_decay" else 0.76)
 BY_SIZE = accurate(lambda s: 0.98 if s.batch_size_per_worker == 16 else 0.76)
 LARGE_SLOWS = times(lambda s: s.num_workers ** (2 * (s.workload != "mnist_small")))
@@ -237,14 +239,14 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (GROWING, accurate(by_rule), True, "10 points"),
     (SCHEDULED, BY_SCHEDULE, True, ""),
     (LESS, BY_SIZE, True, ""),
-    # Two workers no faster than one are half of the ideal, and no half of the time.
+    # Two workers as fast as one are half of the ideal, not half of the time.
     (HALF, Machine(alike), None, "1 times as fast on 2 workers as on one"),
     (PREFETCHED, times(lambda s: 0.7 if s.prefetch else 1.0), True, "1.43 times"),
     (SHARE, SENT, True, "SmallDecodedDigits (525,322): "),
     (LOWERS, SENT, True, ""),
     (SAME, SENT, True, ""),
     (DECODED, times(lambda s: 1.5 if s.dataset.name == "workload" else 1.0), False, "33.3 %"),
-    # The same machine, whose exchange costs: strong scaling looks worse, and is another curve.
+    # With a costly exchange strong scaling looks worse, but it is another curve.
     (WEAK, USUAL, True, ""),
     (WEAK, Machine(lambda s: s.batch_size_per_worker), False, ""),
     (LINEAR, USUAL, True, ""),
@@ -263,35 +265,35 @@ FULL: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("said", "machine", "holds", "begins", "is_quick"),
+    ("claim", "machine", "holds", "begins", "is_quick"),
     [*((*case, True) for case in QUICK), *((*case, False) for case in FULL)],
 )
-def test_a_claim_holds_on_machines_where_it_is_so(
-    said: tuple[str, str], machine: Machine, holds: bool | None, begins: str, is_quick: bool
+def test_claims_hold_on_machines_that_satisfy_them(
+    claim: tuple[str, str], machine: Machine, holds: bool | None, begins: str, is_quick: bool
 ) -> None:
-    found = compared(said[0], machine, quick=is_quick)[said[1]]
-    assert found.holds is holds
-    assert found.ours.startswith(begins)
+    judged_claim = compared(claim[0], machine, quick=is_quick)[claim[1]]
+    assert judged_claim.holds is holds
+    assert judged_claim.ours.startswith(begins)
 
 
 def test_study_1_compares_the_same_global_batch() -> None:
-    """1.6 times on two workers at each batch, whatever the batch itself does to the speed."""
+    """Two workers are 1.6 times as fast at every batch size."""
     speed = {1: 1.0, 2: 1.6, 4: 2.5, 8: 3.0}
     machine = Machine(lambda spec: spec.global_batch_size**0.7 / speed[spec.num_workers])
     claims = compared(STUDY_1, machine, quick=False)
     for workers, faster in {2: 1.6, 4: 2.5, 8: 3.0}.items():
-        (one,) = [c for c in claims.values() if c.claim.startswith(f"{workers} GPUs train")]
-        assert one.holds is True
-        assert one.ours.startswith(f"{faster:.3g} times")
+        (claim,) = [c for c in claims.values() if c.claim.startswith(f"{workers} GPUs train")]
+        assert claim.holds is True
+        assert claim.ours.startswith(f"{faster:.3g} times")
     assert claims["Larger batches train faster"].holds is True
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_study_3_compares_data_that_are_decoded_with_data_in_memory(quick: bool) -> None:
-    """Two arrays in memory differ in nothing that an input pipeline does."""
+def test_study_3_compares_decoded_data_with_data_in_memory(quick: bool) -> None:
+    """Two arrays in memory would not exercise an input pipeline."""
     specs = specs_of(STUDY_3, quick)
     assert {spec.dataset.name for spec in specs} == {"workload", "synthetic"}
-    for spec in {(one.workload, one.dataset.name): one for one in specs}.values():
+    for spec in {(other.workload, other.dataset.name): other for other in specs}.values():
         assert spec.prefetch == 0
         workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
         assert dataset.train.is_on_demand == (spec.dataset.name == "workload")

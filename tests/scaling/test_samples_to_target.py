@@ -1,4 +1,4 @@
-"""Samples to target by batch size: curves that are known, and public measurements."""
+"""Samples to target by batch size: known curves and public measurements."""
 
 import os
 from pathlib import Path
@@ -27,11 +27,11 @@ def runs(batches=BATCHES, *, noise=0.05, repeats=5, seed=0, **truth) -> pd.DataF
     return pd.DataFrame({"batch_size": batch, "samples_to_target": samples})
 
 
-def test_a_known_curve_comes_back() -> None:
+def test_a_known_curve_is_recovered() -> None:
     curve = fit(runs())
-    found = curve.critical_batch
-    assert found.value == pytest.approx(500, rel=0.3)
-    assert found.low < 500 < found.high
+    critical = curve.critical_batch
+    assert critical.value == pytest.approx(500, rel=0.3)
+    assert critical.low < 500 < critical.high
     assert "about" in curve.sentence()
     between = [24, 700, 3000]
     table = curve.predict(between)
@@ -44,15 +44,15 @@ def test_a_known_curve_comes_back() -> None:
 @pytest.mark.parametrize(
     "truth", [{"power": 2.0}, {"power": 0.6}, {"small": 100.0}, {"critical": 1e9}]
 )
-def test_other_shapes_are_followed(truth) -> None:
+def test_other_curve_shapes_are_fitted(truth) -> None:
     table = leave_one_out(runs(**truth))
     assert len(table) == len(BATCHES)
     assert table["error"].abs().median() < 0.06
     assert table["error"].abs().max() < 0.35
 
 
-def test_intervals_hold_what_they_promise() -> None:
-    """90 % of left-out batch sizes; laws of several shapes, two to eight runs a batch size."""
+def test_intervals_have_their_stated_coverage() -> None:
+    """Coverage of 90 % intervals at held-out batch sizes, for several laws and run counts."""
     inside = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -69,13 +69,13 @@ def test_intervals_hold_what_they_promise() -> None:
     assert 0.84 <= np.mean(inside) <= 0.99
 
 
-def test_what_was_measured_often_is_kept_where_no_law_fits() -> None:
-    """A bump of a half at one batch size, repeated: it stays, and fades within a few doublings."""
+def test_repeated_measurements_override_the_law() -> None:
+    """A repeated deviation of 50 % at one batch size is kept, and fades within a few doublings."""
     table = runs(noise=0.02)
     bump = table.copy()
     bump.loc[bump["batch_size"] == 128, "samples_to_target"] *= 1.5
-    asked = [128, 160, 4096]
-    before, after = (fit(t).predict(asked)["samples"].to_numpy() for t in (table, bump))
+    batches = [128, 160, 4096]
+    before, after = (fit(t).predict(batches)["samples"].to_numpy() for t in (table, bump))
     lifted = after / before
     assert lifted[0] == pytest.approx(1.5, rel=0.05)
     assert 1.15 < lifted[1] < lifted[0]
@@ -90,14 +90,14 @@ def test_what_was_measured_often_is_kept_where_no_law_fits() -> None:
         (runs([64, 70], noise=0.2, repeats=2), False, False),
     ],
 )
-def test_a_critical_batch_out_of_sight_is_said(table, low, high) -> None:
+def test_an_unbounded_critical_batch_is_reported(table, low, high) -> None:
     curve = fit(table)
-    found = curve.critical_batch
-    assert (found.low > 0, np.isfinite(found.high)) == (low, high)
+    critical = curve.critical_batch
+    assert (critical.low > 0, np.isfinite(critical.high)) == (low, high)
     assert bool(numbers_in(curve.sentence())) == (low or high)
 
 
-def test_one_wild_run_does_not_move_the_curve() -> None:
+def test_an_outlying_run_does_not_move_the_curve() -> None:
     table = runs()
     wild = table.copy()
     wild.loc[2, "samples_to_target"] *= 10
@@ -105,13 +105,13 @@ def test_one_wild_run_does_not_move_the_curve() -> None:
     assert after == pytest.approx(before, rel=0.06)
 
 
-def test_beyond_batch_sizes_that_missed_nothing_is_planned() -> None:
+def test_batch_sizes_beyond_a_miss_are_not_planned() -> None:
     missed = table_of([8] * 5, [None] * 5)
     curve = fit(pd.concat([runs([64, 128, 256, 512]), missed]))
     assert [curve.reaches(b) for b in (4, 8, 32, 64, 512, 4096)] == [False] * 3 + [True] * 3
 
 
-def test_a_batch_size_that_missed_between_others_is_not_recommended() -> None:
+def test_a_batch_size_that_missed_is_not_recommended() -> None:
     table = pd.concat([runs([64, 256]), pd.DataFrame({"batch_size": [128]})])
     curve = fit(table)
     assert [b for b in (32, 64, 128, 200, 256, 512) if not curve.reaches(b)] == [128]
@@ -129,7 +129,7 @@ def test_a_single_batch_size_is_refused() -> None:
     not (DATA / "mlperf/convergence.csv").is_file(), reason="RAYBENCH_DATA has no mlperf"
 )
 def test_each_mlperf_benchmark_is_predicted_within_15_percent() -> None:
-    """The bar of the issue; per benchmark, the median over batch sizes left out."""
+    """The required accuracy: per benchmark, the median error over held-out batch sizes."""
     table = pd.read_csv(DATA / "mlperf/convergence.csv")
     table = table[table["superseded"] == 0].rename(
         columns={"global_batch_size": "batch_size", "converged_at": "samples_to_target"}
@@ -159,12 +159,12 @@ def table_of(batch, samples) -> pd.DataFrame:
         ([8, 4, None, None], None),
     ],
 )
-def test_the_median_knows_of_runs_that_missed(samples, median) -> None:
-    # Another size, as a table without any median is refused.
+def test_the_median_counts_runs_that_missed(samples, median) -> None:
+    # A second batch size, because a table without any median is refused.
     table = table_of([32] * len(samples) + [64], [*samples, 1.0])
     assert read(table).batch_sizes[0].samples == median
 
 
-def test_without_a_median_anywhere_it_says_so() -> None:
+def test_a_table_without_any_median_is_refused() -> None:
     with refused(ErrorCode.NO_RESULT):
         read(table_of([8, 16], [None, None]))

@@ -1,4 +1,4 @@
-"""The figures of docs/scaling.md are those of the recorded results."""
+"""The numbers in docs/scaling.md match the recorded results."""
 
 import importlib
 import json
@@ -19,11 +19,11 @@ def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("benchmark", ["extrapolation"], indirect=True)
-def test_the_table_of_predictions_is_the_recorded_one(benchmark: ModuleType) -> None:
+def test_the_table_of_predictions_matches_the_results(benchmark: ModuleType) -> None:
     rows = json.loads((RESULTS / "extrapolation.json").read_text())["rows"]
     every = rows.pop("all")
     assert "\n".join(benchmark.lines(rows)) in PAGE
-    least, most = (one(row["inside"] for row in every.values()) for one in (min, max))
+    least, most = (extreme(row["inside"] for row in every.values()) for extreme in (min, max))
     words = " ".join(PAGE.split())
     assert f" {100 * least:.0f} to {100 * most:.0f} % of the steps" in words
     widest = max(row["width"] for row in rows["one host"].values())
@@ -31,7 +31,7 @@ def test_the_table_of_predictions_is_the_recorded_one(benchmark: ModuleType) -> 
 
 
 @pytest.mark.parametrize("benchmark", ["mlperf"], indirect=True)
-def test_the_table_of_mlperf_s_families_is_the_recorded_one(benchmark: ModuleType) -> None:
+def test_the_table_of_mlperf_families_matches_the_results(benchmark: ModuleType) -> None:
     rows = json.loads((RESULTS / "mlperf.json").read_text())
     assert "\n".join(benchmark.lines(rows)) in PAGE
     assert benchmark.summary(rows) in PAGE

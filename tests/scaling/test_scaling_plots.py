@@ -1,4 +1,4 @@
-"""Figures of a scaling study: what is on their axes, and what never is."""
+"""Figures of a scaling study: their curves, panels and tables."""
 
 import pandas as pd
 import pytest
@@ -28,7 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
 
 
 @pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])
-def test_weak_and_strong_have_a_panel_each_with_the_ideal(draw, results) -> None:
+def test_weak_and_strong_scaling_have_a_panel_with_the_ideal_line(draw, results) -> None:
     figure = draw(results)
     titles = [axes.get_title("left").partition(":")[0] for axes in figure.axes]
     assert titles == ["weak scaling", "strong scaling"]
@@ -47,7 +47,7 @@ def test_shares_of_a_step_sum_to_one(results) -> None:
     assert shares["as one worker alone"] == pytest.approx(0.064 / 0.084)
 
 
-def test_what_cannot_be_told_apart_is_not() -> None:
+def test_indistinguishable_parts_are_combined() -> None:
     nan = float("nan")
     row = {"input_share": 0.25, "alone_share": nan, "communication_share": nan, "num_workers": 2}
     assert plots.step_shares(row) == {"input wait": 0.25, "not distinguishable": 0.75}
@@ -64,9 +64,9 @@ def test_what_cannot_be_told_apart_is_not() -> None:
 
 def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
     cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
-    seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
+    curve = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
     more = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}
-    return seen.head(2), seen.assign(**more, extrapolated=[False, False, True, True])
+    return curve.head(2), curve.assign(**more, extrapolated=[False, False, True, True])
 
 
 def test_a_study_without_runs_has_no_figure(tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_a_study_without_runs_has_no_figure(tmp_path) -> None:
     assert not [name for name, kind in SCALING_FIGURES.items() if kind.applies(empty)]
 
 
-def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
+def test_predictions_are_read_back_and_drawn(results) -> None:
     model, plan = SCALING_FIGURES["predicted"], SCALING_FIGURES["plan"]
     assert not model.applies(results)
     assert not plan.applies(results)
@@ -82,22 +82,22 @@ def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
     path = results.folder / MODEL_FILE
     path.write_text(model_frame(measured, predicted).to_csv(index=False))
     assert model.applies(results)
-    again, lines = read_model(results)
-    pd.testing.assert_frame_equal(again[measured.columns], measured)
+    points, lines = read_model(results)
+    pd.testing.assert_frame_equal(points[measured.columns], measured)
     lines = lines[predicted.columns].reset_index(drop=True)
     pd.testing.assert_frame_equal(lines, predicted)
     assert len(model.draw(results).axes) == 1
     assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes", "yes"]
 
 
-def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
+def test_the_plan_figure_distinguishes_predictions_from_measurements() -> None:
     nan = float("nan")
     rows = {"series": "a", "unit": "money", "offer": "p4"}
     rows |= {"num_workers": [1, 1, 2, 2], "global_batch_size": [64, 128] * 2}
     rows |= {"seconds": [4.0, 3.0, 2.5, 2.0], "cost": [4.0, 3.0, 5.0, 4.0]}
     for end, factor in (("low", 0.5), ("high", 1.5)):
         for column, name in (("seconds", "s"), ("cost", "cost")):
-            rows[f"{end}_{name}"] = [factor * one for one in rows[column]]
+            rows[f"{end}_{name}"] = [factor * value for value in rows[column]]
     rows |= {"measured_s": [4.2, float("inf"), nan, 2.2], "measured_cost": [4.2, nan, nan, 4.4]}
     (axes,) = plan_figure(pd.DataFrame(rows)).axes
     hollow = [line for line in axes.lines if line.get_gid() == "extrapolated"]
@@ -109,7 +109,7 @@ def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
     assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
 
 
-def test_every_figure_has_its_numbers(results) -> None:
+def test_every_figure_has_a_table(results) -> None:
     for name in ("speedup", "efficiency", "step_shares", "values"):
         kind = SCALING_FIGURES[name]
         assert kind.applies(results)

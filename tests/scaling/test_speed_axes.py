@@ -1,4 +1,4 @@
-"""The variants to run a spec that leave its curve alone, and which of them probes take."""
+"""Variants of a spec that keep its learning curve, and the choice of the fastest by probes."""
 
 from typing import Any
 
@@ -44,15 +44,15 @@ def variants(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | s
         ("framework", {"compile": "default"}, ["torch", "tensorflow"]),
     ],
 )
-def test_variants_begin_with_the_specs_own(
+def test_variants_begin_with_that_of_the_spec(
     axis: str, changes: dict[str, Any], expected: list[str]
 ) -> None:
     spec = RunSpec(**changes)
-    found = variants(axis, spec)
-    assert list(found) == expected
-    assert isinstance(found, dict)
-    assert {one.global_batch_size for one in found.values()} == {spec.global_batch_size}
-    assert next(iter(found.values())) == spec
+    by_name = variants(axis, spec)
+    assert list(by_name) == expected
+    assert isinstance(by_name, dict)
+    assert {variant.global_batch_size for variant in by_name.values()} == {spec.global_batch_size}
+    assert next(iter(by_name.values())) == spec
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_variants_begin_with_the_specs_own(
         ("framework", {"optimizer": "torch:SGD"}, {}, "no other"),
     ],
 )
-def test_what_would_change_the_curve_is_not_measured(
+def test_variants_that_change_the_learning_curve_are_not_measured(
     axis: str, changes: dict[str, Any], leeway: dict[str, Any], reason: str
 ) -> None:
     assert reason in str(variants(axis, RunSpec(**changes), **leeway))
@@ -96,45 +96,45 @@ def found_of(
     [
         ({"a": [], "b": []}, ["a", "b"], None),
         ({"a": [1.0], "b": [1.2], "c": [1.5]}, ["a", "b"], "a"),
-        # Of one round nothing is believed, however clear.
+        # One round never decides.
         ({"a": [9.0], "b": [1.0]}, ["a", "b"], "a"),
         ({"a": [9.0, 9.0], "b": [1.0, 1.0]}, ["b"], "b"),
-        # One slow round of two may be somebody else's work.
+        # One slow round of two may be caused by other processes.
         ({"a": [9.0, 1.0], "b": [1.0, 1.0]}, ["a", "b"], "a"),
-        # Nearer ones only where every round says so, by Student's interval.
+        # Close variants are decided by Student's interval.
         ({"a": [1.05, 1.06, 1.05, 1.06], "b": [1.0, 1.0, 1.0, 1.01]}, ["a", "b"], "b"),
         ({"a": [1.2, 0.9, 1.1, 0.9], "b": [1.0, 1.0, 1.0, 1.0]}, ["a", "b"], "a"),
-        # What was in the last round alone can be chosen.
+        # Only variants of the last round can be chosen.
         ({"a": [2.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0], "c": [0.9]}, ["b"], "b"),
     ],
 )
-def test_noise_does_not_fool_it(
+def test_a_variant_is_chosen_only_beyond_noise(
     times: dict[str, list[float]], next_round: list[str], chosen: str | None
 ) -> None:
-    found = found_of(times)
-    assert found.next_round() == next_round
+    probes = found_of(times)
+    assert probes.next_round() == next_round
     if chosen is not None:
-        assert found.chosen == chosen
+        assert probes.chosen == chosen
 
 
 @pytest.mark.parametrize(("variants", "noise"), [(2, 0.03), (9, 0.08)])
-def test_of_equal_variants_another_is_chosen_in_5_of_100_at_most_over_all_axes(
+def test_equal_variants_are_replaced_in_at_most_5_percent_of_diagnoses(
     variants: int, noise: float
 ) -> None:
     rng, chosen = np.random.default_rng(0), 0
     for _ in range(150):
-        found = found_of({str(variant): [] for variant in range(variants)})
+        probes = found_of({str(variant): [] for variant in range(variants)})
         for _ in range(4):
-            for variant in found.next_round():
-                found.step_s[variant].append(float(np.exp(noise * rng.standard_normal())))
-        chosen += found.chosen != "0"
+            for variant in probes.next_round():
+                probes.step_s[variant].append(float(np.exp(noise * rng.standard_normal())))
+        chosen += probes.chosen != "0"
     assert chosen <= 4, f"{150 * 0.05 / len(AXES)} of 150 are expected at most, on one axis"
 
 
-def test_the_sentence_says_what_each_axis_gave_and_when_compiling_pays() -> None:
+def test_the_sentence_has_the_gain_of_each_axis_and_the_break_even_of_compilation() -> None:
     same = found_of({"torch": [1.0] * 3, "tensorflow": [2.0] * 3})
     assert "torch" not in gains_sentence({"framework": same})
-    found = {
+    axes = {
         "framework": same,
         "micro-batch": found_of({"64x1": [3.0] * 3, "32x2": [2.0] * 3}),
         "compile": found_of(
@@ -142,7 +142,7 @@ def test_the_sentence_says_what_each_axis_gave_and_when_compiling_pays() -> None
             {"none": [1.0] * 3, "default": [21.0, 3.0, 4.0]},
         ),
     }
-    sentence = gains_sentence(found)
+    sentence = gains_sentence(axes)
     gains = "x 1.50 micro-batch 32x2", "x 2.00 compile default", "x 3.00"
     for name in (*gains, "21.0 s", "3.0 s", "40 s"):
         assert name in sentence

@@ -1,4 +1,4 @@
-"""The steady state of a run: without the first epoch, and with every stall visible."""
+"""The steady state of a run: without the first epoch, with stalls in mean and maximum."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,71 +16,69 @@ QUANTILES = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
 
 
 SLOW = 10.0
-"""Samples/s of a first epoch; of the others 1,000, which are steps of 0.05 s at a batch of 50."""
+"""Samples/s of a first epoch; others have 1,000, or steps of 0.05 s at a batch size of 50."""
 
 
 @pytest.mark.parametrize(
     ("rates", "epochs", "is_warm", "first"),
     [
         ([SLOW, 1000.0, 1000.0], 1, True, (100.0, EPOCH)),
-        # Evaluations within the first epoch are left out too.
+        # Evaluations within the first epoch are left out.
         ([SLOW] * 4 + [1000.0] * 4, 4, True, (400.0, 4 * EPOCH)),
-        # A run that is too short says so; of part of an epoch the first evaluation is left out.
+        # Short runs are marked; within a partial epoch the first evaluation is left out.
         ([1000.0], 1, False, (1.0, EPOCH)),
         ([1000.0, 1000.0], 1, True, (1.0, EPOCH)),
         ([SLOW, 1000.0], 4, False, (101.0, 2 * EPOCH)),
     ],
 )
-def test_the_first_epoch_is_no_part_of_it(
+def test_the_first_epoch_is_excluded(
     rates: list[float], epochs: int, is_warm: bool, first: tuple[float, int]
 ) -> None:
-    """Evaluations after EPOCH samples each, so many to an epoch."""
+    """Evaluations are EPOCH samples apart, `epochs` per epoch."""
     ends = np.cumsum(EPOCH / np.array(rates)).tolist()
     curve = [
         point(i, rate, epoch=(i + 1) / epochs, train_s=ends[i]) for i, rate in enumerate(rates)
     ]
-    found = steady(curve, 50)
-    assert (found["step_median_s"], found["mean_step_s"]) == pytest.approx((0.05, 0.05))
-    assert found["is_warm"] == is_warm
+    state = steady(curve, 50)
+    assert (state["step_median_s"], state["mean_step_s"]) == pytest.approx((0.05, 0.05))
+    assert state["is_warm"] == is_warm
     assert first_epoch_seconds(curve) == pytest.approx(first)
 
 
-def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
+def test_a_stall_changes_mean_and_maximum_but_not_the_median() -> None:
     rates = [1000.0] * 9
     curve = [point(i, rate, train_s=1.0 + i) for i, rate in enumerate(rates)]
     curve.append(point(9, EPOCH / 7200, train_s=9.0 + 7200))  # two hours for an epoch
-    found = steady(curve, 100)
-    assert found["step_median_s"] == pytest.approx(0.1)
-    assert found["longest_step_s"] == pytest.approx(720)
-    assert found["mean_step_s"] == pytest.approx((7200 + 8) / 90)
+    state = steady(curve, 100)
+    assert state["step_median_s"] == pytest.approx(0.1)
+    assert state["longest_step_s"] == pytest.approx(720)
+    assert state["mean_step_s"] == pytest.approx((7200 + 8) / 90)
 
 
-def test_times_of_steps_count_before_intervals() -> None:
+def test_step_times_take_precedence_over_intervals() -> None:
     curve = [
         timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
         timed(point(1, 1.0), **STEPS),
         timed(point(2, 1.0), **STEPS | {"num": 30, "max_s": 0.5}),
     ]
-    found = steady(curve, 50)
-    assert (found["num_steps"], found["longest_step_s"]) == (40, 9.0)
-    assert [found[name] for name in QUANTILES] == pytest.approx([0.09, 0.1, 0.12, 0.2])
+    state = steady(curve, 50)
+    assert (state["num_steps"], state["longest_step_s"]) == (40, 9.0)
+    assert [state[name] for name in QUANTILES] == pytest.approx([0.09, 0.1, 0.12, 0.2])
 
 
 def steps_of(seconds: np.ndarray) -> StepTimes:
-    found = StepTimes.of(seconds.tolist())
-    assert found is not None
-    return found
+    times = StepTimes.of(seconds.tolist())
+    assert times is not None
+    return times
 
 
 @pytest.mark.parametrize(("fast", "slow"), [(600, 400), (935, 65)])
-def test_quantiles_are_those_of_all_steps_and_not_of_the_usual_interval(
-    fast: int, slow: int
-) -> None:
-    """An interval at a tenth of a second a step, one at a second: both are in what is told."""
+def test_quantiles_cover_all_steps_of_all_intervals(fast: int, slow: int) -> None:
+    """One interval has steps of 0.1 s, another steps of 1 s; both count."""
     random = np.random.default_rng(0)
     parts = [0.1 * random.uniform(1, 1.2, fast), random.uniform(1, 1.2, slow)]
     parts = [parts[0][: fast // 3], parts[0][fast // 3 :], parts[1]]
     expected = np.percentile(np.concatenate(parts), (25, 50, 75, 95))
-    points = enumerate([parts[0], *parts])  # the first one is the warm-up
-    found = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
-    assert [found[name] for name in QUANTILES] == pytest.approx(expected, rel=0.04)
+    points = enumerate([parts[0], *parts])  # the first interval is the warm-up
+    state = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
+    assert [state[name] for name in QUANTILES] == pytest.approx(expected, rel=0.04)

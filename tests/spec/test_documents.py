@@ -37,7 +37,7 @@ class Outer(Document):
         ("b:\n  c: 2\n  c: 3\n", 3),
     ],
 )
-def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
+def test_a_syntax_error_names_file_and_line(text, line):
     with refused(ErrorCode.INVALID_FILE, f"space.yaml, line {line}:") as caught:
         parse_yaml(text, "space.yaml")
     assert "\n" not in str(caught.value)
@@ -50,13 +50,13 @@ OTHERS = {"0x1F": 31, "0o17": 15, "-12": -12, "0": 0, "-0": 0, "TRUE": True, ".i
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [*zip(WORDS, WORDS, strict=True), *((one, float(one)) for one in FLOATS), *OTHERS.items()],
+    [*zip(WORDS, WORDS, strict=True), *((text, float(text)) for text in FLOATS), *OTHERS.items()],
 )
-def test_words_and_numbers_are_what_yaml_1_2_takes_them_for(text, value):
-    for key, found in parse_yaml(f"a: {text}\n{text}: b\n", "file").items():
-        got = found if key == "a" else key
-        assert got == value
-        assert type(got) is type(value)
+def test_words_and_numbers_follow_yaml_1_2(text, value):
+    for key, parsed in parse_yaml(f"a: {text}\n{text}: b\n", "file").items():
+        actual = parsed if key == "a" else key
+        assert actual == value
+        assert type(actual) is type(value)
     assert parse_yaml(to_yaml({"a": value, "b": text}), "file") == {"a": value, "b": text}
 
 
@@ -69,7 +69,7 @@ def test_words_and_numbers_are_what_yaml_1_2_takes_them_for(text, value):
     ],
     ids=["windows", "old mac", "mark"],
 )
-def test_files_of_other_systems_are_read(tmp_path, encode):
+def test_other_line_endings_and_a_byte_order_mark_are_read(tmp_path, encode):
     path = tmp_path / "space.yaml"
     path.write_bytes(encode("# größer\nname: größer\ninner:\n  width: 2\n"))
     assert read_mapping(path) == {"name": "größer", "inner": {"width": 2}}
@@ -94,7 +94,7 @@ NOT_BUILT = {
 
 
 @pytest.mark.parametrize("name", NOT_BUILT)
-def test_values_that_yaml_cannot_build_and_those_too_large_are_refused(name):
+def test_values_that_yaml_cannot_build_or_that_are_too_large_are_refused(name):
     with refused(ErrorCode.INVALID_FILE, "space.yaml") as caught:
         parse_yaml(NOT_BUILT[name], "space.yaml")
     assert len(str(caught.value)) < 200
@@ -112,7 +112,7 @@ def test_values_that_yaml_cannot_build_and_those_too_large_are_refused(name):
         ({"name": "x", "a\nb\x1b[31m": 1}, "UNKNOWN_KEY", ("'a b\\x1b[31m'",)),
     ],
 )
-def test_the_first_problem_is_one_sentence(content, code, names):
+def test_the_first_invalid_key_is_refused_on_one_line(content, code, names):
     with refused(ErrorCode[code], "f: ", *names) as caught:
         validate(Outer, content, "f")
     assert "\n" not in str(caught.value)
@@ -136,4 +136,4 @@ def test_the_first_problem_is_one_sentence(content, code, names):
 def test_settings_change_a_copy(settings, result):
     content = {"x": 1, "d": {"k": 1}}
     assert apply_settings(content, parse_settings(settings)) == result
-    assert content == {"x": 1, "d": {"k": 1}}, "the given content was changed"
+    assert content == {"x": 1, "d": {"k": 1}}, "the given content is not changed"

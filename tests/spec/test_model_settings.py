@@ -1,4 +1,4 @@
-"""Keys of the user's own model, data and optimizer: in spaces, conditions, labels and tables."""
+"""Settings of the user's model, data and optimizer in spaces, conditions, labels and tables."""
 
 import pytest
 
@@ -40,24 +40,26 @@ def built(**changes):
     return build_study(CONTENT | changes, "s.yaml")
 
 
-def test_each_setting_is_a_key_of_its_own():
+def test_each_model_setting_is_its_own_key():
     study, space = built()
     assert list(space)[2:] == list(VALUES)
     assert space["model.hidden_units"] == Choices((64, 128))
     assert space["model.depth"] == Range(1, 4, log=False, is_integer=True)
     assert space["model.dropout"] == Range(0.0, 0.5, log=False, is_integer=False)
     ranges = ("learning_rate", "model.dropout")
-    small = {key: one for key, one in space.items() if key not in ranges}
+    small = {key: dimension for key, dimension in space.items() if key not in ranges}
     assert num_configurations(small, study.fixed) == 2 * 4 * (2 + 1)
-    again, parsed = build_study(study.model_dump(mode="json", exclude={"auto", "is_set"}), "study")
-    assert (again.space, parsed) == (study.space, space)
+    rebuilt, parsed = build_study(
+        study.model_dump(mode="json", exclude={"auto", "is_set"}), "study"
+    )
+    assert (rebuilt.space, parsed) == (study.space, space)
 
 
-def test_a_run_spec_has_them_below_model():
+def test_a_run_spec_holds_model_settings_under_model():
     study, _ = built()
     spec = study.run_spec(VALUES)
-    own = {"hidden_units": 64, "dropout": 0.1, "depth": 2, "width": 1}
-    assert spec.model == {"norm": "layer"} | own
+    searched = {"hidden_units": 64, "dropout": 0.1, "depth": 2, "width": 1}
+    assert spec.model == {"norm": "layer"} | searched
     assert RunSpec.model_validate(spec.document()) == spec
     assert value_of(spec, "model.depth") == 2
     assert value_of(spec, "model.unknown") is None
@@ -66,7 +68,7 @@ def test_a_run_spec_has_them_below_model():
     assert list(trial_table([], study.space)).index("model.width") > 0
 
 
-def test_command_lines_set_and_search_them():
+def test_command_line_settings_fix_or_search_model_settings():
     changed = apply_settings_to_study(CONTENT, {"model.depth": 3, "space.model.norm": ["a", "b"]})
     study, space = build_study(changed, "s.yaml")
     assert study.fixed == {"model": {"depth": 3}}
@@ -76,7 +78,7 @@ def test_command_lines_set_and_search_them():
     assert only["space"] == {}
 
 
-LIBRARYS = CONTENT | {
+LIBRARY_OPTIMIZERS = CONTENT | {
     "workload": "mnist_small",
     "space": {
         "framework": ["torch", "tensorflow"],
@@ -98,8 +100,8 @@ LIBRARYS = CONTENT | {
 OF_SGD = {"framework": "torch", "optimizer": "torch:SGD", "optimizer_options.momentum": 0.9}
 
 
-def test_an_optimizer_of_a_library_is_searched_with_its_options():
-    study, space = build_study(LIBRARYS, "s.yaml")
+def test_library_optimizers_are_searched_with_their_options():
+    study, space = build_study(LIBRARY_OPTIMIZERS, "s.yaml")
     spec = study.run_spec(OF_SGD | {"learning_rate": 0.01, "num_workers": 1})
     assert spec.optimizer_options == {"momentum": 0.9}
     assert describe(spec, label_keys(study.space)).endswith("1x64 torch:SGD 0.01 momentum 0.9")
@@ -109,11 +111,15 @@ def test_an_optimizer_of_a_library_is_searched_with_its_options():
     assert end_of(space["learning_rate"], "learning_rate", spec) == "upper"
 
 
-def test_a_library_s_optimizer_has_no_default_rate_and_the_reference_none_but_the_middle():
-    study, space = build_study(LIBRARYS, "s.yaml")
-    assert {one["optimizer"] for one in initial_configurations(space, study.fixed)} == {"adam"}
+def test_library_optimizers_have_no_default_rate_and_the_reference_uses_the_middle():
+    study, space = build_study(LIBRARY_OPTIMIZERS, "s.yaml")
+    assert {values["optimizer"] for values in initial_configurations(space, study.fixed)} == {
+        "adam"
+    }
     assert reference_spec(study, space).optimizer == "adam"
-    space = {key: one for key, one in space.items() if key in ("framework", "learning_rate")}
+    space = {
+        key: dimension for key, dimension in space.items() if key in ("framework", "learning_rate")
+    }
     study = study.model_copy(update={"fixed": {"optimizer": "torch:SGD"}})
     assert initial_configurations(space, study.fixed) == []
     assert reference_spec(study, space).learning_rate == pytest.approx(1e-3)
@@ -148,25 +154,25 @@ SGD |= {"optimizer_options": {"momentum": [0.0, 0.9]}}
         ({"optimizer": ["torch:SGD"]}, "MISSING", ["torch:SGD", "learning_rate"]),
     ],
 )
-def test_a_space_that_cannot_be_searched_is_refused(space, code, names):
+def test_an_invalid_space_is_refused(space, code, names):
     with refused(ErrorCode[code], "s.yaml: ", *names):
         built(space=space)
 
 
-def test_numbers_of_an_optimizer_leave_the_space_apart_and_switches_do_not():
+def test_numeric_optimizer_options_keep_the_space_factorized_but_switches_do_not():
     def found(options):
         space = {"num_workers": [1, 2], "optimizer_options": options}
         changes = {"space": space, "fixed": {"optimizer": "torch:SGD", "learning_rate": 0.1}}
-        study, parsed = build_study(LIBRARYS | changes, "s.yaml")
+        study, parsed = build_study(LIBRARY_OPTIMIZERS | changes, "s.yaml")
         return factorise(study, parsed, equal_frameworks=True)
 
     assert not isinstance(found({"momentum": [0.0, 0.9]}), str)
     assert found({"nesterov": [True, False]}).startswith("space.optimizer_options.nesterov changes")
 
 
-def test_settings_of_the_data_are_data_of_their_own():
+def test_data_settings_make_different_data():
     study, _ = built(space={"data": {"window": [16, 32]}, "num_workers": [1, 2]}, fixed={})
-    small, large = (study.run_spec({"data.window": one}) for one in (16, 32))
+    small, large = (study.run_spec({"data.window": window}) for window in (16, 32))
     assert small.data == {"window": 16}
     assert describe(small, label_keys(study.space)).endswith("data.window 16")
     assert describe(study.run_spec({}), label_keys(study.space)).endswith("adam 0.001")
@@ -176,17 +182,17 @@ def test_settings_of_the_data_are_data_of_their_own():
     assert infeasible.is_feasible(large)
 
 
-def test_a_complete_spec_is_the_same_run():
-    for name, own in (("sgd", {"momentum": 0.9}), ("adam", {})):
+def test_a_spec_with_explicit_defaults_is_the_same_run():
+    for name, settings in (("sgd", {"momentum": 0.9}), ("adam", {})):
         spec = RunSpec(optimizer=name)
         complete = spec.complete()
         keys = {"momentum": None, "beta2": None, "epsilon": None}
-        known = own or {"beta2": 0.999, "epsilon": 1e-8}
+        known = settings or {"beta2": 0.999, "epsilon": 1e-8}
         assert {key: complete.get(key) for key in keys} == keys | known
-        again = RunSpec.model_validate(complete)
-        assert again != spec
-        assert again.without_defaults() == spec
-        assert again.complete() == complete
-        assert spec_digest(again) == spec_digest(spec)
+        reread = RunSpec.model_validate(complete)
+        assert reread != spec
+        assert reread.without_defaults() == spec
+        assert reread.complete() == complete
+        assert spec_digest(reread) == spec_digest(spec)
     other = RunSpec(optimizer="sgd", momentum=0.8)
     assert spec_digest(other) != spec_digest(RunSpec(optimizer="sgd"))

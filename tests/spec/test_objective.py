@@ -1,4 +1,4 @@
-"""Objectives and metrics: found, refused, compared and shown; when runs end, and their score."""
+"""Objectives and metrics: defaults, refusals, comparison, formatting, stop reasons and scores."""
 
 import itertools
 import math
@@ -51,7 +51,7 @@ def score(seconds, best):
         ([0.9, 0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9], 3, 60.0),
     ],
 )
-def test_time_to_target_is_the_first_of_those_that_hold(accuracies, hold, seconds):
+def test_time_to_target_is_the_first_of_hold_consecutive_hits(accuracies, hold, seconds):
     times = [10.0 * (1 + index) for index in range(len(accuracies))]
     assert time_to_target(accuracies, times, target=0.9, hold=hold) == seconds
 
@@ -67,10 +67,10 @@ LOW = Objective(metric="rmse", direction="min", target=0.5, baseline_value=2.0)
 
 @pytest.mark.parametrize(
     ("objective", "reached", "missed"),
-    # A miss can have touched the target without holding it.
+    # A miss can have reached the target without holding it.
     [(OBJECTIVE, (0.9, 1.0), (0.0, 1.0)), (LOW, (0.0, 0.5), (0.0, 5.0))],
 )
-def test_every_run_that_reached_beats_every_one_that_missed(objective, reached, missed):
+def test_every_hit_scores_better_than_every_miss(objective, reached, missed):
     draw = random.Random(0)
     hits, misses = [], [worst_score(objective), scored(objective, None, None, 0.1)]
     for _ in range(2000):
@@ -80,11 +80,11 @@ def test_every_run_that_reached_beats_every_one_that_missed(objective, reached, 
     assert max(hits) < min(misses)
 
 
-def test_misses_have_a_slope_towards_the_target():
+def test_the_score_of_a_miss_improves_towards_the_target():
     accuracies = [0.1, 0.3, 0.5, 0.7, 0.85, 0.8999]
     scores = [score(None, accuracy) for accuracy in accuracies]
     assert all(before > after for before, after in itertools.pairwise(scores))
-    # lambda is about 2: a run at chance stands 2 above the budget's log, half way 1.
+    # A run at chance scores log(budget) + 2, a run half way to the target log(budget) + 1.
     assert scores[0] - math.log(BUDGET) == pytest.approx(2.0)
     assert score(None, 0.5) - math.log(BUDGET) == pytest.approx(1.0)
     slope = [scored(LOW, None, value) for value in (0.6, 1.0, 1.9)]
@@ -92,14 +92,14 @@ def test_misses_have_a_slope_towards_the_target():
 
 
 @pytest.mark.parametrize("best", [0.0, 0.05, 0.1])
-def test_below_chance_is_as_bad_as_chance(best):
+def test_values_below_chance_score_like_chance(best):
     assert score(None, best) == score(None, None) == worst_score(OBJECTIVE)
     assert scored(LOW, None, 2.0) == scored(LOW, None, 900.0) == worst_score(LOW)
     assert scored(LOW, None, None) == scored(LOW, None, math.nan) == worst_score(LOW)
 
 
 def follow(objective, points, *, finished_at=None):
-    """Feed (accuracy, seconds) points; return the rule and every answer."""
+    """Feed (accuracy, seconds) points to a rule; return the rule and its answers."""
     rule = StopRule(objective)
     answers = [
         rule.update(value=accuracy, train_s=seconds, finished=index == finished_at)
@@ -111,15 +111,15 @@ def follow(objective, points, *, finished_at=None):
 @pytest.mark.parametrize(
     ("points", "hold", "answer", "seconds"),
     [
-        ([(0.9, 2.5)], 1, "target", 2.5),  # before the budget and the end of the epochs
+        ([(0.9, 2.5)], 1, "target", 2.5),  # the target precedes the budget and the last epoch
         ([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)], 1, "max_train_seconds", None),
         ([(0.9, 1.0), (0.8, 1.5), (0.95, 2.0), (0.91, 2.2)], 2, "target", 2.0),
-        # Reached in time, held after it: it counts.
+        # Reached within the budget and held after it counts.
         ([(0.9, 2.4), (0.9, 2.6)], 2, "target", 2.4),
         ([(0.1, 1.0), (0.95, 2.0)], 2, "epochs", None),
     ],
 )
-def test_a_run_ends_at_the_first_reason(points, hold, answer, seconds):
+def test_a_run_stops_at_the_first_reason(points, hold, answer, seconds):
     objective = Objective(target=0.9, hold=hold, max_train_seconds=2.5)
     rule, answers = follow(objective, points, finished_at=len(points) - 1)
     assert answers == [None] * (len(points) - 1) + [answer]
@@ -128,14 +128,14 @@ def test_a_run_ends_at_the_first_reason(points, hold, answer, seconds):
 
 
 @pytest.mark.parametrize("target", [None, 0.5])
-def test_accuracy_at_budget_uses_its_whole_budget(target):
+def test_best_at_budget_uses_the_whole_budget(target):
     objective = Objective(kind="best_at_budget", target=target, max_train_seconds=2.0)
     rule, answers = follow(objective, [(0.6, 1.0), (0.9, 1.5), (0.7, 2.0)])
     assert answers == [None, None, "max_train_seconds"]
     assert rule.time_to_target_s == (None if target is None else 1.0)
-    assert rule.best_value == 0.7, "the weights that are kept have it"
+    assert rule.best_value == 0.7, "the value of the saved weights"
     rule.update(value=0.8, train_s=2.1, finished=False)
-    assert rule.best_value == 0.7, "or slow evaluations would be rewarded"
+    assert rule.best_value == 0.7, "evaluations after the budget do not count"
     rule, _ = follow(objective, [(0.9, 10.0)])
     assert rule.best_value is None
 
@@ -144,7 +144,7 @@ RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
 OWN = Metric(name="dice", direction="max")
 
 
-def test_a_task_has_a_usual_metric_and_a_workload_its_own():
+def test_a_task_has_a_default_metric_and_a_workload_may_have_its_own():
     assert find_metric(None).name == "accuracy"
     assert find_metric(None, task="regression") == RMSE
     assert find_metric("mae", task="regression").name == "mean_absolute_error"
@@ -153,21 +153,21 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "names"),
+    ("arguments", "code", "names"),
     [
         ({"name": "acuracy"}, "UNKNOWN_NAME", ["'accuracy'"]),
         ({"name": "accuracy", "task": "regression"}, "CONFLICT", ["loss", "rmse"]),
         ({"custom": Metric(name="F\n1", direction="max")}, "INVALID_VALUE", ["'F 1'"]),
     ],
 )
-def test_a_metric_that_the_task_lacks_is_refused(given, code, names):
+def test_a_metric_the_task_does_not_have_is_refused(arguments, code, names):
     with refused(ErrorCode[code], *names):
-        find_metric(**{"name": None, **given})
+        find_metric(**{"name": None, **arguments})
 
 
 @pytest.mark.parametrize("target", [0.3, 0.95, 0.97, 123.4])
 @pytest.mark.parametrize("direction", ["max", "min"])
-def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
+def test_the_target_is_reached_up_to_float32_rounding(target, direction):
     metric = Metric(name="dice", direction=direction)
     value = float(np.float32(target))
     for near in (value, np.nextafter(np.float32(target), np.float32(metric.sign * -1e9))):
@@ -182,7 +182,7 @@ def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
     assert rule.time_to_target_s == 1.0
 
 
-def test_values_of_a_metric_are_compared_and_shown():
+def test_metric_values_are_compared_and_formatted():
     assert (RMSE.best([3.0, math.nan, 1.0]), R2.best([0.1, 0.3])) == (1.0, 0.3)
     assert RMSE.best([math.nan]) is None
     assert RMSE.gap(0.5, 2.0) == 1.5
@@ -192,7 +192,7 @@ def test_values_of_a_metric_are_compared_and_shown():
     assert shown == ("0.1235", "97.3 %", "none")
 
 
-def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
+def test_without_a_known_chance_level_scores_still_have_a_slope():
     unknown = LOW.model_copy(update={"baseline_value": None})
     slope = [scored(unknown, None, value) for value in (0.6, 0.8, 0.99)]
     assert slope == sorted(set(slope))
@@ -211,7 +211,7 @@ def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
     assert scores[-1] < worst_score(budget) == scored(budget, None, math.inf)
 
 
-def test_at_a_budget_the_score_is_the_metric_with_its_sign():
+def test_the_score_at_a_budget_is_the_signed_metric():
     assert shortfall(RMSE, 0.7, 2.0) == 0.7
     assert shortfall(R2, 0.7, 0.0) == -0.7
     assert shortfall(RMSE, 1e9, 2.0) == shortfall(RMSE, None, 2.0) == 4.0
@@ -222,28 +222,35 @@ def test_at_a_budget_the_score_is_the_metric_with_its_sign():
     assert shortfall(wrong, None, None) == worst_value(wrong) == 1.0
 
 
-def test_an_objective_is_resolved_by_the_task_and_the_labels():
-    found = resolved(Objective(target=0.4), task="regression", custom=None, baseline_value=1.5)
-    assert (found.metric, found.direction, found.baseline_value) == ("rmse", "min", 1.5)
-    assert found.judged_by == RMSE
+def test_an_objective_is_resolved_from_the_task_and_the_labels():
+    objective = resolved(Objective(target=0.4), task="regression", custom=None, baseline_value=1.5)
+    assert (objective.metric, objective.direction, objective.baseline_value) == ("rmse", "min", 1.5)
+    assert objective.judged_by == RMSE
     named = Objective(target=0.4, baseline_value=9.0)
     assert resolved(named, task="regression", custom=None, baseline_value=1.5).baseline_value == 9.0
-    own = resolved(Objective(target=0.4), task="classification", custom=OWN, baseline_value=None)
-    assert own.judged_by == named_metric("dice", "max") == OWN
+    with_custom = resolved(
+        Objective(target=0.4), task="classification", custom=OWN, baseline_value=None
+    )
+    assert with_custom.judged_by == named_metric("dice", "max") == OWN
     share = replace(OWN, is_share=True)
-    own = resolved(Objective(target=0.4), task="classification", custom=share, baseline_value=None)
-    assert own.judged_by == share
-    assert objective_of({"study": {"objective": own.document()}}).judged_by == share
-    assert resolved(own, task="classification", custom=share, baseline_value=None) == own
+    with_custom = resolved(
+        Objective(target=0.4), task="classification", custom=share, baseline_value=None
+    )
+    assert with_custom.judged_by == share
+    assert objective_of({"study": {"objective": with_custom.document()}}).judged_by == share
+    assert (
+        resolved(with_custom, task="classification", custom=share, baseline_value=None)
+        == with_custom
+    )
     with refused(ErrorCode.INVALID_VALUE, "objective.target", "dice", 40):
         resolved(Objective(target=40), task="classification", custom=share, baseline_value=None)
-    assert spec_digest(RunSpec(objective=own)) == spec_digest(
-        RunSpec(objective=own.model_copy(update={"is_share": None}))
+    assert spec_digest(RunSpec(objective=with_custom)) == spec_digest(
+        RunSpec(objective=with_custom.model_copy(update={"is_share": None}))
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "code", "names"),
+    ("keys", "task", "code", "names"),
     [
         ({"target": 1.6}, "regression", "INVALID_VALUE", ["objective.target", "RMSE", 1.5]),
         (
@@ -260,6 +267,6 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
         ),
     ],
 )
-def test_a_target_that_the_baseline_reaches_is_refused(given, task, code, names):
+def test_a_target_the_baseline_reaches_is_refused(keys, task, code, names):
     with refused(ErrorCode[code], *names):
-        resolved(Objective(**given), task=task, custom=None, baseline_value=1.5)
+        resolved(Objective(**keys), task=task, custom=None, baseline_value=1.5)

@@ -1,5 +1,5 @@
-"""Training loops of the user's own in files and on command lines: what follows from their names,
-and what is refused before anything starts."""
+"""User training loops in files and commands: settings derived from them, and refusals before
+anything starts."""
 
 import sys
 from typing import Any
@@ -42,23 +42,23 @@ def study_of(**changes: Any) -> Any:
     return build_study(CONTENT | changes, "space.yaml")
 
 
-def test_a_study_of_one_has_its_own_data_and_evaluates_as_it_likes():
+def test_an_own_loop_has_its_own_data_and_evaluation_interval():
     study, space = study_of(dataset={"name": "digits"})
     assert study.dataset == DatasetSpec(name="workload")
     assert study.auto == []
     assert not study.needs_reference
     assert study_of(objective={"target": "auto"})[0].auto == ["target"]
-    again = build_study(study.model_dump(mode="json", exclude={"auto", "is_set"}), "study")
-    assert again[0] == study
+    rebuilt = build_study(study.model_dump(mode="json", exclude={"auto", "is_set"}), "study")
+    assert rebuilt[0] == study
     assert study.run_spec({"learning_rate": 0.1, "model.hidden_units": 8}).model == (
         {"hidden_units": 8}
     )
     assert "your own" in str(study_factors(study, space))
-    study, dataset, said = check_study(study, space)
-    assert (said, len(dataset.train), study.objective.metric) == ([], 0, "accuracy")
+    study, dataset, warnings = check_study(study, space)
+    assert (warnings, len(dataset.train), study.objective.metric) == ([], 0, "accuracy")
 
 
-def test_a_command_is_one_process_with_the_room_of_all_its_workers():
+def test_a_command_is_one_process_with_the_resources_of_all_workers():
     space = {"num_workers": [1, 2], "learning_rate": [0.1], "model": {"hidden_units": [8]}}
     study, space = study_of(workload=COMMAND + " -n {num_workers}", space=space)
     assert study.fixed == {"framework": "python"}
@@ -67,7 +67,7 @@ def test_a_command_is_one_process_with_the_room_of_all_its_workers():
     assert check_study(study, space)[2] == []
 
 
-def test_a_searched_key_that_a_command_does_not_take_is_named():
+def test_searched_keys_missing_from_the_command_are_reported():
     study, space = study_of(workload="$ python train.py --lr {learning_rate}")
     (warning,) = check_study(study, space)[2]
     assert "{model.hidden_units}" in warning
@@ -92,7 +92,7 @@ def test_a_searched_key_that_a_command_does_not_take_is_named():
         ),
     ],
 )
-def test_keys_that_exclude_an_own_loop_are_refused(changes, code, names):
+def test_keys_that_conflict_with_an_own_loop_are_refused(changes, code, names):
     with refused(ErrorCode[code], *names):
         study_of(**changes)
 
@@ -123,14 +123,14 @@ def test_a_function_is_found_in_its_file(folder):
         ("train:train", "train.py:train"),
     ],
 )
-def test_a_function_that_is_not_found_is_one_sentence(name, part, folder):
+def test_a_function_that_is_not_found_is_refused(name, part, folder):
     (folder / "broken.py").write_text("import no_such_module\n")
     with pytest.raises(UserError) as caught:
         find_workload(name)
     assert part in str(caught.value)
 
 
-def test_what_it_is_judged_by_is_what_it_reports():
+def test_an_own_loop_is_judged_by_the_metric_it_reports():
     def judged(**objective: Any) -> Objective:
         spec = RunSpec(workload="train.py:train", objective=Objective(**objective))
         return check_task(spec, ["torch"], is_target_ours=True)[0]
@@ -138,8 +138,8 @@ def test_what_it_is_judged_by_is_what_it_reports():
     assert judged(target=0.9).judged_by.name == "accuracy"
     assert judged(target=0.9).baseline_value is None
     assert judged(target=0.9, metric="mae").judged_by.name == "mean_absolute_error"
-    own = judged(target=0.9, metric="dice", direction="max", is_share=True)
-    assert (own.judged_by.direction, own.judged_by.is_share, own.kind) == ("max", True, BUDGET)
+    dice = judged(target=0.9, metric="dice", direction="max", is_share=True)
+    assert (dice.judged_by.direction, dice.judged_by.is_share, dice.kind) == ("max", True, BUDGET)
     with pytest.raises(UserError):
         judged(target=0.9, metric="dice")
     with refused(ErrorCode.CONFLICT, "objective.direction", "accuracy"):
@@ -178,7 +178,7 @@ VALUES = {"learning_rate": 0.1, "model.block": {"kernel": 3, "act": None}}
         ("{--x:model.block.size}", 1, None),
     ],
 )
-def test_an_option_stands_there_by_its_value(command, value, words):
+def test_command_options_depend_on_their_values(command, value, words):
     values = VALUES | {"model.x": value}
     if words is None:
         with pytest.raises(UserError) as caught:
@@ -188,7 +188,7 @@ def test_an_option_stands_there_by_its_value(command, value, words):
         assert words_of(f"$ python {command}", values) == ["python", *words]
 
 
-def test_a_key_that_stands_in_an_option_is_taken():
+def test_keys_inside_command_options_count_as_used():
     space = {"learning_rate": [0.1], "model": {"bn": [True, None], "block": [{"k": 1}, {"k": 2}]}}
     command = "$ python train.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k}"
     study, space = study_of(workload=command, space=space)
@@ -205,10 +205,10 @@ def test_a_launched_command_has_one_process_per_worker():
         validate(RunSpec, {"workload": spec.workload, "framework": "tensorflow"}, "spec")
 
 
-def test_launch_needs_a_command():
+def test_launch_requires_a_command():
     command = "python train.py --lr {learning_rate}"
-    given = TrainOptions(command=command, launch="torchrun").trained()
-    assert given == {"workload": f"$torchrun {command}"}
+    settings = TrainOptions(command=command, launch="torchrun").trained()
+    assert settings == {"workload": f"$torchrun {command}"}
     with pytest.raises(UserError):
         TrainOptions(launch="torchrun").trained()
 
@@ -218,7 +218,7 @@ def test_launch_needs_a_command():
     [("import keras\n", "tensorflow"), ("from tensorflow import keras\n", "tensorflow")]
     + [(text, None) for text in ("import torch\nimport keras\n", "import lightning\n", "")],
 )
-def test_the_framework_of_a_loop_is_what_its_file_imports(imports, framework, folder):
+def test_the_framework_of_a_loop_is_the_one_its_file_imports(imports, framework, folder):
     (folder / "fit.py").write_text(f"{imports}def train(run): ...\n")
     content = CONTENT | {"workload": "fit.py:train"}
     assert framework_of("fit.py:train") == framework

@@ -1,4 +1,4 @@
-"""A scaling study: what its grid runs, and a sentence for every mistake in its file."""
+"""Scaling studies: the cells of their grid, settings, and refused files."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def cells_of(content):
     return study_cells(study, "my.yaml")
 
 
-def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all():
+def test_weak_scaling_fixes_the_batch_per_worker_and_strong_the_global_batch():
     cells = cells_of(GRID)
     weak = [cell.spec for cell in cells if "weak" in cell.scalings]
     strong = [cell.spec for cell in cells if "strong" in cell.scalings]
@@ -36,7 +36,7 @@ def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all():
 def test_a_run_spec_of_both_scalings_runs_once():
     cells = cells_of(GRID)
     both = [cell for cell in cells if len(cell.scalings) == 2]
-    # One worker at 64 and at 128, and two workers of 64, which are 128 in all.
+    # One worker at 64 and at 128, and two workers at 64 each, a global batch of 128.
     assert {(c.spec.num_workers, c.spec.batch_size_per_worker) for c in both} == {
         (1, 64),
         (1, 128),
@@ -46,7 +46,7 @@ def test_a_run_spec_of_both_scalings_runs_once():
     assert len(specs) == len(set(specs)) == 9
 
 
-def test_axes_are_all_combinations_and_reach_deeper_keys():
+def test_axes_are_combined_and_may_be_nested_keys():
     axes = {"framework": ["torch", "tensorflow"], "dataset.repeat": [1, 4]}
     cells = cells_of(GRID | {"axes": axes, "scaling": "weak"})
     assert len(cells) == 6 * 4
@@ -55,14 +55,14 @@ def test_axes_are_all_combinations_and_reach_deeper_keys():
     }
 
 
-def test_what_is_written_is_read_back_with_the_same_cells():
+def test_a_written_study_is_read_back_with_the_same_cells():
     study = build_scaling_study(GRID | {"axes": {"optimizer": ["adam", "lamb"]}}, "x", name="x")
-    again = validate(ScalingStudy, parse_yaml(to_yaml(study.document()), "y"), "y")
-    assert again == study
-    assert study_cells(again) == study_cells(study)
+    read_back = validate(ScalingStudy, parse_yaml(to_yaml(study.document()), "y"), "y")
+    assert read_back == study
+    assert study_cells(read_back) == study_cells(study)
 
 
-def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target():
+def test_an_empty_file_trains_three_epochs_without_a_target():
     study = build_scaling_study({}, "my.yaml", name="my")
     assert study.base.epochs == 3
     assert study.base.objective.kind == "best_at_budget"
@@ -85,12 +85,12 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
         ({"batch_size_per_worker": 64}, "UNKNOWN_KEY", ["'base.batch_size_per_worker'"]),
     ],
 )
-def test_a_mistake(changes, code, names):
+def test_invalid_studies_are_refused(changes, code, names):
     with refused(ErrorCode[code], "my.yaml", *names):
         cells_of(GRID | changes)
 
 
-def test_set_reaches_the_base_and_ends_an_axis():
+def test_set_changes_the_base_and_replaces_an_axis():
     axes = {"framework": ["torch", "tensorflow"], "optimizer": ["adam", "lamb"]}
     settings = {"epochs": 5, "framework": "torch", "dataset.repeat": 2, "num_workers": 2, "seed": 3}
     study = build_scaling_study(set_in_scaling({"axes": axes}, settings), "my.yaml", name="my")
@@ -111,7 +111,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("prefix", ["", "base."])
-def test_set_reaches_cells_that_are_written_out(prefix):
+def test_set_changes_explicit_cells(prefix):
     (spec,) = specs_with({"cells": WRITTEN}, f"{prefix}framework=torch")
     assert spec.framework == "torch"
     specs = specs_with({"cells": WRITTEN}, f"{prefix}dataset={{name: digits, repeat: 5}}")
@@ -119,7 +119,7 @@ def test_set_reaches_cells_that_are_written_out(prefix):
     assert {s.accumulate for s in specs_with({"cells": WRITTEN}, f"{prefix}accumulate=3")} == {3}
 
 
-def test_set_ends_axes_below_a_key():
+def test_set_replaces_axes_below_a_key():
     content = GRID | {"scaling": "weak", "axes": {"dataset.name": ["mnist", "digits"]}}
     assert {s.dataset.name for s in specs_with(content, "dataset=digits")} == {"digits"}
 
@@ -138,7 +138,7 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
         (OF_CELLS, "batch_size_per_worker=16", "CONFLICT", ["batch_size_per_worker"]),
     ],
 )
-def test_a_mistake_in_set(content, setting, code, names):
+def test_invalid_settings_are_refused(content, setting, code, names):
     with refused(ErrorCode[code], *names):
         build_scaling_study(
             set_in_scaling(content, parse_settings([setting])), "my.yaml", name="my"

@@ -30,7 +30,7 @@ def schedule(samples_per_epoch=EPOCH, **changes):
     ("scaling", "workers", "rate"),
     [("none", 4, 0.1), ("linear", 4, 0.4), ("sqrt", 4, 0.2), ("linear", 1, 0.1), ("sqrt", 9, 0.3)],
 )
-def test_constant_is_the_scaled_rate_at_all_times(scaling, workers, rate):
+def test_constant_is_the_scaled_rate_throughout(scaling, workers, rate):
     rates = schedule(learning_rate_scaling=scaling, num_workers=workers)
     for samples in (0, 1, EPOCH, 1e9):
         assert rates(samples) == pytest.approx(rate, rel=1e-12)
@@ -40,20 +40,20 @@ def test_constant_is_the_scaled_rate_at_all_times(scaling, workers, rate):
     ("scaling", "workers", "start", "peak"),
     [("none", 4, 0.0, 0.1), ("linear", 4, 0.1, 0.4), ("sqrt", 4, 0.1, 0.2)],
 )
-def test_warmup_goes_from_the_unscaled_rate_to_the_peak(scaling, workers, start, peak):
+def test_warmup_rises_from_the_unscaled_rate_to_the_peak(scaling, workers, start, peak):
     changes = {"learning_rate_scaling": scaling, "num_workers": workers, "warmup_epochs": 2.0}
     rates = schedule(**changes)
     step = 10 * workers
     spec = RunSpec(learning_rate=0.1, **changes)
     assert scaled_rate(spec) == pytest.approx(peak)
-    # The first step has the rate of its own end, so it is never 0.
+    # A step has the rate at its end, so the first is never 0.
     assert rates(0) == pytest.approx(start + (peak - start) * step / (2 * EPOCH))
     assert rates(EPOCH - step) == pytest.approx((start + peak) / 2)
     assert rates(2 * EPOCH - step) == pytest.approx(peak)
     assert rates(2 * EPOCH) == pytest.approx(peak)
 
 
-def test_cosine_after_a_warm_up_ends_at_zero_at_the_horizon_in_samples():
+def test_cosine_with_warmup_ends_at_zero_after_the_last_sample():
     rates = schedule(schedule="cosine", epochs=5.0, warmup_epochs=1.0)
     assert rates(EPOCH) == pytest.approx(0.1)
     assert rates(3 * EPOCH) == pytest.approx(0.05)
@@ -62,23 +62,25 @@ def test_cosine_after_a_warm_up_ends_at_zero_at_the_horizon_in_samples():
 
 
 @pytest.mark.parametrize("workers", STUDY_2)
-def test_ramp_decay_is_the_table_of_study_2(workers):
+def test_ramp_decay_matches_the_table_of_study_2(workers):
     cells = study_cells(STUDIES["finetune_lr_schedule"].study(quick=False))
-    specs = (one.spec for one in cells if one.spec.schedule == "ramp_decay")
-    rates = build_schedule(next(one for one in specs if one.num_workers == workers), EPOCH)
+    specs = (cell.spec for cell in cells if cell.spec.schedule == "ramp_decay")
+    rates = build_schedule(next(spec for spec in specs if spec.num_workers == workers), EPOCH)
     for epoch, rate in enumerate(STUDY_2[workers]):
         assert rates(epoch * EPOCH) == pytest.approx(rate, rel=1e-9)
-        assert rates(epoch * EPOCH + EPOCH - 1) == pytest.approx(rate, rel=1e-9), "whole epochs"
+        assert rates(epoch * EPOCH + EPOCH - 1) == pytest.approx(rate, rel=1e-9), (
+            "constant within an epoch"
+        )
 
 
 @pytest.mark.parametrize("kind", OWN_RAMP)
 @pytest.mark.parametrize("key", ["warmup_epochs", "warmup_samples"])
-def test_a_ramp_of_its_own_refuses_a_second_warm_up(kind, key):
+def test_schedules_with_a_ramp_refuse_warmup_keys(kind, key):
     with refused(ErrorCode.CONFLICT, kind, key):
         validate(RunSpec, {"schedule": kind, key: 1}, "spec")
 
 
-def test_a_warm_up_in_samples_is_one_in_epochs():
+def test_warmup_samples_equal_warmup_epochs():
     for kind in ("cosine", "step", "constant"):
         epochs = schedule(schedule=kind, epochs=5.0, warmup_epochs=0.5)
         samples = schedule(schedule=kind, epochs=5.0, warmup_samples=EPOCH // 2)
@@ -88,24 +90,24 @@ def test_a_warm_up_in_samples_is_one_in_epochs():
 
 
 STEPS = 500
-"""Of 10 samples: 5 epochs."""
+"""Steps of 10 samples in 5 epochs."""
 
 
 def torch_rates(build):
-    """Rates of the steps by a schedule of torch; ours are those at a share of all samples."""
+    """Return the rates of all steps by a torch scheduler."""
     lr = pytest.importorskip("torch.optim.lr_scheduler")
     torch = pytest.importorskip("torch")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    made = build(lr, optimizer)
-    found = []
+    schedule = build(lr, optimizer)
+    rates = []
     for _ in range(STEPS):
-        found.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        made.step()
-    return found
+        schedule.step()
+    return rates
 
 
-def test_schedules_are_those_of_torch():
+def test_schedules_equal_those_of_torch():
     cases = {
         "linear": lambda lr, o: lr.LinearLR(o, 1.0, 0.1, total_iters=STEPS),
         "cosine": lambda lr, o: lr.CosineAnnealingLR(o, STEPS, eta_min=0.01),
@@ -116,28 +118,28 @@ def test_schedules_are_those_of_torch():
         final = 0.0 if kind == "polynomial" else 0.1
         keys = {"step_at": [0.2, 0.8], "step_factor": 0.3, "decay_power": 3.0}
         ours = schedule(schedule=kind, epochs=5.0, final_rate=final, **keys)
-        found = [ours(10 * step) for step in range(STEPS)]
-        assert found == pytest.approx(torch_rates(build), rel=1e-9, abs=1e-12), kind
+        rates = [ours(10 * step) for step in range(STEPS)]
+        assert rates == pytest.approx(torch_rates(build), rel=1e-9, abs=1e-12), kind
 
 
-def test_one_cycle_is_that_of_torch():
+def test_one_cycle_equals_that_of_torch():
     def build(lr, optimizer):
         return lr.OneCycleLR(optimizer, 0.1, total_steps=STEPS, final_div_factor=1 / 25 / 0.05)
 
     ours = schedule(schedule="one_cycle", epochs=5.0, final_rate=0.05)
-    found = [ours(10 * step) for step in range(STEPS)]
-    # Torch counts the last step as the end: it is one step of 500 ahead of ours there.
-    assert found == pytest.approx(torch_rates(build), abs=0.1 / STEPS * math.pi)
+    rates = [ours(10 * step) for step in range(STEPS)]
+    # Torch ends at the last step, so it is one step of 500 ahead of ours.
+    assert rates == pytest.approx(torch_rates(build), abs=0.1 / STEPS * math.pi)
     assert ours(0) == pytest.approx(0.1 / 25)
     assert ours(0.3 * 5 * EPOCH) == pytest.approx(0.1)
     assert ours(5 * EPOCH) == ours(6 * EPOCH) == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
-    # Strong scaling: without a scaling rule the workers must not move the schedule.
+def test_rates_depend_on_epochs_and_not_on_workers(kind):
+    # Without a scaling rule the schedule must not depend on the workers.
     warmup_epochs = 0.0 if kind in OWN_RAMP else 1.0
-    one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=warmup_epochs)
-    four = schedule(schedule=kind, num_workers=4, warmup_epochs=warmup_epochs)
+    single = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=warmup_epochs)
+    parallel = schedule(schedule=kind, num_workers=4, warmup_epochs=warmup_epochs)
     for samples in range(0, 3 * EPOCH, 40):
-        assert one(samples) == four(samples) > 0.0
+        assert single(samples) == parallel(samples) > 0.0

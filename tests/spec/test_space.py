@@ -1,4 +1,4 @@
-"""The space of a file: dimensions, conditions, and keys that exclude each other."""
+"""Search spaces: dimensions, conditions, counts and conflicting keys."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def parse(space, fixed=None):
     return parse_space(space, fixed or {}, "s.yaml")
 
 
-def test_cases_choose_by_values_above_or_fixed():
+def test_conditions_use_searched_or_fixed_values():
     space = parse({"optimizer": ["adam", "lamb", "lars"], "learning_rate": [OTHERS, LARS_ONLY]})
     cases = space["learning_rate"]
     assert isinstance(cases, Cases)
@@ -78,7 +78,7 @@ UNKNOWN = ErrorCode.UNKNOWN_KEY
             ["'space.accumulate'", "'num_workers'"],
         ),
         (
-            # At 3 workers no case of accumulate holds: `choose` raises StopIteration in the search.
+            # At 3 workers no condition of accumulate holds, so the search could not choose.
             {
                 "framework": ["torch"],
                 "num_workers": [{"when": {"framework": "torch"}, "low": 1, "high": 4}],
@@ -99,14 +99,14 @@ UNKNOWN = ErrorCode.UNKNOWN_KEY
         ),
     ],
 )
-def test_an_invalid_dimension_is_refused_by_name(space, code, names):
+def test_an_invalid_dimension_is_refused(space, code, names):
     with refused(code, "s.yaml: ", *names) as caught:
         parse(space, {"warmup_epochs": 1})
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("values", "high"), [({}, 0.01), ({"precision": "bf16"}, 0.1)])
-def test_a_condition_may_name_a_key_with_its_default(values, high):
+def test_a_condition_may_use_the_default_of_a_key(values, high):
     cases = parse({"learning_rate": BY_PRECISION})["learning_rate"]
     assert cases.choose(values).dimension.high == high
     with pytest.raises(ValueError, match="fp8"):
@@ -149,7 +149,7 @@ NESTED = {
         ),
     ],
 )
-def test_a_space_of_lists_is_counted(space, fixed, number):
+def test_the_configurations_of_a_space_are_counted(space, fixed, number):
     assert num_configurations(parse(space, fixed), fixed) == number
 
 
@@ -169,12 +169,12 @@ def test_a_space_of_lists_is_counted(space, fixed, number):
         ),
     ],
 )
-def test_a_combination_that_no_run_could_have_is_refused_and_named(space, fixed):
+def test_an_impossible_combination_is_refused(space, fixed):
     with refused(CONFLICT, "schedule: ramp_decay, warmup_epochs: 1", "warmup_epochs: 0"):
         parse(space, fixed)
 
 
-def test_keys_that_exclude_each_other_pass_where_cases_keep_them_apart():
+def test_conflicting_keys_are_allowed_if_conditions_separate_them():
     space = parse(
         {
             "schedule": ["constant", "ramp_decay"],
@@ -182,7 +182,7 @@ def test_keys_that_exclude_each_other_pass_where_cases_keep_them_apart():
                 {"when": {"schedule": "constant"}, "values": [0, 1]},
                 {"when": {"schedule": "ramp_decay"}, "values": [0]},
             ],
-            # Enough other keys that all combinations together would take for ever.
+            # Too many other keys to enumerate all combinations.
             **{key: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7] for key in ("momentum", "beta1", "beta2")},
             "num_workers": list(range(1, 100)),
             "batch_size_per_worker": list(range(1, 100)),
@@ -206,7 +206,7 @@ VALUES = {
 
 @st.composite
 def studies(draw):
-    """A space and what is fixed; conditions name any key, above or below, searched or not."""
+    """A space and fixed keys, with conditions on any key, searched or not."""
     keys = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))
     some = st.sampled_from
     space = {}
@@ -231,7 +231,7 @@ def studies(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(studies())
-def test_a_space_is_refused_in_a_sentence_or_all_of_it_can_run(study):
+def test_every_accepted_space_yields_only_valid_runs(study):
     raw, fixed = study
     problem = ""
     try:
@@ -261,7 +261,7 @@ def test_a_space_is_refused_in_a_sentence_or_all_of_it_can_run(study):
         ([{"when": {"optimizer": "adam"}, "values": [1]}, 3], "'when'"),
     ],
 )
-def test_what_is_neither_a_list_nor_a_range_is_refused(dimension, name):
+def test_a_dimension_that_is_neither_list_nor_range_is_refused(dimension, name):
     with refused(INVALID, "model", name):
         parse({"model.n": dimension})
 
@@ -269,11 +269,11 @@ def test_what_is_neither_a_list_nor_a_range_is_refused(dimension, name):
 @pytest.mark.parametrize(
     ("low", "high", "is_integer"), [(100, 1000, True), (100.0, 1000.0, False), (0, 0.5, False)]
 )
-def test_bounds_decide_whether_a_setting_is_an_integer(low, high, is_integer):
+def test_bounds_decide_whether_a_range_is_an_integer(low, high, is_integer):
     assert parse({"model.n": {"low": low, "high": high}})["model.n"].is_integer == is_integer
 
 
 @pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])
-def test_bounds_of_which_one_is_written_as_a_fraction_are_asked_about(low, high):
+def test_mixed_integer_and_float_bounds_are_refused(low, high):
     with refused(INVALID, int(low), int(high), float(low), float(high)):
         parse({"model.n": {"low": low, "high": high}})

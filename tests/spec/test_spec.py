@@ -27,8 +27,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, one) for key in WRONG for one in WRONG[key]])
-def test_wrong_values_are_refused_by_name(key, value):
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key in WRONG for value in WRONG[key]])
+def test_invalid_values_are_refused(key, value):
     code = ErrorCode.UNKNOWN_NAME if key == "optimizer" else ErrorCode.INVALID_VALUE
     with refused(code, f"spec.yaml: '{key}'", repr(value)) as caught:
         spec(**{key: value})
@@ -75,13 +75,13 @@ def test_an_invalid_objective_is_refused(objective, names):
         ({"accelerator_type": "H100"}, ["accelerator_type", "gpus_per_worker: 1"]),
     ],
 )
-def test_keys_that_exclude_each_other_are_refused(changes, names):
+def test_conflicting_keys_are_refused(changes, names):
     with refused(ErrorCode.CONFLICT, *names) as caught:
         spec(**changes)
     assert "\n" not in str(caught.value)
 
 
-def test_the_document_holds_every_key_and_reads_back_equal():
+def test_a_document_holds_every_key_and_reads_back_equal():
     built = RunSpec(
         workload="my_module:Net",
         dataset=DatasetSpec(name="synthetic", shape=[8, 8, 3], limit=100),
@@ -96,25 +96,25 @@ def test_the_document_holds_every_key_and_reads_back_equal():
     assert set(document["dataset"]) == set(DatasetSpec.model_fields)
     assert validate(RunSpec, parse_yaml(to_yaml(document), "text"), "text") == built
     assert validate(RunSpec, json.loads(json.dumps(document)), "text") == built
-    # Other readers of YAML 1.1 must see the numbers too.
+    # Other readers of YAML 1.1 must read equal numbers.
     assert yaml.safe_load(to_yaml(document)) == document
 
 
-def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch):
+def test_paths_of_existing_files_become_absolute(tmp_path, monkeypatch):
     (tmp_path / "here.csv").touch()
     monkeypatch.chdir(tmp_path)
     content = {"dataset": {"path": "here.csv"}, "space": {"dataset": [{"path": "here.csv"}]}}
     content["fixed"] = {"weights": "here.csv"}
     content["base"] = {"dataset": {"path": "not_there"}, "weights": ["none", "here.csv"]}
-    found = with_absolute_paths(content)
-    assert found["fixed"]["weights"] == str(tmp_path / "here.csv")
-    assert found["base"]["weights"] == ["none", str(tmp_path / "here.csv")]
-    assert found["dataset"]["path"] == str(tmp_path / "here.csv")
-    assert found["base"]["dataset"]["path"] == "not_there"
+    absolute = with_absolute_paths(content)
+    assert absolute["fixed"]["weights"] == str(tmp_path / "here.csv")
+    assert absolute["base"]["weights"] == ["none", str(tmp_path / "here.csv")]
+    assert absolute["dataset"]["path"] == str(tmp_path / "here.csv")
+    assert absolute["base"]["dataset"]["path"] == "not_there"
     assert with_absolute_paths({"dataset": "digits"}) == {"dataset": "digits"}
 
 
-def test_bfloat16_is_added_up_but_between_gpus_of_tensorflow():
+def test_bfloat16_gradients_are_allowed_except_between_tensorflow_gpus():
     for fine in ({}, {"gpus_per_worker": 1, "framework": "torch"}):
         assert spec(**(BF16 | fine)).gradient_compression == "bf16"
 
@@ -123,26 +123,26 @@ def of_replicas(**changes: Any) -> RunSpec:
     return spec(**(IN_ONE_PROCESS | changes))
 
 
-def test_one_process_has_what_all_its_replicas_need():
-    given = {"cpus_per_worker": 2, "gpus_per_worker": 1, "num_workers": 4}
-    placement = of_replicas(**given).placement
+def test_a_single_process_has_the_resources_of_all_replicas():
+    resources = {"cpus_per_worker": 2, "gpus_per_worker": 1, "num_workers": 4}
+    placement = of_replicas(**resources).placement
     assert placement == Placement("tensorflow", 1, 64, 8, 4, "pack", None, 4)
     assert (placement.cpus, placement.gpus) == (8, 4)
     assert placement.num_fitting(15, 9) == 1
     assert placement.num_fitting(15, 3) == 0
     assert not placement.shares_a_gpu
     assert placement.group.replicas_per_process == 4
-    assert placement.group != of_replicas(**given, strategy="distributed").placement.group
+    assert placement.group != of_replicas(**resources, strategy="distributed").placement.group
     wide = Placement("tensorflow", 1, cpus_per_worker=8, gpus_per_worker=4)
-    assert placement.group != wide, "a group of one worker with as much has no such devices"
+    assert placement.group != wide, "a worker with equal resources has other devices"
     alone = of_replicas(num_workers=1)
     assert alone.placement == of_replicas(num_workers=1, strategy="distributed").placement
-    one, two = of_replicas(), of_replicas(strategy="distributed")
-    assert one.global_batch_size == two.global_batch_size == 128
-    assert (one.replicas_per_process, two.replicas_per_process) == (2, 1)
+    in_process, distributed = of_replicas(), of_replicas(strategy="distributed")
+    assert in_process.global_batch_size == distributed.global_batch_size == 128
+    assert (in_process.replicas_per_process, distributed.replicas_per_process) == (2, 1)
 
 
-def test_a_placement_has_the_gpus_that_a_run_names():
+def test_a_placement_has_the_gpus_of_its_run():
     assert RunSpec(gpus_per_worker=0.5).placement.gpus == 0.5
     chosen = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
     assert (chosen.placement.accelerator_type, chosen.placement.strategy) == ("H100", "spread")

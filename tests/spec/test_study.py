@@ -37,7 +37,7 @@ def test_shipped_spaces_are_valid_and_yield_run_specs(path):
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "lars"])
-def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
+def test_setting_a_run_key_removes_it_from_the_space(optimizer):
     study, space = read(DIGITS, optimizer=optimizer)
     assert "optimizer" not in space
     assert study.fixed["optimizer"] == optimizer
@@ -47,7 +47,7 @@ def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
     assert study.run_spec(values).optimizer == optimizer
 
 
-def test_set_reaches_search_confirm_and_space():
+def test_set_changes_search_confirm_dataset_and_space():
     settings = {"search.trials": 3, "confirm.race": 0, "dataset": "mnist", "dataset.limit": 100}
     study, space = read(DIGITS, **settings, **{"space.framework": ["torch"]})
     assert (study.search.trials, study.confirm.race, study.confirm.fresh) == (3, 0, 3)
@@ -72,12 +72,12 @@ def test_set_reaches_search_confirm_and_space():
         ({"dataset": "cifar"}, "INVALID_VALUE", ["'dataset.name'", "'digits'", "'cifar'"]),
     ],
 )
-def test_bad_studies_are_refused_by_name(changes, code, names):
+def test_invalid_studies_are_refused(changes, code, names):
     with refused(ErrorCode[code], "s.yaml: ", *names):
         build_study(content(**changes), "s.yaml")
 
 
-def test_a_dataset_may_be_its_name():
+def test_a_dataset_may_be_given_by_name():
     study, _ = build_study(content(dataset="mnist"), "s.yaml")
     assert study.document()["dataset"]["name"] == "mnist"
     assert RunSpec.model_validate({"dataset": "mnist"}).dataset.name == "mnist"
@@ -86,7 +86,7 @@ def test_a_dataset_may_be_its_name():
     assert {"mnist", "digits"} <= set(dataset["anyOf"][1]["enum"])
 
 
-def test_the_published_schema_is_the_present_one_and_describes_every_key():
+def test_the_published_schema_is_current_and_describes_every_key():
     published = json.loads((DIGITS.parent / "schema.json").read_text())
     assert published == study_schema(), "run: python -m raybench.spec.schema"
     space = published["properties"]["space"]["properties"]
@@ -94,9 +94,9 @@ def test_the_published_schema_is_the_present_one_and_describes_every_key():
     assert all(entry["description"] for entry in space.values())
 
 
-def test_a_run_spec_has_what_is_fixed_searched_and_common():
-    given = content(workload="cnn7", dataset={"name": "synthetic"}, search={"seed": 7})
-    study, _ = build_study(given | {"fixed": {"epochs": 3.0, "learning_rate": 0.5}}, "s.yaml")
+def test_a_run_spec_combines_fixed_searched_and_study_keys():
+    common = content(workload="cnn7", dataset={"name": "synthetic"}, search={"seed": 7})
+    study, _ = build_study(common | {"fixed": {"epochs": 3.0, "learning_rate": 0.5}}, "s.yaml")
     spec = study.run_spec({"optimizer": "lamb", "num_workers": 2})
     assert (spec.workload, spec.dataset.name, spec.seed) == ("cnn7", "synthetic", 7)
     assert (spec.epochs, spec.learning_rate, spec.num_workers) == (3.0, 0.5, 2)
@@ -114,7 +114,7 @@ def test_set_moves_a_key_between_space_and_fixed():
     assert changed["fixed"] == {}
 
 
-def test_options_of_an_objective_outlive_the_whole_objective_of_set():
+def test_objective_options_override_an_objective_given_by_set():
     words = ["--target", "0.7", "--set", "objective={metric: loss, direction: min, target: 9}"]
     words += ["--command", "python train.py", "--metric-pattern", "loss ([0-9.]+)"]
     settings = options_given("tune", words).study_settings()
@@ -123,6 +123,6 @@ def test_options_of_an_objective_outlive_the_whole_objective_of_set():
     assert objective["metric"] == "loss"
 
 
-def test_a_key_without_what_it_lies_below_is_named_whole():
+def test_an_unknown_key_that_a_section_has_is_named_in_full():
     with refused(ErrorCode.UNKNOWN_KEY, "'objective.max_train_seconds'"):
         apply_settings_to_study(content(), {"max_train_seconds": 20})

@@ -1,4 +1,4 @@
-"""No string from outside does anything but stand there."""
+"""Strings from outside are cleaned of control characters."""
 
 import pickle
 import time
@@ -29,7 +29,7 @@ def test_clean(text, cleaned):
     assert clean(text) == cleaned
 
 
-def test_every_character_is_safe_to_print_and_to_write():
+def test_every_character_is_safe_to_print_and_write():
     every = "".join(map(chr, range(0x3000))) + "".join(map(chr, range(0xD7F0, 0xE010)))
     for text in (every, every[::-1], *(f"a\x1b{chr(n)}b" for n in range(256))):
         cleaned = clean(text)
@@ -42,7 +42,7 @@ def test_every_character_is_safe_to_print_and_to_write():
 @pytest.mark.parametrize(
     "part", [" ", "\n", "\x1b", "\x1b]", "\x9d", "\x1b[0", "\t", "a \n", "\ud800"]
 )
-def test_a_long_text_takes_no_time(part):
+def test_long_texts_are_cleaned_in_linear_time(part):
     began = time.process_time()
     clean(part * 100_000 + "\x00")
     assert time.process_time() - began < 20.0
@@ -54,7 +54,7 @@ def test_a_message_is_one_printable_line():
     assert str(error).isprintable()
 
 
-def test_details_cross_processes_and_need_not_be_there():
+def test_details_survive_pickling_and_are_optional():
     error = pickle.loads(pickle.dumps(UserError("short", ErrorCode.CONFLICT, "long\ntext")))
     assert (str(error), error.code, error.details) == ("short", ErrorCode.CONFLICT, "long\ntext")
     assert UserError("short", ErrorCode.CONFLICT).details is None

@@ -1,4 +1,4 @@
-"""Values of settings: from Python's objects to plain data, told apart, and as labels show them."""
+"""Values of settings: conversion from Python objects, identity and labels."""
 
 import enum
 from pathlib import Path
@@ -26,7 +26,7 @@ class Act(enum.Enum):
     RELU = "relu"
 
 
-def test_values_that_look_alike_are_told_apart():
+def test_values_that_look_alike_stay_distinct():
     assert len({*map(short, ALIKE)}) == len({*map(identity, ALIKE)}) == len(ALIKE)
     specs = [RunSpec(model={"n": value}) for value in ALIKE]
     assert all((a == b) == (a is b) for a in specs for b in specs)
@@ -47,17 +47,17 @@ def test_values_that_look_alike_are_told_apart():
         ({"kernel": 3, "act": None}, "{kernel:3,act:null}"),
     ],
 )
-def test_a_label_is_what_a_file_would_hold(value, label):
+def test_labels_are_yaml(value, label):
     assert short(value) == label
 
 
-def test_the_words_of_a_label_are_read_as_the_same_value():
+def test_labels_are_read_back_as_the_same_value():
     for value in (None, True, 1, 1.0, 0.25, "relu", "1", "null", "", "1e3"):
         assert identity(parse_yaml(short(value), "label")) == identity(value)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (np.logspace(-3, -1, 3), [0.001, 0.01, 0.1]),
         (list(np.arange(1, 4)), [1, 2, 3]),
@@ -71,24 +71,24 @@ def test_the_words_of_a_label_are_read_as_the_same_value():
         ({"low": np.int64(1), "high": np.int64(9)}, {"low": 1, "high": 9}),
     ],
 )
-def test_objects_of_python_are_taken_for_what_they_hold(given, expected):
-    assert identity(plain_data(given, "space")) == identity(expected)
+def test_python_objects_become_plain_data(value, expected):
+    assert identity(plain_data(value, "space")) == identity(expected)
 
 
 @pytest.mark.parametrize("value", [object(), 1j, b"x", lambda: 1, np.datetime64("2020-01-01")])
-def test_an_object_that_no_file_holds_is_refused_by_its_key(value):
+def test_unsupported_objects_are_refused_by_key(value):
     with refused(ErrorCode.INVALID_VALUE, "'space.n'"):
         plain_data({"space": {"n": [value]}}, "space")
 
 
 def searched(**space):
-    """Return the space that a call of `raybench.tune` asks for."""
+    """Return the space of a `raybench.tune` call."""
     content = {"objective": {"target": 0.9}, "fixed": {"framework": "python"}, "space": space}
     options = call_options("tune", {"space": content, "train": "loop.py:train"})
     return build_study(*study_content(options)[:2])[1]
 
 
-def test_a_space_of_arrays_and_scalars_is_searched_as_its_numbers():
+def test_numpy_values_of_a_space_become_numbers():
     space = searched(
         learning_rate=np.logspace(-3, -1, 3),
         model={"n": (1, 2), "m": {"low": np.int64(1), "high": np.int64(9)}},
@@ -109,10 +109,10 @@ def test_a_space_of_arrays_and_scalars_is_searched_as_its_numbers():
         [None, [1, [2]], {"a": None}],
     ],
 )
-def test_choices_of_any_kinds_are_proposed_as_they_are(values):
+def test_choices_of_mixed_types_are_kept(values):
     space = parse_space({"model.n": values}, {}, "s.yaml")
     assert num_configurations(space) == len(values)
     (distribution,) = distributions(space).values()
-    told = [encode(space, {}, {"model.n": value})["model.n"] for value in values]
-    assert list(distribution.choices) == told
-    assert [distribution.to_internal_repr(one) for one in told] == list(range(len(values)))
+    encoded = [encode(space, {}, {"model.n": value})["model.n"] for value in values]
+    assert list(distribution.choices) == encoded
+    assert [distribution.to_internal_repr(choice) for choice in encoded] == list(range(len(values)))

@@ -1,4 +1,4 @@
-"""States of runs, and folders of checkpoints."""
+"""Run states and checkpoint folders."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def test_a_metric_that_is_not_finite_is_saved(tmp_path: Path) -> None:
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    (tmp_path / ".000001.99.partial").mkdir()  # of a writer that was killed
+    (tmp_path / ".000001.99.partial").mkdir()  # left by a killed writer
     for points in (1, 2, 9, 10, 11):
         write(tmp_path, points)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000010", "000011"]

@@ -55,10 +55,10 @@ def test_merge_takes_the_slowest_rank_phase_by_phase():
     [
         (CpuUse(own=4.0), 0.0),
         (CpuUse(own=2.0, delayed=2.0, busy=4.0), 2.0),  # half of a core
-        (CpuUse(own=4.0, delayed=2.0, busy=4.0), 0.0),  # its own threads took turns
-        (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it waited while others worked
+        (CpuUse(own=4.0, delayed=2.0, busy=4.0), 0.0),  # its own threads alternated
+        (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it slept while others worked
         (CpuUse(own=3.0, busy=3.0, taken=1.0), 1.0),  # stolen, or refused by a quota
-        (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
+        (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # limited to the wall time
     ],
 )
 def test_seconds_taken_by_other_processes_are_estimated(use, seconds):
@@ -85,9 +85,12 @@ def test_cpu_usage_is_read_only_when_training_begins_and_ends(clock):
 @pytest.mark.parametrize(
     ("files", "taken"),
     [
-        ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC counts its cores from 0
+        ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC numbers its cores from 0
         ({"proc/stat": None}, 0.0),
-        ({}, 1.0),  # 8 workers, each pinned to one core, under a quota of 3.5: refused 4 s in all
+        (
+            {},
+            1.0,
+        ),  # 8 workers, each pinned to one core, under a quota of 3.5: throttled 4 s in total
         ({"sys/fs/cgroup/cpu.max": None}, 0.5),
         ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
     ],

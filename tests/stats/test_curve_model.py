@@ -8,7 +8,7 @@ import pytest
 from raybench.stats.curve_model import Curve, CurveModel, ModelSettings, Shapes, Surface
 
 ONE = np.array([0.0, 0.0])
-"""A point with a category and a number."""
+"""A configuration with a categorical and a numerical key."""
 
 
 def run_to(

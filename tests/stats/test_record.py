@@ -20,7 +20,7 @@ def evaluation(**changes):
 
 
 def known(**changes):
-    """A run that has ended, as its owner knows it."""
+    """Return the outcome of a run that has ended."""
     return RunOutcome(**({"evaluation": evaluation(), "is_over": True} | changes))
 
 
@@ -85,7 +85,7 @@ def test_a_failure_has_the_worst_score_and_no_time_to_target(failure):
     assert ended.score == worst_score(OBJECTIVE)
     assert ended.time_to_target_s is None
     assert (ended.failure, ended.message) == (failure, "why")
-    assert ended.samples == 4000, "what was measured before the failure stays"
+    assert ended.samples == 4000, "values measured before the failure are kept"
     assert ended.best_value == 0.9
 
 

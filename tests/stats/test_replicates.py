@@ -54,7 +54,7 @@ def test_one_lucky_run_is_no_better_than_five_good_ones() -> None:
 def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> None:
     logs = {"a": [0.0, 0.2, 0.4], "b": [3.0, 3.6], "ran once": [9.0]}
     noise = pooled([hits(*map(math.exp, group)) for group in logs.values()])
-    squares = 0.08 + 0.18  # by hand
+    squares = 0.08 + 0.18  # calculated by hand
     assert noise.freedom == PRIOR_FREEDOM + 3
     expected = math.sqrt((PRIOR_FREEDOM * PRIOR_SIGMA**2 + squares) / (PRIOR_FREEDOM + 3))
     assert noise.sigma == pytest.approx(expected)
@@ -84,7 +84,7 @@ def test_is_apart_uses_the_t_quantile() -> None:
     assert not is_apart(best, hits(*[edge * 0.999] * 4), noise)
     assert is_apart(best, hits(*[edge * 1.001] * 4), noise)
     assert is_apart(best, [Replicate(0.5, is_hit=False)] * 2, noise)
-    assert not is_apart(best, hits(9.0), VALUES), "nothing is known: nothing is excluded"
+    assert not is_apart(best, hits(9.0), VALUES), "with unknown noise nothing is excluded"
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5])

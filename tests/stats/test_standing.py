@@ -67,14 +67,14 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
 @pytest.mark.parametrize(
     ("objective", "values", "expected"),
     [
-        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # interval of a third of the time
-        (SHARE, [0.5, 0.6, 0.7, 1.0], (4.0, False)),  # of a quarter: as recorded
+        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # the interval is a third of the time
+        (SHARE, [0.5, 0.6, 0.7, 1.0], (4.0, False)),  # a quarter of the time: as recorded
         (SHARE, [0.5, 0.9], (2.0, True)),  # exactly at the target
         (SHARE, [1.0], (0.889, True)),  # from the baseline at 0 s
         (SHARE, [0.5, math.nan, 1.0], (3.0, False)),
         (SHARE, [0.5, 0.8], None),
         (RMSE, [0.7, 0.4], (1.667, True)),
-        (HELD, [0.95, 0.8, 1.0, 0.95], (2.5, True)),  # before the first that held
+        (HELD, [0.95, 0.8, 1.0, 0.95], (2.5, True)),  # before the first evaluation that held
         (UNKNOWN, [1.0], (1.0, False)),
         (BUDGET, [0.5, 1.0], (2.0, False)),
     ],
@@ -90,7 +90,9 @@ def test_the_time_to_target_is_interpolated_between_evaluations(
 def test_a_time_is_not_interpolated_over_missing_evaluations() -> None:
     ended, points = run([0.5, 0.8, 1.0])
     raw = TimeToTarget(3.0, is_interpolated=False)
-    assert interpolated_time(ended, points[2:]) == raw, "continued: what came before is lost"
+    assert interpolated_time(ended, points[2:]) == raw, (
+        "the earlier evaluations of a resumed run are missing"
+    )
     assert interpolated_time(ended, [points[0], points[2]]) == raw
     assert interpolated_time(ended, []) == raw
 
@@ -119,7 +121,9 @@ def test_a_crash_costs_the_time_since_its_last_evaluation() -> None:
     crashed = replace(crashed, ledger=crashed.ledger | {"other": 3.0})
     assert replicate_of(crashed, []) == Replicate(5.0, False)
     ended = replace(crashed, failure=None, time_to_target_s=None)
-    assert replicate_of(ended, []) == Replicate(2.0, False), "of what ended well it is not training"
+    assert replicate_of(ended, []) == Replicate(2.0, False), (
+        "other seconds of a completed run are not training"
+    )
 
 
 def test_the_cost_of_a_second_includes_idle_workers_if_there_is_a_price() -> None:
@@ -132,7 +136,9 @@ def test_the_first_trial_has_the_least_number() -> None:
     runs = [record("10000"), record("0003"), record("0001-race0", role="race", source="0001")]
     assert first_trial(runs) == "0003"
     assert first_trial(runs[2:]) is None
-    assert first_trial([*runs, record("reference1")]) == "reference1", "it ran before them"
+    assert first_trial([*runs, record("reference1")]) == "reference1", (
+        "reference runs precede trials"
+    )
 
 
 def group(*seconds: float) -> ConfigurationRuns:
@@ -157,13 +163,15 @@ def test_ties_separate_repeated_configurations_from_those_that_ran_once() -> Non
 def test_equivalent_configurations_need_no_more_runs() -> None:
     chance = random.Random(0)
     near, far = 1 + SMALLEST / 5, 1 + 2 * SMALLEST
-    rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # what a seed does to all
+    rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # the common effect of a seed
     fastest, similar = (group(*[factor * x for x in rounds]) for factor in (1.0, near))
     ties = ties_of({"one": fastest, "same": similar})
     assert ties.repeated == ("one", "same")
     assert ties.undecided == ()
     worse = group(*[far * x for x in rounds])
-    assert ties_of({"one": fastest, "worse": worse}).repeated == ("one",), "its rounds all say so"
+    assert ties_of({"one": fastest, "worse": worse}).repeated == ("one",), (
+        "every round shows the difference"
+    )
 
 
 def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> None:

@@ -33,7 +33,7 @@ SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
 
 
 def parts_of(sizes: list[int]) -> tuple[list[float], float]:
-    """Return the squared norms of the workers' parts of the mean gradient, and of their sum."""
+    """Return the squared norms of the workers' parts of the mean gradient, and of the mean."""
     edges = np.cumsum([0, *sizes])
     total = edges[-1]
     parts = [SAMPLES[a:b].sum(axis=0) / total for a, b in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""What can be read of a figure, and whether it can."""
+"""Checks that the text of a figure is legible."""
 
 from itertools import combinations
 
@@ -9,30 +9,30 @@ from raybench.report.figures import parts
 
 
 def texts(figure: Figure) -> list[Text]:
-    """The texts that can be seen; of an axis, those of the ticks within its ends."""
+    """Return the visible texts of a figure, with tick labels within the axis limits."""
     figure.draw_without_rendering()
-    found = [*figure.texts]
+    candidates = [*figure.texts]
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     for legend in legends:
-        found += [*legend.get_texts(), legend.get_title()] if legend is not None else []
+        candidates += [*legend.get_texts(), legend.get_title()] if legend is not None else []
     for axes in figure.axes:
-        found += [*axes.texts, axes.title, axes._left_title, axes._right_title]
+        candidates += [*axes.texts, axes.title, axes._left_title, axes._right_title]
         for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
             low, high = sorted(axis.get_view_interval())
-            ticks = [one for one in axis.get_major_ticks() if low <= one.get_loc() <= high]
-            found += [axis.label, *(one.label1 for one in ticks)]
-    return [one for one in found if one.get_visible() and one.get_text().strip()]
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            candidates += [axis.label, *(tick.label1 for tick in ticks)]
+    return [text for text in candidates if text.get_visible() and text.get_text().strip()]
 
 
 def words(figure: Figure) -> str:
-    """All text of a figure that can be seen."""
-    return "\n".join(one.get_text() for one in texts(figure))
+    """Return all visible text of a figure."""
+    return "\n".join(text.get_text() for text in texts(figure))
 
 
 def look_at(name: str, figure: Figure) -> None:
-    """Fail where a text is cut off, hidden, or too small for a telephone."""
-    seen = texts(figure)
-    boxes = [(one.get_text(), one.get_window_extent()) for one in seen]
+    """Fail if a text is cut off, overlaps another or is too small for a phone."""
+    visible = texts(figure)
+    boxes = [(text.get_text(), text.get_window_extent()) for text in visible]
     assert boxes, name
     for text, box in boxes:
         assert box.x0 >= -1, (name, text)
@@ -43,4 +43,4 @@ def look_at(name: str, figure: Figure) -> None:
         wide = min(box.x1, its.x1) - max(box.x0, its.x0)
         high = min(box.y1, its.y1) - max(box.y0, its.y0)
         assert wide <= 1 or high <= 1, (name, text, other)
-    assert min(one.get_fontsize() for one in seen) >= parts.SMALL, name
+    assert min(text.get_fontsize() for text in visible) >= parts.SMALL, name

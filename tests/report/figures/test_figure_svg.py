@@ -1,4 +1,4 @@
-"""A figure in a page: well-formed, in the theme's colors, harmless whatever trials are called."""
+"""SVG figures of a page: well-formed, in theme colors, and safe with any trial name."""
 
 import re
 from xml.etree import ElementTree
@@ -25,7 +25,7 @@ def figure() -> Figure:
     return figure
 
 
-def test_it_is_one_image_with_a_name_and_no_size(figure: Figure) -> None:
+def test_a_figure_is_one_svg_image_with_a_label_and_no_size(figure: Figure) -> None:
     text = svg(figure, "a", 'Curves <&> "all"')
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
@@ -37,7 +37,7 @@ def test_it_is_one_image_with_a_name_and_no_size(figure: Figure) -> None:
         assert word not in text
 
 
-def test_the_theme_decides_what_is_no_data(figure: Figure) -> None:
+def test_colors_other_than_data_come_from_the_theme(figure: Figure) -> None:
     text = svg(figure, "a")
     tags = " ".join(re.findall(r"<[^>]*>", text))
     for color in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
@@ -48,10 +48,10 @@ def test_the_theme_decides_what_is_no_data(figure: Figure) -> None:
     assert "#e69f00" in tags
 
 
-def test_a_trial_is_told_by_its_data_and_named_on_the_figure_as_before(figure: Figure) -> None:
-    before = [one.get_gid() for one in figure.findobj() if one.get_gid()]
+def test_trials_are_marked_in_the_svg_and_the_figure_is_unchanged(figure: Figure) -> None:
+    before = [artist.get_gid() for artist in figure.findobj() if artist.get_gid()]
     root = ElementTree.fromstring(svg(figure, "a"))
-    trials = {one.get("data-trial") for one in root.iter()} - {None}
+    trials = {element.get("data-trial") for element in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}
     assert root.find(f".//{SVG}script") is None
-    assert [one.get_gid() for one in figure.findobj() if one.get_gid()] == before
+    assert [artist.get_gid() for artist in figure.findobj() if artist.get_gid()] == before

@@ -1,4 +1,4 @@
-"""Every figure can be drawn, read and told in numbers, and shows the numbers of the study."""
+"""Every figure is drawn legibly, has a table, and shows the numbers of the study."""
 
 import json
 from collections.abc import Callable
@@ -38,9 +38,9 @@ RMSE: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction":
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
-    """A recorded race, as if it had been interrupted in the middle."""
+    """A recorded race, changed as if it had been interrupted in the middle."""
     folder, lines = tmp_path_factory.mktemp("study"), read_lines(RECORDED / RECORDS_FILE)
-    for line in [one for one in lines if one["kind"] == "run"][70:]:
+    for line in [line for line in lines if line["kind"] == "run"][70:]:
         later = datetime.fromisoformat(line["finished"]) + timedelta(seconds=PAUSE_S)
         line["finished"] = later.isoformat()
     (folder / RECORDS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -48,47 +48,47 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return load(folder)
 
 
-def test_no_two_runs_of_a_lane_ran_at_once_and_an_interruption_is_left_out(study) -> None:
-    found = spans(study)
-    assert set(found.runs["trial"]) == set(study.trials["trial"])
-    for lane, runs in found.runs.groupby("lane"):
+def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study) -> None:
+    timeline = spans(study)
+    assert set(timeline.runs["trial"]) == set(study.trials["trial"])
+    for lane, runs in timeline.runs.groupby("lane"):
         assert (runs["begin"].to_numpy()[1:] >= runs["end"].to_numpy()[:-1] - 1.0).all()
-        assert set(runs["group"]) == {found.lanes[lane]}
-    ((at, seconds),) = found.pauses.items()
-    assert 0 < at < found.total_s < PAUSE_S
+        assert set(runs["group"]) == {timeline.lanes[lane]}
+    ((at, seconds),) = timeline.pauses.items()
+    assert 0 < at < timeline.total_s < PAUSE_S
     assert seconds == pytest.approx(PAUSE_S, rel=0.05)
     order = ["trial", "placement_check", "race", "confirm"]
-    assert list(phases(found.runs)["role"]) == order
+    assert list(phases(timeline.runs)["role"]) == order
     figure = FIGURES["timeline"].draw(study)
     look_at("timeline", figure)
     assert "interrupted" in words(figure)
 
 
-def test_a_race_shows_every_run_and_who_is_tied(study) -> None:
+def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
     figure, verdict = race_figure(study), judge(study)
-    again = study.trials[study.trials["role"].isin(["race", "confirm"])]
+    repeated = study.trials[study.trials["role"].isin(["race", "confirm"])]
     rows = race_rows(study)
-    assert set(again["trial"]) <= set(rows["run"])
+    assert set(repeated["trial"]) <= set(rows["run"])
     drawn = {line.get_gid() for line in figure.axes[0].lines} - {None}
     shown = [*dict.fromkeys(rows["trial"])][:MOST_ROWS]
     assert drawn == set(rows[rows["trial"].isin(shown)]["run"])
-    said = [text.get_text() for text in figure.axes[0].texts]
-    assert said[0].startswith(verdict.fastest)
-    tied = {text.split()[0] for text in said if text.endswith("· tied")}
+    labels = [text.get_text() for text in figure.axes[0].texts]
+    assert labels[0].startswith(verdict.fastest)
+    tied = {text.split()[0] for text in labels if text.endswith("· tied")}
     assert tied == (set(verdict.ties) & set(shown)) - {verdict.fastest}
 
 
-def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
-    found, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
-    values = found.with_outcome.set_index("trial")["outcome"]
-    best = found.with_outcome.iloc[0]["trial"]
+def test_the_plateau_holds_the_best_similar_values_and_ties(study) -> None:
+    outcome, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
+    values = outcome.with_outcome.set_index("trial")["outcome"]
+    best = outcome.with_outcome.iloc[0]["trial"]
     assert near == {*values.index[values <= outcomes.NEAR * values[best]], *judge(study).ties}
     table = outcomes.plateaus(study).set_index("key")
     assert set(table.index) == set(study.searched)
-    rates = found.with_outcome[found.with_outcome["trial"].isin(near)]["learning_rate"]
+    rates = outcome.with_outcome[outcome.with_outcome["trial"].isin(near)]["learning_rate"]
     assert table.loc["learning_rate", "from"] == rates.min()
     assert table.loc["learning_rate", "to"] == rates.max()
-    assert table.loc["learning_rate", "best"] == found.with_outcome.iloc[0]["learning_rate"]
+    assert table.loc["learning_rate", "best"] == outcome.with_outcome.iloc[0]["learning_rate"]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_the_plateau_holds_the_best_what_is_near_it_and_the_ties(study) -> None:
         (["", "None", None], "'', 'None', null"),
     ],
 )
-def test_choices_of_any_kinds_have_a_plateau_and_a_column(tmp_path, values, names) -> None:
-    """Null, '', 'None', '1', 1, 1.0 and true are told apart in figures, the table and the CSV."""
+def test_choices_of_mixed_types_have_a_plateau_and_a_column(tmp_path, values, names) -> None:
+    """Null, '', 'None', '1', 1, 1.0 and true stay distinct in figures, the table and the CSV."""
     lines = []
     for number, value in enumerate(values * 2):
         name = f"{number:04d}"
@@ -118,16 +118,16 @@ def test_choices_of_any_kinds_have_a_plateau_and_a_column(tmp_path, values, name
     assert len(set(cells)) == len(values)
 
 
-def test_the_surface_is_the_fastest_where_the_fast_trials_ran() -> None:
+def test_the_surface_is_lowest_near_the_fastest_trials() -> None:
     results = load_study(RECORDED)
-    found = surface_of(results)
-    assert found is not None
-    trials = [one for one in found.trials if one.time_to_target_s is not None]
-    fastest = min(trials, key=lambda one: one.time_to_target_s or 0.0)
-    least = found.seconds
+    surface = surface_of(results)
+    assert surface is not None
+    trials = [trial for trial in surface.trials if trial.time_to_target_s is not None]
+    fastest = min(trials, key=lambda trial: trial.time_to_target_s or 0.0)
+    least = surface.seconds
     batch, rate = np.unravel_index(least.argmin(), least.shape)
-    assert 0.5 <= found.batches[batch] / fastest.spec.global_batch_size <= 2.0
-    assert 0.5 <= found.rates[rate] / fastest.spec.learning_rate <= 2.0
+    assert 0.5 <= surface.batches[batch] / fastest.spec.global_batch_size <= 2.0
+    assert 0.5 <= surface.rates[rate] / fastest.spec.learning_rate <= 2.0
     assert 0.7 <= least.min() / (fastest.time_to_target_s or 0.0) <= 1.6
 
 
@@ -135,15 +135,15 @@ MOST_BYTES = 150_000
 BEGIN = datetime(2026, 11, 23, 9, tzinfo=UTC)
 
 
-def runs_of(number: int, points: int = 12, **given: Any) -> list[dict[str, Any]]:
-    """Runs whose rates, seconds and values lie apart."""
+def runs_of(number: int, points: int = 12, **changes: Any) -> list[dict[str, Any]]:
+    """Return lines of runs with different rates, seconds and values."""
     lines = []
     for n in range(number):
         name, best = f"{n:04d}", 0.5 + n % 97 / 250
         values = [best * (1 - 0.6 ** (step + 1)) for step in range(points)]
-        own: dict[str, Any] = {"learning_rate": 1e-5 * (n + 1), "num_workers": 1 + n % 2}
+        searched: dict[str, Any] = {"learning_rate": 1e-5 * (n + 1), "num_workers": 1 + n % 2}
         seconds = 5.0 + n % 97 if n % 3 else None
-        run = run_line(name, seconds, **(own | given))
+        run = run_line(name, seconds, **(searched | changes))
         run["finished"] = (BEGIN + timedelta(seconds=20 * n)).isoformat()
         lines += [*curve(name, values), run]
     return lines
@@ -157,7 +157,7 @@ def many_rmse(folder: Path) -> StudyResults:
 
 
 def silent(folder: Path) -> StudyResults:
-    """A run that failed before its first evaluation."""
+    """Return a study of a run that failed before its first evaluation."""
     run = run_line("0000", failure="oom") | {"best_value": None, "samples": 0}
     run["ledger"] = dict.fromkeys(run["ledger"], 0.0)
     return results_folder(folder, [run])
@@ -182,7 +182,7 @@ def silent(folder: Path) -> StudyResults:
     ],
     ids=["race", "empty", "failed", "silent", "rmse", "missed"],
 )
-def test_figures_that_apply_can_be_drawn_and_read_and_have_a_table(
+def test_figures_that_apply_are_drawn_legibly_and_have_a_table(
     make: Callable[[Path], StudyResults], applies: list[str] | None, tmp_path: Path
 ) -> None:
     results = make(tmp_path)
@@ -196,7 +196,7 @@ def test_figures_that_apply_can_be_drawn_and_read_and_have_a_table(
 
 
 @pytest.mark.all
-def test_of_many_runs_some_are_drawn_and_figures_stay_small_and_say_so(tmp_path: Path) -> None:
+def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path: Path) -> None:
     space = {"learning_rate": {"low": 1e-5, "high": 0.1, "log": True}, "num_workers": [1, 2]}
     results = results_folder(tmp_path, runs_of(1200, points=20), study={"space": space})
     assert len(results.curves) == 24_000
@@ -204,16 +204,21 @@ def test_of_many_runs_some_are_drawn_and_figures_stay_small_and_say_so(tmp_path:
         if kind.applies(results):
             text = svg(kind.draw(results), name)
             assert len(text) < MOST_BYTES, name
-            said = "".join(ElementTree.fromstring(text).itertext())
-            assert "drawn" in said or name not in ("curves", "slices", "surface", "timeline"), name
+            words_drawn = "".join(ElementTree.fromstring(text).itertext())
+            assert "drawn" in words_drawn or name not in (
+                "curves",
+                "slices",
+                "surface",
+                "timeline",
+            ), name
 
 
 def line_of(axes: Axes, gid: str) -> Line2D:
-    (found,) = [line for line in axes.lines if line.get_gid() == gid]
-    return found
+    (curve,) = [line for line in axes.lines if line.get_gid() == gid]
+    return curve
 
 
-def test_pareto_figure_tells_confirmed_from_search() -> None:
+def test_pareto_figure_distinguishes_confirmed_from_search() -> None:
     results = load(RECORDED.with_name("digits_study"))
     figure = outcomes.pareto_figure(results)
     (axes,) = figure.axes
@@ -237,20 +242,22 @@ def test_pareto_figure_tells_confirmed_from_search() -> None:
         assert part in text
 
 
-def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
+def test_text_is_never_a_formula(tmp_path: Path) -> None:
     lines = [*curve("0000", [0.5, 0.95]), run_line("0000", 2.0)]
     lines[-1]["spec"]["workload"] = r"$\frac{$ $x_1$ \udce9"
     results = results_folder(tmp_path, lines, study={"space": {"workload": {}}})
     for name in ("curves", "pareto", "slices", "timeline", "ledger"):
         if FIGURES[name].applies(results):
-            text = words(FIGURES[name].draw(results))  # a formula would raise here
+            text = words(FIGURES[name].draw(results))  # an invalid formula would raise here
             assert r"\frac{" in text or name not in ("curves", "pareto")
 
 
-def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, capsys: Any) -> None:
+def test_a_report_of_a_running_study_does_not_change_its_records(
+    tmp_path: Path, capsys: Any
+) -> None:
     results_folder(tmp_path, [run_line("0000", 2.0)])
     with (tmp_path / "records.jsonl").open("a") as file:
-        file.write('{"kind": "eval", "tri')  # the search is writing it
+        file.write('{"kind": "eval", "tri')  # an incomplete line that the search is writing
     before = (tmp_path / "records.jsonl").read_bytes()
     assert cli.main(["report", str(tmp_path), "--png"]) == 0
     assert (tmp_path / "records.jsonl").read_bytes() == before

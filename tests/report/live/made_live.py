@@ -1,4 +1,4 @@
-"""Made-up events of studies, and the state that they make."""
+"""Made-up events of a study, and the resulting state of the screen."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,14 +17,14 @@ LABEL = "torch 2x128 adam 0.001 weight_decay 0.01 schedule cosine"
 
 
 def spec(**changes: Any) -> RunSpec:
-    given: dict[str, Any] = {"num_workers": 2, "batch_size_per_worker": 128}
-    given |= {"weight_decay": 0.01, "schedule": "cosine"}
-    return RunSpec(objective=OBJECTIVE, **(given | changes))
+    values: dict[str, Any] = {"num_workers": 2, "batch_size_per_worker": 128}
+    values |= {"weight_decay": 0.01, "schedule": "cosine"}
+    return RunSpec(objective=OBJECTIVE, **(values | changes))
 
 
 def evaluation(index: int = 0, value: float = 0.8, **changes: Any) -> Evaluation:
-    given = {"train_s": index + 1.0, "learning_rate": 1e-3, "samples_per_s": 4217.0} | changes
-    return factories.evaluation(given.pop("train_s"), index=index, value=value, **given)
+    values = {"train_s": index + 1.0, "learning_rate": 1e-3, "samples_per_s": 4217.0} | changes
+    return factories.evaluation(values.pop("train_s"), index=index, value=value, **values)
 
 
 def record(
@@ -39,15 +39,15 @@ def record(
     ledger: Mapping[str, float] = MappingProxyType({}),
     **changes: Any,
 ) -> RunRecord:
-    """A finished run: it reached the target after `seconds`, or was stopped at 80 %."""
+    """Return a finished run that reached the target after `seconds`, or was stopped at 80 %."""
     stop, value = ("target", 0.96) if seconds else (None, 0.8)
-    given: dict[str, Any] = {"role": role, "source": source, "stop": stop, "failure": failure}
-    made = factories.record(name, spec(**changes), seconds or 3.0, value=value, **given)
-    return replace(made, message=message, wall_s=wall_s, ledger=made.ledger | dict(ledger))
+    ending: dict[str, Any] = {"role": role, "source": source, "stop": stop, "failure": failure}
+    ended = factories.record(name, spec(**changes), seconds or 3.0, value=value, **ending)
+    return replace(ended, message=message, wall_s=wall_s, ledger=ended.ledger | dict(ledger))
 
 
 def busy_state() -> tuple[LiveState, float]:
-    """A search in its middle, and the moment: runs that train, start and wait, failures."""
+    """Return a half-finished search with running, waiting and failed runs, and its time."""
     state = LiveState(0.0, num_runs=40, keys=KEYS)
     state.num_workers, state.after_s = 8, 42.0
     for number in range(14):
@@ -60,7 +60,7 @@ def busy_state() -> tuple[LiveState, float]:
     for number, (count, last) in enumerate([(3, 0.6), (9, 0.93), (30, 0.9512)]):
         name = f"{20 + number:04d}"
         state.started(name, spec(learning_rate=0.003 * (number + 1)), 50.0 - number)
-        for index in range(count):  # it rises to `last`, faster in the beginning
+        for index in range(count):  # rises to `last`, faster at first
             value = last * (1 - 0.6 ** (index + 1))
             state.evaluated(name, evaluation(index, value))
     state.started("0023", spec(framework="tensorflow", optimizer="lamb"), 57.0)

@@ -1,4 +1,4 @@
-"""What a command tells of its runs: on a terminal, in a pipe, in a notebook."""
+"""Progress of a command on a terminal, in a pipe and in a notebook."""
 
 import io
 import json
@@ -22,7 +22,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """Clock that tests set."""
 
     now = 100.0
 
@@ -45,7 +45,7 @@ def values_of(line: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in shlex.split(line) if "=" in part)
 
 
-def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
+def test_a_pipe_gets_one_timestamped_line_per_event(clock: Clock) -> None:
     progress, out = piped(clock, num_workers=lambda spec: 4, ends_in_s=500.0)
     with progress:
         progress.started("0000", spec())
@@ -69,20 +69,24 @@ def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
     last = ["waits", "status", "note", "finished", "begin"]
     assert events == ["starting", "finished", "failed", "failed", *last]
     assert lines[1].split()[2:4] == ["search", "1/12"]
-    done = values_of(lines[1])
-    assert done["config"] == LABEL
-    assert (done["trial"], done["time_to_target_s"], done["best"]) == ("0000", "2", "yes")
-    assert (done["t"], done["left_s"]) == ("12.0", "488"), "what is left of the budget"
+    finished = values_of(lines[1])
+    assert finished["config"] == LABEL
+    assert (finished["trial"], finished["time_to_target_s"], finished["best"]) == (
+        "0000",
+        "2",
+        "yes",
+    )
+    assert (finished["t"], finished["left_s"]) == ("12.0", "488"), "remaining seconds of the budget"
     assert values_of(lines[2])["message"] == oom
-    again = values_of(lines[3])
-    assert (again["same_as"], again["count"], "message" in again) == ("0001", "2", False)
+    repeated = values_of(lines[3])
+    assert (repeated["same_as"], repeated["count"], "message" in repeated) == ("0001", "2", False)
     assert values_of(lines[4])["for"] == "2 GPUs: 1 free"
     assert values_of(lines[5])["not_yet"] == "0"
     assert lines[6].endswith("note a sentence of the search")
     assert (values_of(lines[7])["outcome"], "best" in values_of(lines[7])) == ("no report", False)
 
 
-def test_a_program_gets_the_same_events_as_json(clock: Clock) -> None:
+def test_events_are_written_as_json_lines(clock: Clock) -> None:
     lines = io.StringIO()
     progress, out = piped(clock, lines=lines)
     with progress:
@@ -92,20 +96,27 @@ def test_a_program_gets_the_same_events_as_json(clock: Clock) -> None:
         progress.finished(record("0000", 2.0))
         progress.finished(record("0001", failure="oom", message="no bytes"))
         progress.say("a sentence")
-    found = [json.loads(line, parse_constant=pytest.fail) for line in lines.getvalue().splitlines()]
+    written = [
+        json.loads(line, parse_constant=pytest.fail) for line in lines.getvalue().splitlines()
+    ]
     events = "starting evaluated evaluated finished failed note"
-    assert " ".join(one["event"] for one in found) == events
-    assert (found[1]["trial"], found[1]["value"], found[1]["best"]) == ("0000", 0.8, None)
-    assert found[2]["value"] is None
-    done = found[3]
-    assert (done["time_to_target_s"], done["value"], done["done"], done["of"]) == (2.0, 0.96, 1, 12)
-    assert done["best"]["trial"] == found[5]["best"]["trial"] == "0000"
-    assert (found[4]["failure"], found[5]["text"]) == ("oom", "a sentence")
+    assert " ".join(event["event"] for event in written) == events
+    assert (written[1]["trial"], written[1]["value"], written[1]["best"]) == ("0000", 0.8, None)
+    assert written[2]["value"] is None
+    finished = written[3]
+    assert (finished["time_to_target_s"], finished["value"], finished["done"], finished["of"]) == (
+        2.0,
+        0.96,
+        1,
+        12,
+    )
+    assert finished["best"]["trial"] == written[5]["best"]["trial"] == "0000"
+    assert (written[4]["failure"], written[5]["text"]) == ("oom", "a sentence")
     assert out.getvalue() == ""
 
 
 @pytest.mark.parametrize("text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J", 'a "b"\n='])
-def test_no_text_makes_a_second_line(clock: Clock, text: str) -> None:
+def test_event_lines_never_contain_line_breaks(clock: Clock, text: str) -> None:
     progress, out = piped(clock)
     progress.finished(record(text, failure="error", message=text))
     progress.say(text)
@@ -120,7 +131,7 @@ def terminal(**environment: str) -> tuple[Console, io.StringIO]:
     return Console(file=out, width=100, height=30, force_terminal=True, _environ=environment), out
 
 
-def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clock) -> None:
+def test_a_terminal_shows_a_screen_and_each_new_cause_once_above_it(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color")
     with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.started("0007", spec())
@@ -134,7 +145,7 @@ def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clo
 
 
 class Page:
-    """Stands for a notebook's page: what it shows, and how often it was changed."""
+    """Fake notebook display that records its contents and updates."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -157,7 +168,7 @@ def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.String
     return page, Console(file=out, width=100, force_jupyter=True), out
 
 
-def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
+def test_notebook_output_is_updated_at_a_limited_rate(clock: Clock, monkeypatch: Patch) -> None:
     page, console, out = notebook(monkeypatch, clock)
     with ProgressDisplay(console, num_trials=500, clock=clock) as progress:
         for number in range(400):
@@ -171,7 +182,7 @@ def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: Patch) -> None:
     assert "trial 0000 &lt;b&gt;&amp;" in page.shown[-1]
 
 
-def test_a_training_is_lines() -> None:
+def test_a_training_prints_one_line_per_evaluation() -> None:
     console, out = terminal(TERM="xterm")
     lines = CurveLines(console, spec())
     lines.begin()

@@ -1,4 +1,4 @@
-"""A study's screen: what it says at every width, in every kind of text."""
+"""The screen of a running study at several widths and with hostile text."""
 
 import dataclasses
 import io
@@ -14,11 +14,11 @@ from raybench.report.live.state import LiveState
 from tests.report.live.made_live import busy_state, evaluation, record, spec
 
 
-def shown(state: LiveState, at: float, width: int = 80, height: int = 40) -> list[str]:
+def shown(state: LiveState, now: float, width: int = 80, height: int = 40) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height)
-    with console.capture() as taken:
-        console.print(study_screen(console, state, at))
-    return [line.rstrip() for line in taken.get().splitlines()]
+    with console.capture() as captured:
+        console.print(study_screen(console, state, now))
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def missed() -> LiveState:
@@ -27,8 +27,8 @@ def missed() -> LiveState:
     return state
 
 
-def test_the_screen_is_as_it_was_found_good() -> None:
-    """`screens.txt`; after a change that is meant, RAYBENCH_SCREENS=write writes it anew."""
+def test_the_screen_matches_the_stored_screens() -> None:
+    """After an intended change, run with RAYBENCH_SCREENS=write to rewrite `screens.txt`."""
     state, at = busy_state()
     screens = [shown(state, at, 120), shown(state, at, 80), shown(missed(), 4.0)]
     text = "\n\n----\n".join("\n".join(lines) for lines in screens)
@@ -39,7 +39,7 @@ def test_the_screen_is_as_it_was_found_good() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
+def test_the_screen_fits_every_width_without_cut_numbers(width: int) -> None:
     state, at = busy_state()
     lines = shown(state, at, width, height=24)
     assert max(map(cell_len, lines)) <= width
@@ -50,10 +50,10 @@ def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
     assert "92.1 %" in text or width < 30
     assert ("9.00" in text) == (width >= 80)
     assert ("4,217" in text) == (width >= 100)
-    assert len(lines) <= 24 or width < 80, "a live display of rich cuts the rest"
+    assert len(lines) <= 24 or width < 80, "rich cuts longer live displays"
 
 
-def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
+def test_a_low_terminal_counts_hidden_runs() -> None:
     state, at = busy_state()
     for number in range(100):
         state.started(f"1{number:03d}", spec(), at)
@@ -61,7 +61,9 @@ def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
     assert len(lines) <= 20
     (more,) = [line for line in lines if line.startswith("and ")]
     assert more == "and 99 more: 0 training, 99 not yet"
-    assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, "those that train"
+    assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, (
+        "the running trials are shown"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
         "日本語" * 30,
     ],
 )
-def test_no_text_breaks_the_screen(text: str) -> None:
+def test_hostile_text_does_not_break_the_screen(text: str) -> None:
     state = LiveState(0.0, keys=("schedule",))
     hostile = spec().model_copy(update={"schedule": text})
     state.started(text, hostile, 0.0)
@@ -81,8 +83,8 @@ def test_no_text_breaks_the_screen(text: str) -> None:
     state.started(f"{text}2", hostile, 0.0)
     state.waiting = {f"{text}2": (text, 1.0)}
     state.finished(record("0001", failure="error", message=text), 1.0)
-    done = dataclasses.replace(record(f"{text}3", 2.0), spec=hostile)
-    state.finished(done, 2.0)
+    ended = dataclasses.replace(record(f"{text}3", 2.0), spec=hostile)
+    state.finished(ended, 2.0)
     for width in (40, 80, 160):
         lines = shown(state, 3.0, width)
         assert max(map(cell_len, lines)) <= width
@@ -91,7 +93,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
         )
 
 
-def test_no_runs_no_numbers_no_crash() -> None:
+def test_a_screen_without_runs_or_values_is_drawn() -> None:
     state = LiveState(0.0)
     assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0.00 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
@@ -100,7 +102,7 @@ def test_no_runs_no_numbers_no_crash() -> None:
     assert "none" in " ".join(shown(state, 1.0))
 
 
-def test_what_an_encoding_cannot_hold_is_ascii() -> None:
+def test_other_encodings_fall_back_to_ascii() -> None:
     state, at = busy_state()
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="latin-1"), width=120)
     with console.capture() as taken:

@@ -1,4 +1,4 @@
-"""What a study's events say of it, and how long the rest takes."""
+"""The state of a running study from its events, and its remaining time."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from raybench.report.live.state import LiveState
 from tests.report.live.made_live import OBJECTIVE, evaluation, record, spec
 
 
-def test_workers_train_from_the_first_evaluation_on() -> None:
+def test_workers_count_as_training_from_the_first_evaluation() -> None:
     state = LiveState(0.0)
     state.started("0000", spec(), 0.0)
     state.started("0001", spec(), 0.0)
@@ -15,10 +15,10 @@ def test_workers_train_from_the_first_evaluation_on() -> None:
     assert state.is_starting
 
 
-def test_the_best_is_one_of_the_search_with_a_report_and_reached_are_counted() -> None:
+def test_the_best_is_a_search_trial_with_a_report() -> None:
     state = LiveState(0.0, num_runs=9)
     state.finished(record("reference0", role="reference"), 1.0)
-    # A run that the time budget has cut has a score, and none that counts.
+    # The score of a run that the time budget ended does not count.
     state.finished(replace(record("silent"), samples=0, best_value=None, score=-1.0), 1.0)
     assert state.best is None
     for name, seconds in (("0000", None), ("0001", 2.0), ("0002", 3.0)):
@@ -29,7 +29,7 @@ def test_the_best_is_one_of_the_search_with_a_report_and_reached_are_counted() -
     assert (state.num_reached, state.num_searched, state.target) == (2, 4, OBJECTIVE.target)
 
 
-def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
+def test_remaining_time_needs_enough_runs_or_a_budget() -> None:
     state = LiveState(0.0, num_runs=12)
     state.after_s = 60.0
     for number in range(2):
@@ -44,7 +44,7 @@ def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
     assert left is not None
     assert left == (8 * 5 + 60, False)
     state.ends_s = 50.0
-    assert state.time_left(20.0) == (30.0, True), "the budget ends it before"
+    assert state.time_left(20.0) == (30.0, True), "the budget ends it earlier"
     state.begin("reference", 3, 20.0, expect_s=9.0)
     state.ends_s = None
-    assert state.time_left(20.0) is None, "nobody knows how long the search takes"
+    assert state.time_left(20.0) is None, "the duration of the search is unknown"

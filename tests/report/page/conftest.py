@@ -1,4 +1,4 @@
-"""One page for all tests: of a study in which every name and message is somebody's attack."""
+"""One page for all tests, of a study whose names and messages are hostile."""
 
 import pytest
 from pages import HOSTILE, made_study
@@ -8,12 +8,12 @@ from raybench.report.page import document
 from raybench.report.page.document import page_text
 
 DRAWN = ("curves", "race", "slices")
-"""Figures of that page, all of which have names in them; the others cost seconds."""
+"""Figures of that page, which contain names; the others take seconds to draw."""
 
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory):
     results = made_study(tmp_path_factory.mktemp("page") / "<i>study & co", hostile=HOSTILE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document, "kinds_of", lambda results: {one: FIGURES[one] for one in DRAWN})
+        patch.setattr(document, "kinds_of", lambda results: {name: FIGURES[name] for name in DRAWN})
         return page_text([results])

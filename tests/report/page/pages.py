@@ -1,4 +1,4 @@
-"""Studies for the page's tests, and a page as a parser sees it."""
+"""Made-up studies and a parsed page for the page tests."""
 
 from html.parser import HTMLParser
 
@@ -11,11 +11,11 @@ HOSTILE = (
     "שלום עולם",
     "学習 ñandú \u202eevil\u202c",
 )
-"""Strings of users and libraries."""
+"""Strings that users or libraries may supply."""
 
 
 class Seen(HTMLParser):
-    """The elements of a page, and its text outside of styles and scripts."""
+    """A parsed page: its elements, and its text outside of styles and scripts."""
 
     def __init__(self, page):
         super().__init__()
@@ -47,7 +47,7 @@ class Seen(HTMLParser):
 
 
 def made_study(folder, *, hostile=()):
-    """A small study with a confirmed winner, a failure, and strings of anybody's."""
+    """Return a small study with a confirmed winner, a failure, and hostile strings."""
     lines = []
     names = [*(f"{number:04d}" for number in range(4)), *hostile]
     for number, name in enumerate(names):
@@ -57,6 +57,6 @@ def made_study(folder, *, hostile=()):
         lines.append(
             run_line(f"0000-confirm{seed}", 2.1 + 0.1 * seed, role="confirm", learning_rate=0.001)
         )
-    for name in ("broken", *(f"broken {one}" for one in hostile)):
+    for name in ("broken", *(f"broken {text}" for text in hostile)):
         lines.append(run_line(name, failure="error") | {"message": f"no {name}"})
     return results_folder(folder, lines)

@@ -1,4 +1,4 @@
-"""The page in a real browser without a network: what it does and asks for, who can read it."""
+"""The page in a real browser without a network: behavior, requests and accessibility."""
 
 import os
 import re
@@ -28,9 +28,9 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 def browser():
     with playwright.sync_playwright() as driver:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=options)
-        yield found
-        found.close()
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,14 @@ def file(page, tmp_path_factory):
 
 
 def wait_for(tab, expression: str) -> None:
-    """Wait until it is true; Playwright's own wait evaluates where the page's policy forbids it."""
+    """Wait until an expression is true; the page's policy forbids Playwright's own wait."""
     while not tab.evaluate(expression):
         tab.wait_for_timeout(50)
 
 
 @pytest.fixture
 def opened(browser, file):
-    """Open a file (the page) with a browser's settings; at the end nothing was amiss."""
+    """Return a function that opens a file; fail on console messages, errors and requests."""
     contexts, faults = [], []
 
     def open_page(path: Path = file, **settings):
@@ -59,16 +59,16 @@ def opened(browser, file):
         tab.on("console", lambda message: faults.append(f"console: {message.text}"))
         tab.on("pageerror", lambda error: faults.append(f"error: {error}"))
         tab.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-        own = path.as_uri()
+        page_url = path.as_uri()
         tab.on(
             "request",
             lambda request: (
-                request.url.partition("#")[0] == own
+                request.url.partition("#")[0] == page_url
                 or request.url.startswith("data:")
                 or faults.append(f"request: {request.url}")
             ),
         )
-        tab.goto(own)
+        tab.goto(page_url)
         return tab
 
     yield open_page
@@ -88,22 +88,22 @@ def column(tab, title):
 
 
 def axe_faults(tab):
-    """What axe-core finds that is serious or critical, of the page and of an opened trial."""
+    """Return serious and critical findings of axe-core on the page and on an open trial."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright",
         reason="axe-core checks it: pip install axe-playwright-python",
     )
-    found = axe.Axe().run(tab).response["violations"]
+    violations = axe.Axe().run(tab).response["violations"]
     tab.locator(".trials tbody button").first.click()
-    found += axe.Axe().run(tab, context="dialog").response["violations"]
+    violations += axe.Axe().run(tab, context="dialog").response["violations"]
     return [
-        (one["id"], one["nodes"][0]["html"])
-        for one in found
-        if one["impact"] in ("serious", "critical")
+        (violation["id"], violation["nodes"][0]["html"])
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
     ]
 
 
-def test_it_sorts_by_keys_and_filters_by_words(opened):
+def test_the_trial_table_is_sorted_and_filtered(opened):
     tab = opened()
     head = tab.get_by_role("button", name="target after [s]")
     head.focus()
@@ -131,7 +131,7 @@ def test_it_sorts_by_keys_and_filters_by_words(opened):
     assert {name.split()[0] for name in names(tab)} == {"broken"}
 
 
-def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
+def test_a_trial_opens_from_table_links_figures_and_its_address(opened):
     tab = opened()
     dialog = tab.get_by_role("dialog")
     button = tab.locator(".trials tbody button").first
@@ -147,11 +147,11 @@ def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
     tab.keyboard.press("Escape")
     assert dialog.count() == 0
     assert tab.evaluate("document.activeElement === document.querySelector('.trials tbody button')")
-    for hostile in HOSTILE[:4]:  # names that are attacks are shown as they are
+    for hostile in HOSTILE[:4]:  # hostile names are shown literally
         tab.locator(".trials tbody button", has_text=hostile).first.click()
         assert hostile in dialog.inner_text()
         tab.keyboard.press("Escape")
-    wait_for(tab, "location.hash === ''")  # the browser says later that it was closed
+    wait_for(tab, "location.hash === ''")  # the browser reports the closing later
     tab.goto(address)
     assert "Trial 0000" in dialog.inner_text()
     tab.keyboard.press("Escape")
@@ -161,7 +161,7 @@ def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
         tab.keyboard.press("Escape")
 
 
-def test_nothing_keeps_anyone_from_reading_it_and_the_answer_comes_first(opened):
+def test_the_page_is_accessible_and_begins_with_the_answer(opened):
     tab = opened(viewport={"width": 360, "height": 740})
     tree = tab.locator("body").aria_snapshot()
     first = [line.strip() for line in tree.splitlines() if "link" not in line and "url" not in line]
@@ -172,7 +172,7 @@ def test_nothing_keeps_anyone_from_reading_it_and_the_answer_comes_first(opened)
     assert axe_faults(tab) == []
 
 
-def test_it_fits_the_width_in_either_theme_and_prints_light_without_controls(opened):
+def test_the_page_fits_every_width_and_theme_and_prints_without_controls(opened):
     tab = opened()
     for theme, color in COLORS.items():
         tab.emulate_media(color_scheme=theme)
@@ -185,18 +185,18 @@ def test_it_fits_the_width_in_either_theme_and_prints_light_without_controls(ope
     assert tab.evaluate(BACKGROUND) == COLORS["light"]
     assert not tab.get_by_label("find").is_visible()
     assert tab.locator("h1").is_visible()
-    tab.set_viewport_size({"width": 720, "height": 1100})  # A4 within its margins
+    tab.set_viewport_size({"width": 720, "height": 1100})  # A4 within margins
     assert tab.evaluate("document.documentElement.scrollWidth") <= 720
 
 
-def test_without_a_script_answer_and_pictures_are_there(opened):
+def test_answer_and_figures_are_shown_without_scripts(opened):
     tab = opened(java_script_enabled=False)
     assert "PyTorch" in tab.locator("h1").inner_text()
     assert tab.locator("figure svg").first.is_visible()
 
 
 @pytest.mark.all
-def test_a_thousand_trials_are_painted_in_pages(opened, tmp_path):
+def test_a_thousand_trials_are_paginated(opened, tmp_path):
     lines = []
     for number in range(1000):
         name = f"{number:05d}"
@@ -218,7 +218,7 @@ def test_a_thousand_trials_are_painted_in_pages(opened, tmp_path):
     assert "Trial 00500" in tab.get_by_role("dialog").inner_text()
 
 
-def test_a_page_of_nothing_opens(opened, tmp_path):
+def test_the_page_of_an_empty_study_opens(opened, tmp_path):
     nothing = results_folder(tmp_path, [])
     tab = opened(write_page(nothing, tmp_path))
     assert tab.locator("h1").inner_text() == summary_of(nothing).lines[0]

@@ -1,4 +1,4 @@
-"""The page without a browser: nothing from outside is markup, nothing is loaded, all is told."""
+"""The page without a browser: strings are escaped, nothing is loaded, every part is present."""
 
 import base64
 import errno
@@ -30,20 +30,20 @@ def seen(page):
     return Seen(page)
 
 
-def test_what_is_text_stays_text(page, seen):
+def test_hostile_text_is_escaped(page, seen):
     assert "b" not in seen.tags
     assert "img" not in seen.tags
-    assert not [one for one in seen.attributes if one[1].startswith("on")]
-    assert seen.tags.count("script") == 3  # rows, details, the page's own
+    assert not [attribute for attribute in seen.attributes if attribute[1].startswith("on")]
+    assert seen.tags.count("script") == 3  # rows, details, and the script of the page
     for hostile in HOSTILE[:4]:
         assert hostile in seen.text
-    assert f"{HOSTILE[3]}</bdi>" in page, "its direction of writing affects nothing around it"
+    assert f"{HOSTILE[3]}</bdi>" in page, "its writing direction is isolated"
     assert "\u202e" not in page
     rows = json.loads(seen.contents["script"][0])["rows"]
     assert {*HOSTILE[:4]} <= {row[0] for row in rows}
 
 
-def test_it_loads_nothing_and_runs_only_its_own_script_and_style(seen):
+def test_the_page_loads_nothing_and_allows_only_its_own_script_and_style(seen):
     (policy,) = (
         value
         for tag, name, value in seen.attributes
@@ -66,7 +66,7 @@ def test_it_loads_nothing_and_runs_only_its_own_script_and_style(seen):
     assert "url(" not in style
 
 
-def test_the_answer_comes_first_and_every_part_is_there(seen):
+def test_the_page_begins_with_the_answer_and_has_every_part(seen):
     first = seen.text.split("tables ", 1)[1].partition(".")[0]
     assert all(value in first for value in ("PyTorch", "1 worker", "batch size 64"))
     ids = [value for _, name, value in seen.attributes if name == "id"]
@@ -82,7 +82,7 @@ def test_the_answer_comes_first_and_every_part_is_there(seen):
     assert seen.tags.count("h1") == 1
 
 
-def test_the_rows_are_the_trials_best_first(tmp_path):
+def test_the_rows_are_all_trials_best_first(tmp_path):
     results = made_study(tmp_path)
     order = tables.order_of(results)
     names = [results.trials["trial"].iloc[place] for place in order]
@@ -102,12 +102,12 @@ def test_a_long_curve_is_thinned(tmp_path):
     assert details["phases"][: len(PHASES)] == PHASES
 
 
-def test_a_single_run_explains_itself(tmp_path):
+def test_the_page_of_a_single_run_shows_its_results_and_settings(tmp_path):
     single = results_folder(tmp_path, [run_line("0000", 2.0, test_value=0.91)])
     single.study["study"]["run"] = True
-    found = answer_of(single, "s1")
-    assert numbers_in(found.title)[-4:] == [90, 2, 92, 91]
-    assert "batch size 64" in dict(found.facts)["Configuration"]
+    answer = answer_of(single, "s1")
+    assert numbers_in(answer.title)[-4:] == [90, 2, 92, 91]
+    assert "batch size 64" in dict(answer.facts)["Configuration"]
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,19 @@ def test_a_single_run_explains_itself(tmp_path):
         ({"pid": 4, "host": "elsewhere"}, "running"),
     ],
 )
-def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
+def test_a_running_study_is_marked(tmp_path, owner, words):
     results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
-    said = " ".join(answer_of(results, "s1").caveats)
-    assert "Slowed" in said, "what is borne in mind elsewhere too"
-    assert words in said if words else "running" not in said
+    caveats = " ".join(answer_of(results, "s1").caveats)
+    assert "Slowed" in caveats, "a caveat that all outputs have"
+    assert words in caveats if words else "running" not in caveats
 
 
-def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monkeypatch, said):
+def test_a_page_that_cannot_be_written_is_reported_with_its_traceback(tmp_path, monkeypatch, said):
     results = results_folder(tmp_path, [])
-    monkeypatch.setitem(sys.modules, "raybench.report.page.document", None)  # as a wrong MPLBACKEND
+    monkeypatch.setitem(
+        sys.modules, "raybench.report.page.document", None
+    )  # fails like a wrong MPLBACKEND
     assert try_page(results, tmp_path, said.append) == []
     assert said[0].startswith("report.html ")
     assert "ModuleNotFoundError" in said[0]
@@ -135,24 +137,24 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     assert not (tmp_path / PAGE_FILE).exists()
 
 
-def test_a_figure_that_cannot_be_drawn_is_missing_alone_and_said(tmp_path, monkeypatch, said):
+def test_a_figure_that_cannot_be_drawn_is_left_out_and_reported(tmp_path, monkeypatch, said):
     def broken(results):
         raise TypeError("'<' not supported \x1b[31m")
 
     kinds = {"pareto": replace(FIGURES["pareto"], draw=broken), "ledger": FIGURES["ledger"]}
     monkeypatch.setattr(document, "kinds_of", lambda results: kinds)
     assert try_page(made_study(tmp_path), tmp_path, said.append) == [tmp_path / PAGE_FILE]
-    title, seen = kinds["pareto"].title, Seen((tmp_path / PAGE_FILE).read_text())
+    title, parsed = kinds["pareto"].title, Seen((tmp_path / PAGE_FILE).read_text())
     (sentence,) = said
     assert title in sentence
     assert "(TypeError: '<' not supported )" in sentence
-    assert f"{title}: " in seen.text
-    assert seen.tags.count("figure") == 1
+    assert f"{title}: " in parsed.text
+    assert parsed.tags.count("figure") == 1
     (kept,) = (tmp_path / "errors").iterdir()
     assert "broken" in kept.read_text()
 
 
-def test_studies_side_by_side(tmp_path, monkeypatch):
+def test_studies_are_compared_on_one_page(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "kinds_of", lambda results: {})  # drawn in other tests
     fast = made_study(tmp_path / "a" / "digits")
     slow = results_folder(
@@ -163,20 +165,20 @@ def test_studies_side_by_side(tmp_path, monkeypatch):
     assert numbers_in(sentence) == [90, 2.2, 30]
     other = results_folder(tmp_path / "c", [], objective=Objective(target=0.5))
     assert differing([fast, other]) == ["targets"]
-    seen = Seen(page_text([fast, slow]))
-    assert seen.tags.count("h1") == 1
-    ids = [value for _, name, value in seen.attributes if name == "id"]
+    parsed = Seen(page_text([fast, slow]))
+    assert parsed.tags.count("h1") == 1
+    ids = [value for _, name, value in parsed.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert {"s1", "s2", "winners"} <= set(ids)
 
 
-def test_the_command_compares(tmp_path, monkeypatch, capsys):
+def test_the_report_command_compares_studies(tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         results_folder(tmp_path / name, [])
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "one", "two", "--compare", "--out", "both.html"]) == 0
     text = Seen((tmp_path / "both.html").read_text()).text
-    assert winner_sentence([(one, load(one)) for one in ("one", "two")]) in text
+    assert winner_sentence([(name, load(name)) for name in ("one", "two")]) in text
     for arguments, words in (
         (["one", "two"], "--compare"),
         (["one", "--compare"], "--compare"),
