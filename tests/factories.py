@@ -35,7 +35,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
-    """Return an evaluation after `seconds` of training; an epoch has 1,000 samples and an evaluation."""
+    """Return the evaluation after epoch `index` + 1 of 1,000 samples and after `seconds`."""
     values: dict[str, Any] = {
         "index": index,
         "epoch": index + 1.0,

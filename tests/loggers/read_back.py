@@ -38,7 +38,7 @@ def interrupted_study(tool, folder, point):
 
 
 def tensorboard_events(folder):
-    """Return the events of the only event file (TFRecord: length, crc, content, crc) in a folder."""
+    """Return the events of the only event file in a folder, in TFRecord format."""
     (file,) = folder.glob("events.out.tfevents.*")
     content, at, events = file.read_bytes(), 0, []
     while at < len(content):
