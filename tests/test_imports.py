@@ -351,6 +351,6 @@ def test_class_names_are_unique():
     doubled = {
         name: sorted(files)
         for name, files in places.items()
-        if len(files) > 1 and not all(name.startswith(MIRRORS) for name in files)
+        if len(files) > 1 and not all(file.startswith(MIRRORS) for file in files)
     }
     assert doubled == {}

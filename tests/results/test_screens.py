@@ -4,6 +4,7 @@ Two screens are stored completely (`screens/NAME.txt`): a race to a target, and 
 After an intended change, run with RAYBENCH_SCREENS=write to rewrite them, and review the diff.
 """
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -163,7 +164,7 @@ def check_said(results):
     """Check that every sentence is complete, and that the trials of the verdict are named."""
     summary = summary_of(results)
     for sentence in (
-        *(sentence for part in summary.conclusions for sentence in part),
+        *itertools.chain.from_iterable(summary.conclusions),
         *summary.caveats,
     ):
         assert sentence.endswith("."), sentence

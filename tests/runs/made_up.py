@@ -94,7 +94,7 @@ def reaching(
             )
             for number in range(1, math.ceil(needed(batch) / 100) + 6)
         ]
-        reached = next((point.train_s for point in curves[name] if point.value >= TARGET), None)
+        reached = next((at.train_s for at in curves[name] if at.value >= TARGET), None)
         samples = 100 * len(curves[name])
         ledger = run.ledger | {"train": samples / rate}
         runs[name] = replace(run, time_to_target_s=reached, samples=samples, ledger=ledger)

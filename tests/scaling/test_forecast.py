@@ -433,7 +433,7 @@ def test_studies_give_the_space_of_a_large_model(tmp_path: Path) -> None:
     assert study.search.first == [{"learning_rate": rates[0]}]
     best = round(document["details"]["batch"]["value"] / 32)
     assert any(f" {best} worker" in sentence for sentence in document["answer"])
-    assert all(rate["low"] < rate < rate["high"] for rate in rates)
+    assert all(rate["low"] < tried < rate["high"] for tried in rates)
 
 
 def test_runs_of_a_study_are_read_at_one_length(tmp_path: Path) -> None:

@@ -136,9 +136,8 @@ def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
     assert [line.get("index") for line in stage.lines()] == [0, 1, 1, 2, None]
     curve = read_records(stage.store.folder).curves[name]
     assert [point.train_s for point in curve] == [1.0, 2.5, 3.0]
-    assert [
-        outcome.evaluation and outcome.evaluation.index for _, outcome in stage.search.reported
-    ] == [0, 1]
+    reported = [result.evaluation for _, result in stage.search.reported]
+    assert [measured and measured.index for measured in reported] == [0, 1]
     assert stage.record(name).restarts == 1
     sentence = f"trial {name} goes on in new workers: a worker has died"
     assert stage.screen.getvalue().count(sentence) == 1

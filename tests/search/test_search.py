@@ -46,10 +46,10 @@ def test_every_sampler_improves_and_resumes_with_new_configurations(
     )
     resumed = run_all(second, judge)
     assert (len(first), len(resumed)) == (25, 5)
-    rates = [record.spec.learning_rate for record in first + resumed]
+    rates = [run.spec.learning_rate for run in first + resumed]
     assert len(set(rates)) > 20
     assert not set(rates[:25]) & set(rates[25:]) or sampler in ("cmaes", "nsga2")
-    assert min(record.score for record in first + resumed) < 0.7
+    assert min(run.score for run in first + resumed) < 0.7
 
 
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:

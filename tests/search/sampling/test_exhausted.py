@@ -37,7 +37,7 @@ def test_regions_that_fail_are_avoided(sampler: str, tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 50, "sampler": sampler}}
     ended = run_all(make_search(tmp_path, content), judge)
     assert len(ended) == 50
-    assert sum(record.failure is not None for record in ended[20:]) <= 3
+    assert sum(run.failure is not None for run in ended[20:]) <= 3
 
 
 @pytest.mark.parametrize(
