@@ -170,7 +170,7 @@ def scale(
     data: Any = None,
     out: Place = None,
     quick: bool = False,
-    predict: str | None = None,
+    predict: str | Sequence[int] | None = None,
     time_budget: float | str | None = None,
     address: str | None = None,
     dry_run: bool = False,
@@ -185,7 +185,7 @@ def scale(
         out: Results folder or URL.
         quick: Whether to shorten the default study, or a study shipped with raybench, to suit a
             machine with two cores.
-        predict: Worker counts for which to predict step times, such as `"8,16,64"`, or a CSV file
+        predict: Worker counts for which to predict step times, such as `[8, 16]`, or a CSV file
             with the columns num_workers, num_nodes and batch_size_per_worker.
         time_budget: Maximum total time: seconds, or a string like `"2h"`.
         address: See `tune`.

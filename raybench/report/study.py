@@ -168,12 +168,12 @@ class StudyResults(Study):
 
         return claims_table(self)
 
-    def predict(self, workers: str | None = None) -> "ScalingReport":
+    def predict(self, workers: "str | Sequence[int] | None" = None) -> "ScalingReport":
         """Fit models to the step times of a scaling study, and predict throughput.
 
         Args:
-            workers: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, as for
-                `--predict`. None takes the study's last `--predict`; if there is none, two and four
+            workers: Worker counts such as `[4, 8]`, or a CSV file of worker counts and batch sizes,
+                as for `--predict`. None takes the study's last `--predict`; if there is none, two and four
                 times the largest measured worker count.
 
         Returns:
@@ -181,6 +181,8 @@ class StudyResults(Study):
         """
         from raybench.report.scaling_report import ScalingReport  # matplotlib takes a second
 
+        if workers is not None and not isinstance(workers, str):
+            workers = ",".join(map(str, workers))
         return ScalingReport.of(self, workers)
 
     @property

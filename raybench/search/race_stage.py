@@ -21,12 +21,11 @@ from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec
-from raybench.spec.study import StudySpec
+from raybench.spec.study import MOST_RACE_RUNS, StudySpec
 from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
-    MOST_RACE_RUNS,
     Axis,
     Candidate,
     RaceRun,

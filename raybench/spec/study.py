@@ -28,14 +28,14 @@ from raybench.spec.own_loop import framework_of, is_own_loop, with_own_data
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested
 from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
-MOST = 200
-"""Maximum number of confirmation runs."""
+MOST_RACE_RUNS = 200
+"""Maximum number of confirmation runs with new seeds that run in parallel (`confirm.race`)."""
 
 
 class ConfirmSpec(Document):
     """Confirmation: the best candidates train again with new seeds, then each winner runs alone."""
 
-    race: Annotated[int, Field(ge=0, le=MOST)] = 24
+    race: Annotated[int, Field(ge=0, le=MOST_RACE_RUNS)] = 24
     """Maximum number of runs with new seeds in which the best configurations of the search are
     compared, to find the fastest. The same number finds the cheapest, but most runs serve both
     purposes. A time budget may allow fewer runs; 0 skips confirmation."""

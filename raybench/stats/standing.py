@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from raybench.spec.objective import MIN_SECONDS, TIME
+from raybench.spec.study import MOST_RACE_RUNS
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
@@ -146,8 +147,6 @@ Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
 """Plan of a race, the parallel confirmation runs of the best trials with new seeds. Each stage is a
 pair (number of candidates, number of new runs per candidate)."""
-MOST_RACE_RUNS = 200
-"""Maximum number of new runs in a race."""
 REVERSAL_ERRORS = 1.0
 """Number of standard errors by which another configuration must lead to replace the winner of the
 race."""
