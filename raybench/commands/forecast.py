@@ -111,9 +111,7 @@ def seconds_of(run: SmallRun, small: Sequence[MeasuredRun]) -> float:
         for measured in small
         if measured.run.parameters == run.parameters and measured.train_s > 0
     ]
-    return (
-        run.samples * statistics.median(seconds_per_sample) if seconds_per_sample else math.nan
-    )
+    return run.samples * statistics.median(seconds_per_sample) if seconds_per_sample else math.nan
 
 
 def forecast(options: ForecastOptions) -> Ended:

@@ -1,1 +1,1 @@
-"""Reports of a study: screens, tables, figures, the page, the live display."""
+"""Reports of a study: terminal output, tables, figures, the HTML page and the live display."""

@@ -1,4 +1,4 @@
-"""`python -m raybench.report` is `raybench report`."""
+"""Make `python -m raybench.report` run the command `raybench report`."""
 
 from raybench.commands.cli import run_module
 

@@ -1,5 +1,5 @@
-"""The summary of a study in sentences, the same for terminal, page, JSON and Python. Also the
-comment in best.yaml, and the display of a study in notebooks."""
+"""The summary of a study in sentences, which is the same on the terminal, on the page, in JSON and
+in Python. Also the comment in best.yaml, and the display of a study in notebooks."""
 
 import html
 import math
@@ -63,7 +63,8 @@ from raybench.spec.values import identity
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
-"""Smallest relative difference between two costs, or two times, that the summary mentions."""
+"""The summary mentions a difference between two costs, or two times, only if it is at least this
+fraction."""
 
 
 def configuration_words(results: Study, spec: RunSpec) -> str:
@@ -85,14 +86,15 @@ def configuration_words(results: Study, spec: RunSpec) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """Findings of a study in sentences."""
+    """Findings of a study, as sentences."""
 
     conclusions: Sequence[Sequence[str]]
-    """Paragraphs, each a sequence of sentences; the most important paragraph and sentence first."""
+    """Paragraphs, each a sequence of sentences; the most important comes first."""
     confidence: str = ""
-    """Evidence for the winner; empty if there is no winner."""
+    """Sentences about the evidence for the winner; empty if there is no winner."""
     caveats: Sequence[str] = ()
-    """Sentences on ties, doubts, disturbed runs, winners at the end of a range, and notes."""
+    """Sentences that limit the conclusions, such as those about ties, disturbed runs, and winners
+    at the end of a searched range."""
 
     @property
     def lines(self) -> list[str]:
@@ -101,10 +103,10 @@ class Summary:
 
 
 def summary_of(results: Study) -> Summary:
-    """Return the summary of a study of any kind.
+    """Return the summary of a study of any kind (search, training, scaling study, ...).
 
-    A search that ran on several GPU models has a winner for each model. If no run reached the
-    target, the summary says why, and which run came nearest.
+    A search that ran on several GPU models has a winner for each of them. If no run reached the
+    target, the summary explains why, and names the run that came nearest.
     """
     notes = [str(note) for note in results.study.get("notes") or []]
     if (pairs := comparison_of(results)) is not None:
@@ -165,7 +167,9 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
     standing = f"the {superlative} of {tried_words(results)}{tied_clause}"
     first = f"{head} {configuration_and_trial(results, fastest.trial)}, {standing}."
     reached = f"It {reaches(results, fastest)}."
-    paragraphs: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
+    paragraphs: list[tuple[str, ...]] = [
+        (first, reached, *_compared_with_first(results, fastest.trial))
+    ]
     if results.is_timed and not verdict.is_one:
         others = verdict.others(is_cheapest=True)
         tied_clause = _others_as_good((*others, *verdict.cheapest_once), "cheap")
@@ -176,9 +180,9 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
     return paragraphs
 
 
-def _beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the user's first configuration
-    (`search.first`); [] if there is none, or its trial has not ended."""
+def _compared_with_first(results: Study, winner: str) -> list[str]:
+    """Return a list with a sentence that compares the winner with the first configuration of the
+    user (`search.first`); [] if there is none, or if its trial has not ended."""
     firsts = (results.study["study"].get("search") or {}).get("first") or []
     settings = flat(firsts[0]) if firsts else {}
     matching = [
@@ -214,7 +218,7 @@ def _beside_first(results: Study, winner: str) -> list[str]:
 
 
 def _has_setting(spec: RunSpec, key: str, value: Any) -> bool:
-    """Return whether a run spec has `value`, as written in a YAML file, under `key`."""
+    """Return whether a key of a run spec has a value, which is given as in a YAML file."""
     actual = value_of(spec, key)
     return is_one_of(key, actual, [value]) or identity(actual) == identity(value)
 
@@ -225,9 +229,10 @@ def configuration_and_trial(results: Study, trial: str) -> str:
 
 
 def tried_words(results: Study) -> str:
-    """Return `95 configurations tried (80 of them were stopped early as unpromising)`.
+    """Return text such as `95 configurations tried (80 of them were stopped early as unpromising)`.
 
-    Configurations whose runs had reported nothing when the time budget ended were not tried.
+    A configuration does not count as tried if its runs had reported nothing when the time budget
+    ended.
     """
     searched = results.trials[results.trials["phase"] == "search"]
     configuration = searched["trial"].map(configuration_of(results.trials))
@@ -252,8 +257,8 @@ def _others_as_good(others: Sequence[str], adjective: str) -> str:
 
 
 def _cost(results: Study, result: ConfigurationResult) -> float:
-    """Return the cost of training to the target, by which the cheapest is chosen: worker-seconds,
-    or billed worker-seconds if there is a price."""
+    """Return the cost of training to the target, in worker-seconds, or in billed worker-seconds if
+    the study has a price. The cheapest configuration is chosen by this cost."""
     configuration = repeated(results).get(result.trial)
     if configuration is not None:
         return result.seconds * configuration.cost
@@ -263,7 +268,8 @@ def _cost(results: Study, result: ConfigurationResult) -> float:
 def _relative_cost(
     results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult
 ) -> str:
-    """Return cost and time of the cheapest relative to the fastest; "" if they hardly differ."""
+    """Return text that compares cost and time of the cheapest configuration with those of the
+    fastest; "" if they hardly differ."""
     if fastest.new_runs and not (fastest.new_hits and cheapest.new_hits):
         return ""  # one of the two times is selection-biased: it comes from the search
     share = _cost(results, cheapest) / _cost(results, fastest)
@@ -274,13 +280,14 @@ def _relative_cost(
 
 
 def _new_runs(result: ConfigurationResult) -> str:
-    """Return `3 runs with new seeds, each alone on the machine`."""
+    """Return text such as `3 runs with new seeds, each alone on the machine`."""
     manner = "each alone on the machine" if result.is_alone else "in parallel"
     return f"{counted(result.new_runs, 'run')} with new seeds, {manner}"
 
 
 def reaches(results: Study, result: ConfigurationResult) -> str:
-    """Return `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by 3 of ...`."""
+    """Return text such as `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by
+    3 of ...`."""
     if not results.is_timed:
         return _reaches_value(results, result)
     aim, rate, price = target_in_words(results), "", price_of(results, result.cost, result.trial)
@@ -312,7 +319,8 @@ def reaches(results: Study, result: ConfigurationResult) -> str:
 
 
 def _reaches_value(results: Study, result: ConfigurationResult) -> str:
-    """Return `reaches accuracy 95.2 % within 3 s of training (median of 3 runs ...); ...`."""
+    """Return text such as `reaches accuracy 95.2 % within 3 s of training (median of 3 runs
+    ...); ...`."""
     metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
@@ -330,13 +338,13 @@ def _reaches_value(results: Study, result: ConfigurationResult) -> str:
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
-    """Return an interval of the metric as text: `94.1 to 96.3 %`."""
+    """Return an interval of metric values as text such as `94.1 to 96.3 %`."""
     low, high = map(metric.shown, ends)
     return f"{low.removesuffix(' %')} to {high}"
 
 
 def _tested(results: Study, result: ConfigurationResult) -> str:
-    """Return the value on the test split, or why there is none, as the end of a sentence."""
+    """Return the end of a sentence: the value on the test split, or why there is none."""
     metric = results.metric
     if math.isnan(result.test):
         return "" if results.has_test else "; not tested: there is no test split"
@@ -348,7 +356,7 @@ def _tested(results: Study, result: ConfigurationResult) -> str:
 
 
 def _doubts(results: Study, verdict: Verdict) -> list[str]:
-    """Return sentences on ties, configurations that ran once, and effects of chance."""
+    """Return sentences about ties, configurations that ran only once, and a missing baseline."""
     if not verdict.is_confirmed:
         return []
     tied, cheap_tied = verdict.others(), verdict.others(is_cheapest=True)
@@ -369,8 +377,14 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
 
 
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str) -> str:
-    """Return the comment above the spec in best.yaml and cheapest.yaml; `title` is, say,
-    `fastest`."""
+    """Return the comment above the run spec in best.yaml or cheapest.yaml.
+
+    Args:
+        results: The study.
+        trial: Trial whose run spec is written.
+        verdict: The verdict; None if there is no winner.
+        title: Beginning of the comment, such as `fastest`.
+    """
     run, metric = results.runs[trial], results.metric
     name = f"{title} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
@@ -386,7 +400,8 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str
 
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
-    """Return a paragraph on why there is no winner, and which run came nearest."""
+    """Return a list with one paragraph, which explains why there is no winner and names the run
+    that came nearest."""
     reason, trial, metric = _why_no_winner(results), nearest(results), results.metric
     if trial is None:
         return [(reason,)]
@@ -400,10 +415,8 @@ def _unreached(results: Study) -> list[tuple[str, ...]]:
 
 
 def guessing_lines(results: Study) -> list[tuple[str, ...]]:
-    """Return a paragraph for each GPU model whose best configuration is no better than guessing.
-
-    [] if there is a winner.
-    """
+    """Return one paragraph for each GPU model on which the best configuration is no better than
+    guessing; [] if there is a winner."""
     lines: list[tuple[str, ...]] = []
     for kind in [] if judge_each(results) else gpu_models(results.trials):
         verdict = best_of(results, kind)
@@ -427,7 +440,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 
 
 def _why_no_winner(results: Study) -> str:
-    """Return why there is no winner, and what to change."""
+    """Return a sentence that explains why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
     best = metric.best(trials[metric.best_column])
     failed = int((trials["state"] == "failed").sum())
@@ -461,7 +474,8 @@ def _why_no_winner(results: Study) -> str:
 
 
 def _cut_by_budget(results: Study) -> str:
-    """Return a clause if the time budget ended the search before all its trials ran, else ""."""
+    """Return a clause about the time budget if it ended the search before all trials had run, else
+    ""."""
     search = results.study["study"].get("search") or {}
     budget, num_asked = search.get("time_budget_s"), results.num_trials_asked
     num_done = int((results.trials["role"] == "trial").sum())
@@ -502,7 +516,7 @@ def html_of(results: Study) -> str:
 def table_html(table: pd.DataFrame) -> str:
     """Return a table of strings as escaped HTML; "" if it has no rows."""
     cells = table.astype(str).map(clean)
-    with pd.option_context("display.max_colwidth", None):  # else pandas cuts long cells
+    with pd.option_context("display.max_colwidth", None):  # otherwise, pandas truncates cells
         return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
 
 
@@ -521,7 +535,8 @@ def _best(results: Study) -> pd.DataFrame:
 
 
 def _counted(results: Study) -> str:
-    """Return the number of runs and evaluations, and whether the study is still running."""
+    """Return a line with the number of runs and evaluations, and whether the study is still
+    running."""
     trials = results.trials
     failed = int((trials["state"] == "failed").sum())
     details = f" ({failed} failed)" if failed else ""
@@ -547,7 +562,7 @@ def _trained(results: Study) -> str:
 
 
 def _imported(results: Study) -> str:
-    """Return a sentence on the best imported run, with seconds by the clock of the other tool."""
+    """Return a sentence about the best imported run, whose seconds another tool has measured."""
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
     best = ranked(results.trials).iloc[0]
     seconds = best["time_to_target_s" if results.is_timed else "train_s"]

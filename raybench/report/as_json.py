@@ -1,6 +1,6 @@
 """The JSON document that a command prints with `--json`.
 
-`CommandResult` is its schema, from which docs/answer.schema.json is generated.
+Its schema is `CommandResult`, from which docs/answer.schema.json is generated.
 """
 
 from typing import Any, Literal
@@ -28,10 +28,10 @@ class _Part(BaseModel):
 
 
 class Error(_Part):
-    """Why there is no answer."""
+    """Reason why there is no answer."""
 
     kind: Literal["user", "study", "interrupted"] = Field(
-        description="user: the input is wrong (exit code 2); study: it cannot go on (1)"
+        description="user: the input is wrong (exit code 2); study: the study cannot continue (1)"
     )
     code: ErrorCode | None = Field(
         default=None,
@@ -41,7 +41,7 @@ class Error(_Part):
 
 
 class Configuration(_Part):
-    """A configuration that a search names."""
+    """A winning configuration of a search, or one that is tied with the winner."""
 
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
@@ -68,7 +68,7 @@ class Configuration(_Part):
 
 
 class NextStep(_Part):
-    """Next step, as a command."""
+    """A step that the user can take next."""
 
     what: str
     do: str = Field(description="a command, or a file to open")
@@ -92,7 +92,7 @@ class CommandResult(_Part):
 
 
 def document_of(command: str, ended: Ended) -> CommandResult:
-    """Return the JSON document of a command that has ended, with the findings in its results
+    """Return the JSON document of a command that has ended, including the findings in its results
     folder."""
     error = None
     if (problem := ended.error) is not None:
@@ -151,8 +151,14 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
 
 
 def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return the fields of `Configuration` for the winners, and for the trials tied with the
-    fastest."""
+    """Return the fields of one `Configuration` per winner, and per trial that is tied with the
+    fastest.
+
+    Args:
+        results: The study.
+        verdict: The verdict for one GPU model.
+        gpu: Name of this GPU model; empty if the runs were not on several.
+    """
     winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     winners += [("tied", trial) for trial in verdict.others()]
     rows = []
@@ -174,8 +180,8 @@ def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[di
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to plain data for JSON: NumPy numbers to Python numbers, NaN and infinity to
-    None."""
+    """Convert a value to plain data for JSON: NumPy numbers become Python numbers, and NaN and
+    infinity become None."""
 
     def other(item: Any) -> Any:
         return item.tolist() if isinstance(item, np.generic | np.ndarray) else str(item)

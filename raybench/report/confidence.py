@@ -1,12 +1,15 @@
-"""How sure the winner is, in words: the runs behind it, their scatter, and the gain of more runs.
+"""Sentences about how certain the winner is: the number of runs, their standard deviation, and what
+more runs would show.
 
-The report gives no probability that the winner is within some percentage of the best, because
-posteriors from few runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten
-studies of that benchmark, the winner is, or is tied with, the best of the configurations that ran
-again. Nothing is claimed about trials that were stopped early.
+No probability is given that the winner is within some percentage of the best configuration, because
+such posterior probabilities are wrong by up to 17 points if there are few runs
+(`benchmarks/search/race.py`). In nine of ten studies of that benchmark, the winner is the best of
+the configurations that ran again, or is tied with it. No claim is made about trials that were
+stopped early.
 
-Also caveats and remarks: whether the result depends on the target, what became of the runs, and
-whether the winner is at the end of a searched range. Also the next steps, each with its command.
+This module also writes caveats and remarks (whether nearly all trials reach the target, which runs
+failed or were disturbed, whether the winner is at the end of a searched range) and the next steps
+with their commands.
 """
 
 import argparse
@@ -32,15 +35,19 @@ from raybench.stats.standing import SMALLEST
 
 MORE_OPTION = "--more"
 RUNS_EACH = 4
-"""Runs proposed for the winner and for each undecided trial."""
+"""Number of further runs that are proposed for the winner, and for each trial that is still tied
+with it."""
 LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
-"""Limits of the number of runs proposed for trials that ran only in the search."""
+"""Minimum and maximum number of runs that are proposed for trials that ran only in the search."""
 
 
 def confidence_of(results: Study, verdict: Verdict | None) -> str:
-    """Return the evidence for a verdict in sentences; "" if `verdict` is None.
+    """Return sentences about the evidence for a verdict; "" if there is none.
 
-    If runs were on several GPU models, `verdict` is about one (see `judge`).
+    Args:
+        results: The study.
+        verdict: The verdict. If runs were on several GPU models, it applies to one of them (see
+            `judge`).
     """
     if verdict is None:
         return ""
@@ -87,7 +94,8 @@ def _basis(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 
 def _scatter(results: Study, noise: Noise) -> str:
-    """Return the pooled standard deviation between runs of one configuration, in words."""
+    """Return the standard deviation between runs of one configuration, pooled over all
+    configurations, in words."""
     if math.isinf(noise.sigma):
         return "the standard deviation between runs of one configuration is not known"
     if results.is_timed:
@@ -100,14 +108,14 @@ def _scatter(results: Study, noise: Noise) -> str:
 
 
 class MoreRuns(NamedTuple):
-    """Runs that `--more` can add to a study."""
+    """Proposal to add runs to a study with `--more`."""
 
     number: int | None
-    """Argument of `--more`; None if more runs would show nothing."""
+    """Number of runs for `--more`; None if more runs would not help."""
     sentence: str
-    """What more runs would show, or why they would show nothing."""
+    """What more runs would show, or why they would not help."""
     gain: str = ""
-    """What more runs would show, in a few words."""
+    """Purpose of the runs, in a few words."""
 
 
 def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
@@ -132,13 +140,14 @@ def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
 
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""If the share of trials that reach the target is outside this range, the target hardly
-distinguishes trials."""
+"""If the fraction of trials that reach the target is outside this range, the target hardly
+distinguishes between trials."""
 ENOUGH_TRIALS = 8
 
 
 def target_warning(results: Study) -> list[str]:
-    """Return a sentence if nearly all or nearly none of the search trials reach the target."""
+    """Return a list with a sentence if nearly all or nearly none of the trials of the search reach
+    the target; otherwise []."""
     trials = ranked(results.trials)
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return []
@@ -153,7 +162,8 @@ def target_warning(results: Study) -> list[str]:
 
 
 def code_line(results: Study) -> list[str]:
-    """Return a sentence if runs had different versions of the user's code."""
+    """Return a list with a sentence if runs used different versions of the user's code; otherwise
+    []."""
     versions = results.trials.dropna(subset=["code"]).groupby("code", sort=False)["trial"].agg(list)
     if len(versions) < 2:
         return []
@@ -163,9 +173,9 @@ def code_line(results: Study) -> list[str]:
 
 
 LEAST_SHARE = 0.05
-"""Phases that took a smaller share of the time of all runs are not named."""
+"""Phases that took less than this fraction of the time of all runs are not mentioned."""
 LONGEST_MESSAGE = 300
-"""Maximum number of characters of a failure's message."""
+"""Maximum length of the message of a failure, in characters."""
 IN_WORDS = {
     "queue": "waiting for free workers",
     "start": "starting workers",
@@ -181,7 +191,7 @@ IN_WORDS = {
 
 
 def ledger_line(results: Study) -> str:
-    """Return a sentence on the share of each phase in the time of all runs, largest first."""
+    """Return a sentence with the fraction of each phase in the time of all runs, largest first."""
     trials = results.trials
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
@@ -196,7 +206,8 @@ def ledger_line(results: Study) -> str:
 
 
 def disturbed_line(results: Study) -> list[str]:
-    """Return a sentence on how many runs were disturbed by other processes; [] if none."""
+    """Return a list with a sentence about how many runs were disturbed by other processes; [] if
+    none were."""
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
@@ -208,8 +219,8 @@ def disturbed_line(results: Study) -> list[str]:
 
 
 def failed_line(results: Study) -> list[str]:
-    """Return a list with one sentence on the failed runs and their most frequent cause; empty if no
-    run failed."""
+    """Return a list with a sentence about the failed runs and their most frequent cause; [] if none
+    failed."""
     causes = failures(results.trials)
     if causes.empty:
         return []
@@ -221,14 +232,14 @@ def failed_line(results: Study) -> list[str]:
 
 
 def unranked_lines(results: Study) -> list[str]:
-    """Return a sentence for each reason why trials of the search were not ranked."""
+    """Return one sentence for each reason why trials of the search were not ranked."""
     searched = results.trials[results.trials["phase"] == "search"]
     reasons = searched.groupby("unranked", sort=False)["trial"]
     return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return sentences on the keys whose value in the fastest trial is at an end of the searched
+    """Return sentences about keys whose value in the fastest trial is at an end of the searched
     range."""
     if verdict is None:
         return []
@@ -252,7 +263,7 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
 
 PAGE_FILE = "report.html"
 DEFAULT_FOLDER = "results"
-"""Parent folder of studies that were started without --out."""
+"""Folder in which a study without --out has its results folder."""
 
 
 @dataclass(frozen=True)
@@ -286,11 +297,11 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
 
 
 def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
-    """Return the step that would make the winner more certain; [] if there is none."""
+    """Return a list with the step that would make the winner more certain; [] if there is none."""
     if not verdict.is_confirmed:
         if repeated(results):  # they missed the target or failed, so more runs do not help
             return []
-        # `--more` needs a confirmed winner, so the study's own command runs again.
+        # `--more` needs a confirmed winner, so the original command of the study is proposed.
         confirm = results.study["study"].get("confirm")
         is_unasked = isinstance(confirm, dict) and confirm.get("race") == 0
         options = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
@@ -307,11 +318,12 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note that a search ran out of configurations before it had run all its trials."""
+"""End of the note about a search that had no untried configurations left before it had run all its
+trials."""
 
 
 def _remaining_trials(results: Study) -> list[SuggestedStep]:
-    """Return the step that runs the remaining trials; [] if there are none."""
+    """Return a list with the step that runs the remaining trials; [] if there are none."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
     num_asked = results.num_trials_asked
@@ -326,8 +338,13 @@ def _remaining_trials(results: Study) -> list[SuggestedStep]:
 
 
 def _continue_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the command that continues the study in its current folder, with the options `more`
-    added and the option `without` dropped."""
+    """Return the command that continues a study in its current folder.
+
+    Args:
+        results: The study.
+        *more: Options to add.
+        without: Option to remove; "" removes none.
+    """
     sessions = [results.study, *(results.study.get("continued") or [])]
     commands = [split_command(clean(str(session.get("command", "")))) for session in sessions]
     words = next(
@@ -339,7 +356,7 @@ def _continue_command(results: Study, *more: str, without: str = "") -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--out")
     parser.add_argument("--fresh", action="store_true")
-    is_asked = bool(words)  # otherwise the study was started from Python
+    is_asked = bool(words)  # False if the study was started from Python
     space = [str(results.folder / STUDY_FILE)]
     options, remaining = parser.parse_known_args(words[1:] if is_asked else space)
     remaining = [word for word in remaining if word != without]

@@ -1,4 +1,4 @@
-"""The console to which all commands print, and functions that print lines and paragraphs on it."""
+"""The console on which all commands print, and functions that print lines and paragraphs on it."""
 
 import io
 import re
@@ -16,8 +16,8 @@ from raybench.spec.text import clean
 class WholeLines(Console):
     """A console on which only one thread prints at a time.
 
-    Rich draws a live screen and writes it in two steps. Without the lock `turn`, a line printed by
-    another thread in between would appear beside the last line of the screen.
+    Rich writes a live screen in two steps. Without the lock `turn`, a line that another thread
+    prints between the two would appear beside the last line of the screen.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -37,9 +37,9 @@ class WholeLines(Console):
 
 
 def make_console(file: TextIO) -> Console:
-    """Return a console on `file` without markup.
+    """Return a console that prints to a file, without interpreting markup.
 
-    Characters that the file's encoding does not have are written as escapes.
+    Characters that the encoding of the file does not support are written as escapes.
     """
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
@@ -52,9 +52,9 @@ def say(console: Console, text: str) -> None:
 
 
 BREAK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
-"""A space at which a line may break: not between a number and its unit."""
+"""Matches a space at which a line may break; there is no break between a number and its unit."""
 PARAGRAPH_WIDTH = 100
-"""Maximum width of a paragraph in terminal columns."""
+"""Maximum width of a paragraph, in terminal columns."""
 
 
 def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
@@ -64,7 +64,8 @@ def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` terminal columns; only single words may be longer."""
+    """Break text into lines of at most `width` terminal columns; only single words may be
+    longer."""
     lines, line = [], ""
     for word in BREAK.split(text):
         longer = f"{line} {word}" if line else word
@@ -80,7 +81,7 @@ NOTEBOOK_WIDTH = 90
 
 
 class Sentences(tuple[str, ...]):
-    """Sentences whose `repr` and `str` are wrapped paragraphs."""
+    """List of sentences that is displayed as wrapped paragraphs (`repr` and `str`)."""
 
     def __repr__(self) -> str:
         return "\n".join(

@@ -1,7 +1,7 @@
 """Files derived from a study: trials.csv, curves.csv, the winners as run specs, and PNG figures.
 
-pandas reads a table with `pd.read_csv(file, dtype={"trial": str})`. Cells that a spreadsheet would
-run as a formula (they begin with = + - or @) have a leading apostrophe.
+The tables can be read with `pd.read_csv(file, dtype={"trial": str})`. Cells that a spreadsheet
+would execute as a formula (those that begin with = + - or @) have a leading apostrophe.
 """
 
 import io
@@ -24,8 +24,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 def export(results: Study, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return the files.
 
-    Without a winner, earlier winners are deleted, and best.yaml holds the trial nearest to the
-    target, unless the study was imported or its best trial is no better than guessing.
+    If there is no winner, files of earlier winners are deleted, and best.yaml contains the trial
+    that came nearest to the target. It is not written if the study was imported, or if its best
+    trial is no better than guessing.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials
@@ -54,8 +55,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV, with an apostrophe before what a spreadsheet would run as a
-    formula."""
+    """Return a table as CSV; cells that a spreadsheet would execute as a formula get a leading
+    apostrophe."""
     safe = table.copy()
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
@@ -69,11 +70,11 @@ def _quoted(value: Any) -> Any:
 
 
 DPI = 150
-"""Resolution of the PNG files in dots per inch."""
+"""Resolution of PNG files in dots per inch."""
 
 
 def write_plots(results: Study, folder: Path) -> list[Path]:
-    """Draw the figures that apply to a study as PNG files into a folder; return the files."""
+    """Write the figures that apply to a study as PNG files to a folder; return the files."""
     from raybench.report.figures.kinds import kinds_of  # late: matplotlib takes a second
 
     files, written = StudyFiles(folder), []

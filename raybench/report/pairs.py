@@ -1,4 +1,5 @@
-"""Report of `raybench compare`, which compares pairs of runs: numbers, sentences and exit code."""
+"""Report of `raybench compare`, which compares configurations by pairs of runs: numbers, sentences
+and exit code."""
 
 import math
 import statistics
@@ -25,34 +26,37 @@ EXIT_CODES: dict[PairOutcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Exit code of each outcome. With several alternatives, the outcome listed first decides."""
+"""Exit code by outcome of a comparison. If there are several alternatives, the first of these
+outcomes that occurs determines the exit code."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the compared configurations."""
+    """One of the configurations that are compared."""
 
     name: str
-    """A, B, C, ...: A is the baseline, the others are alternatives."""
+    """A, B, C, ...; A is the baseline, and the others are alternatives."""
     source: str
-    """The file that the configuration was read from."""
+    """File from which the configuration was read."""
     label: str
     """The configuration in one line."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`. The
-    runs with the same number form a pair."""
+    """The runs of a comparison so far.
+
+    `runs[name][number]` is run `number` of the side `name`; runs with the same number form a pair.
+    """
 
     sides: Sequence[Side]
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters: a fraction of the seconds or value; absolute for a
-    proportion."""
+    """Smallest difference that matters to the user, as a fraction of the seconds or of the metric
+    value; if the metric is a proportion, it is an absolute difference."""
     errors: float = ALPHA
-    """Family-wise error rate: that of all comparisons together."""
+    """Family-wise error rate: probability of any wrong decision in all comparisons together."""
     is_throughput: bool = False
     """Whether training seconds per sample are compared (`--metric samples_per_s`)."""
 
@@ -62,21 +66,22 @@ class Pairs:
         return self.is_throughput or self.objective.kind == TIME
 
     @property
-    def _bar(self) -> tuple[float, float]:
-        """Smallest difference that matters, in units of `differences`, and error rate of each
-        comparison."""
+    def _test_limits(self) -> tuple[float, float]:
+        """(Smallest difference that matters, in units of `differences`; error rate of each
+        comparison)."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
     @property
     def level(self) -> str:
-        """The confidence level of each interval: `90 %`, or higher with more than two sides."""
-        return f"{100 * (1 - 2 * self._bar[1]):.4g} %"
+        """Confidence level of each interval as text: `90 %`, or more if there are more than two
+        sides."""
+        return f"{100 * (1 - 2 * self._test_limits[1]):.4g} %"
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
         """Comparison of each alternative with the baseline, by name of the alternative."""
-        smallest, errors = self._bar
+        smallest, errors = self._test_limits
         return {
             side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
             for side in self.sides[1:]
@@ -84,15 +89,16 @@ class Pairs:
 
     @property
     def is_decided(self) -> bool:
-        """Whether no further pair is needed."""
+        """Whether all comparisons are decided, so that no further pair is needed."""
         return all(comparison.outcome != "undecided" for comparison in self.comparisons.values())
 
     def differences(self, name: str) -> list[float]:
-        """Return one number per pair, positive if the side `name` is better than the baseline.
+        """Return one number per pair, which is positive if the side `name` is better than the
+        baseline.
 
-        The number is the log ratio of seconds, the difference of proportions, or the difference of
-        other values relative to the baseline's median. It is infinite if only one run of the pair
-        reached the target, and NaN if neither did.
+        The number is the log ratio of the seconds, or the difference of the metric values; the
+        latter is divided by the median of the baseline unless the metric is a proportion. The
+        number is infinite if only one run of the pair reached the target, and NaN if neither did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
         hits = [run.seconds for run in first.values() if run.is_hit]
@@ -109,12 +115,12 @@ class Pairs:
             return math.nan
         if self.is_timed:
             return math.log(a.seconds / b.seconds)
-        return (a.seconds - b.seconds) / unit  # `seconds` holds scores, smaller is better
+        return (a.seconds - b.seconds) / unit  # here, `seconds` is a score; smaller is better
 
     def more(self, name: str) -> int | None:
-        """Return how many more pairs will probably decide the comparison of `name`; None if
-        unknown."""
-        smallest, errors = self._bar
+        """Return how many more pairs are probably needed to decide the comparison of side `name`;
+        None if unknown."""
+        smallest, errors = self._test_limits
         return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 
 
@@ -145,17 +151,19 @@ def pairs_of(
 
 
 def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float | None:
-    """Return the training seconds per sample of a run; None if it did not train. With several
-    evaluations, only the time after the first counts."""
+    """Return the training seconds per sample of a run; None if it did not train.
+
+    If there are several evaluations, only the training after the first counts.
+    """
     samples, seconds = record.samples, record.ledger["train"]
-    if len(curve) > 1:  # the first interval includes warm-up
+    if len(curve) > 1:  # the time before the first evaluation includes warm-up
         samples, seconds = samples - curve[0].samples, seconds - curve[0].train_s
     return seconds / samples if samples > 0 and seconds > 0 else None
 
 
 @once
 def comparison_of(results: Study) -> Pairs | None:
-    """Return the runs of a study made by `raybench compare`; None for other studies."""
+    """Return the pairs of a study that `raybench compare` ran; None for any other study."""
     if results.kind is not StudyKind.COMPARISON:
         return None
     comparison = results.study[COMPARISON]
@@ -172,7 +180,7 @@ def comparison_of(results: Study) -> Pairs | None:
 
 
 def answer_lines(pairs: Pairs) -> list[str]:
-    """Return a line for each side, then a sentence for each comparison."""
+    """Return one line per side, followed by one sentence per comparison."""
     return [*(_side_line(pairs, side) for side in pairs.sides), *sentences(pairs)]
 
 
@@ -193,7 +201,7 @@ def _side_line(pairs: Pairs, side: Side) -> str:
 
 
 def sentences(pairs: Pairs) -> list[str]:
-    """Return a sentence for each comparison."""
+    """Return one sentence per comparison of an alternative with the baseline."""
     first, lines = pairs.sides[0].name, []
     for name, comparison in pairs.comparisons.items():
         after = f"after {counted(comparison.pairs, 'pair')}"
@@ -212,8 +220,10 @@ def sentences(pairs: Pairs) -> list[str]:
 
 
 def documents(pairs: Pairs) -> dict[str, Any]:
-    """Return sides and comparisons as plain data for JSON. Effects are fractions, positive if the
-    side is better than the baseline."""
+    """Return sides and comparisons as plain data for JSON.
+
+    Effects are fractions; they are positive if the side is better than the baseline.
+    """
 
     def share(value: float | None) -> float | None:
         return None if value is None or math.isinf(value) else _percent(pairs, value) / 100
@@ -247,7 +257,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
 
 
 def _percent(pairs: Pairs, difference: float) -> float:
-    """Return a number of `Pairs.differences` in percentage points or percent."""
+    """Convert a number of `Pairs.differences` to percentage points or percent."""
     return 100 * (-math.expm1(-difference) if pairs.is_timed else difference)
 
 
@@ -267,7 +277,10 @@ def _size(pairs: Pairs, comparison: Comparison) -> str:
 
 
 def interval_words(pairs: Pairs, comparison: Comparison) -> str:
-    """Return `1.9 to 6.3 % better`, `3.1 % worse to 9.2 % better`, `at most 4.0 % better`."""
+    """Return the interval of a comparison as text.
+
+    Examples: `1.9 to 6.3 % better`, `3.1 % worse to 9.2 % better`, `at most 4.0 % better`.
+    """
 
     def word(end: float) -> str:
         return f"{abs(end):.1f} {_unit(pairs)} {'worse' if end < 0 else 'better'}"

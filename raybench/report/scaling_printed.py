@@ -1,4 +1,5 @@
-"""A scaling study in tables and sentences for a terminal. A cell is a run spec with its repeats."""
+"""Tables and sentences about a scaling study for a terminal. A cell is a run spec with its
+repeats."""
 
 import math
 from typing import Any
@@ -22,7 +23,7 @@ DROPPED = (
     *("exchanged MB", "memory MB", "TFLOP/s", "even", "n", "first epoch", "input", "step p95 ms"),
     *("quartiles", "tokens/s"),
 )
-"""Columns that a narrow terminal drops, in this order."""
+"""Columns that are dropped on a narrow terminal, in this order."""
 BELOW = (
     "samples/s: of the median step after the first epoch (if a run had several), median of the "
     "repeats; speed-up: relative to the best single worker of the same kind, in brackets the least "
@@ -53,11 +54,11 @@ CELLS = {
     "MFU": "{mfu:.0%}",
     "even": "{evenness:.2f}",
 }
-"""Titles of the columns of the table of cells, and the format of each."""
+"""Columns of the table of cells: format by title."""
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
-    """Print a table of cells (run specs) for weak and for strong scaling."""
+    """Print one table of cells (run specs) for weak scaling, and one for strong scaling."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
     for scaling in kinds:
         table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
@@ -67,7 +68,7 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return cells (run specs) as a table of strings, without empty columns."""
+    """Format cells (run specs) as a table of strings without empty columns."""
     order = ["series", "topology", "batch_size_per_worker", "num_workers"]
     cells = cells.sort_values(order, kind="stable").assign(
         step_ms=1000 * cells["step_median_s"].astype(float),
@@ -94,7 +95,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
 
 
 def outlier_lines(results: Study) -> list[str]:
-    """Return a sentence for each run that stalled, or is far from the median of its repeats."""
+    """Return one sentence for each run that stalled, or that is far from the median of its cell."""
     runs = scaling_runs(results)
     labels = scaling_cells(results).drop_duplicates("cell").set_index("cell")
     lines = []
@@ -108,8 +109,8 @@ def outlier_lines(results: Study) -> list[str]:
 
 
 def other_lines(cells: pd.DataFrame) -> list[str]:
-    """Return sentences on failures, missing baselines and data, and runs on more hosts than
-    others."""
+    """Return sentences about failures, missing baselines, cells on more hosts than necessary, runs
+    of less than an epoch, and batches larger than the dataset."""
     lines = []
     for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
         runs = counted(row["failed"], "run")
@@ -143,9 +144,10 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 
 
 def straggler_lines(results: Study) -> list[str]:
-    """Return sentences on workers that are slower than others on the same devices."""
+    """Return sentences about workers that are slower than the others."""
     rows_by_places: dict[tuple[str, ...], RankRows] = {}
-    for exchanges in (True, False):  # False overrides: such runs time workers independently
+    # Runs without gradient exchange override the others, since they time workers independently.
+    for exchanges in (True, False):
         measured: dict[tuple[str, ...], RankRows] = {}
         for name, run in results.runs.items():
             if run.spec.exchange_gradients != exchanges:
@@ -178,12 +180,13 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""Beginning of a sentence of `scaling_answer`, and the constant batch size, by kind of scaling."""
+"""By kind of scaling, the beginning of the sentence of `scaling_answer`, and the format of the
+batch size that is constant."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
-    """Return a sentence on the best speed-up of each kind of scaling, weak before strong; [] if no
-    speed-up is known."""
+    """Return one sentence about the best speed-up with weak scaling, and one with strong scaling;
+    [] if no speed-up is known."""
     with_speedup = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
     with_speedup = with_speedup.sort_values("speedup", ascending=False, kind="stable")
     best = with_speedup.drop_duplicates("scaling").to_dict("records")

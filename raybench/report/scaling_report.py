@@ -1,5 +1,5 @@
-"""Reports of a scaling study (its tables, predictions, plans and claims), and of a plan made from
-several scaling studies, for terminal, files and page."""
+"""Report of a scaling study (tables, predictions, plans and claims) and of a plan made from several
+scaling studies, for terminal, files and page."""
 
 import math
 import sys
@@ -63,12 +63,12 @@ PREDICTED = (
 
 
 def plan_part(plan: TargetPlan) -> PagePart:
-    """Return the page's part about a plan."""
+    """Return the part of the page about a plan."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
     if len(plan.answers):
         rows = plan.answers.replace(math.inf, math.nan)
-        for columns, form in (TIMES, duration), (BILLS, _amount), (CHANCES, _percentage):
+        for columns, form in (TIMES, duration), (BILLS, _cost_text), (CHANCES, _percentage):
             present = [column for column in columns if column in rows]
             rows[present] = rows[present].map(form, na_action="ignore")
         tables.append((PREDICTED.format(rows["unit"][0]), texts(rows, PLAN)))
@@ -76,7 +76,7 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return sentences on each recommended option, and on a budget or deadline that cannot be
+    """Return sentences about each recommended option, and about a budget or deadline that cannot be
     met."""
     recommended: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
@@ -84,7 +84,7 @@ def plan_lines(plan: TargetPlan) -> list[str]:
         recommended.setdefault(option, ([], row))[0].append(str(row["answer"]))
     lines = [_answer(names, row) for names, row in recommended.values()]
     for name, limit, column, form in (
-        (WITHIN, plan.terms.budget, "cost", _amount),
+        (WITHIN, plan.terms.budget, "cost", _cost_text),
         (IN_TIME, plan.terms.deadline_s, "seconds", duration),
     ):
         if recommended and limit is not None and name not in set(plan.answers["answer"]):
@@ -104,14 +104,19 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     return (
         f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on "
         f"{machine}, global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
-        f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'], row)} "
-        f"({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
+        f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_cost_text(row['cost'], row)} "
+        f"({_cost_text(row['low_cost'])} to {_cost_text(row['high_cost'])})"
         f"{''.join(f'; {clause}' for clause in clauses)}."
     )
 
 
-def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:
-    """Return a cost as text, with its unit if `row` is given and the unit is not money."""
+def _cost_text(cost: float, row: Mapping[Any, Any] | None = None) -> str:
+    """Return a cost as text.
+
+    Args:
+        cost: The cost.
+        row: Row of a plan, whose unit is appended unless it is money; None appends no unit.
+    """
     unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
@@ -137,8 +142,9 @@ class PlanReport:
         Args:
             studies: Scaling studies.
             terms: Prices, budget and deadline.
-            predict: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to add
-                to those measured. None adds two and four times the largest measured worker count.
+            predict: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to
+                consider in addition to the measured ones. None adds two and four times the largest
+                measured worker count.
 
         Raises:
             UserError: If no study has a target, or none has measured steps.
@@ -160,23 +166,22 @@ class PlanReport:
 
     @property
     def table(self) -> pd.DataFrame:
-        """All options, one per row; for the columns, see `scaling.plan.plan` and
-        `with_measured`."""
+        """Table of all options; `scaling.plan.plan` and `with_measured` describe its columns."""
         return _concatenated([plan.table for plan in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
-        """The recommended options; for the columns, see `scaling.plan.answers`."""
+        """Table of the recommended options; `scaling.plan.answers` describes its columns."""
         return _concatenated([plan.answers for plan in self.plans])
 
     @cached_property
     def words(self) -> Sentences:
-        """The recommended options in sentences."""
+        """The recommended options, as sentences."""
         return Sentences(line for part in self.parts for line in part.lines)
 
     @cached_property
     def parts(self) -> list[PagePart]:
-        """The part about the plan of each series, for terminal and page."""
+        """One part per series about its plan, for terminal and page."""
         return [plan_part(plan) for plan in self.plans]
 
     def plot(self) -> Figure:
@@ -205,7 +210,8 @@ BASELINE = (
     "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
     "for one worker with the same batch, not for the best one"
 )
-"""Caption of predictions, which names their baseline, since measured efficiency has another one."""
+"""Caption of predictions. It names the baseline of their efficiency, which is not that of measured
+efficiency."""
 FIT = {
     "workers": "{num_workers}",
     "nodes": "{num_nodes}",
@@ -235,7 +241,7 @@ def print_part(console: Console, part: PagePart) -> None:
 
 
 def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
-    """Return the page's part about a fit and its predictions; `~` marks extrapolations."""
+    """Return the part of the page about a fit and its predictions; `~` marks extrapolations."""
     name, table = str(fitted.key), fitted.predictions
     tables = []
     if len(table):
@@ -249,8 +255,8 @@ def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
 
 
 PREDICT, NAMED = "predict", "named"
-"""Keys of a scaling study's `study.yaml`: the last argument of `--predict`, and the name of the
-published study that it repeats."""
+"""Keys of a scaling study's `study.yaml`. PREDICT: the last argument of `--predict`; NAMED: the
+name of the published study that it repeats."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +271,12 @@ class ScalingReport:
 
     @classmethod
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
-        """Fit throughput models and predict; fitting takes seconds.
+        """Fit throughput models to a study, and predict; fitting takes seconds.
 
-        `predict` is an argument of `--predict`; None takes the study's last one, if any.
+        Args:
+            results: The study.
+            predict: Argument of `--predict`; None for the last one that was used for the study, if
+                any.
         """
         predict_option = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=predict_option)
@@ -276,7 +285,7 @@ class ScalingReport:
         )
 
     def write(self, files: StudyFiles) -> list[Path]:
-        """Write the tables as CSV into the results folder; return all files."""
+        """Write the tables as CSV files to the results folder; return all files."""
         written = export(self.results, files)
         tables = {
             "scaling.csv": [scaling_cells(self.results)],
@@ -300,7 +309,8 @@ class ScalingReport:
 
         Args:
             console: Where to print.
-            written: Files of the study; the page is named at the end, or else the pictures.
+            written: Files that were written; the page, or without a page the pictures, are listed
+                at the end.
             verbose: Whether to print fits and predictions even if they were not requested.
         """
         results, summary = self.results, summary_of(self.results)
@@ -326,7 +336,10 @@ class ScalingReport:
         say(console, f"results: {place_in_words(results.place, results.folder)}")
 
     def parts(self, *, is_whole: bool = True) -> list[PagePart]:
-        """Return the parts on fits, plans and claims; unless `is_whole`, fits only if requested."""
+        """Return the parts of the page about fits, plans and claims.
+
+        Args:
+            is_whole: Whether to include the fits if the user did not request predictions."""
         results, published = self.results, self.results.study.get(NAMED)
         parts = [fit_part(series) for series in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
@@ -341,21 +354,22 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """Sentences on each fit: its data, and its errors on measurements held out of the fit."""
+        """Sentences about each fit: its data, and its errors at measurements that were left out of
+        it."""
         return Sentences(line for series in self.fitted for line in series.sentences())
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """The predictions, one per row; see `scaling.fit_command.prediction_table`."""
+        """Table of predictions; `scaling.fit_command.prediction_table` describes its columns."""
         tables = [series.predictions for series in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def plot(self) -> Figure:
-        """Draw measured and predicted throughput against the number of workers."""
+        """Draw measured and predicted throughput over worker counts."""
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the measured and the predicted throughput: the arguments of `predicted_figure`."""
+        """Return the measured and the predicted throughput, as arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
             for key, rows in fits.measurements(self.results).items()
@@ -372,10 +386,13 @@ class ScalingReport:
 
 
 def claims_table(results: Study) -> pd.DataFrame:
-    """Return the claims of the published study that a study repeats, and the values measured here.
+    """Return the claims of the published study that a study repeats, with the values measured here.
 
-    Columns: claim, published, here, holds (yes, no, not measured). Raises UserError if the study
-    repeats none.
+    Returns:
+        Table with the columns claim, published, here, and holds (yes, no, not measured).
+
+    Raises:
+        UserError: The study does not repeat a published study.
     """
     name = results.study.get(NAMED)
     if name not in STUDIES:
@@ -389,7 +406,9 @@ def claims_table(results: Study) -> pd.DataFrame:
 
 def published_claims() -> dict[str, pd.DataFrame]:
     """Return the claims of each published study that raybench can repeat, without measurements.
-    Columns as in `claims_table`."""
+
+    The columns are those of `claims_table`.
+    """
     return {
         name: _claims(published.compare(published.study(quick=True), pd.DataFrame()))
         for name, published in STUDIES.items()
@@ -409,15 +428,16 @@ def fit_to_files(
     """Fit the measurements in a file, print fits and predictions, and write the predictions.
 
     Args:
-        file: The measurements.
+        file: File of measurements.
         predict: Worker counts, or a CSV file of worker counts and batch sizes; None predicts
             nothing.
-        out: File for the predictions.
-        network: Ratio of the all-reduce time between hosts to that within a host (`--network`).
+        out: File to which the predictions are written.
+        network: Time of an all-reduce between hosts, divided by that within a host (`--network`).
 
     Returns:
-        The sentences, and the rows of `predictions` and `measure_next` (what to measure next, with
-        its cost and the remaining spread of the prediction).
+        - The printed sentences.
+        - Rows of the tables `predictions` and `measure_next`. The latter lists what to measure
+          next, with its cost and the spread of the prediction that then remains.
     """
     if out is not None:
         if predict is None:
@@ -448,7 +468,8 @@ def fit_to_files(
 
 
 def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
-    """Return the rows of `measure_next` in the JSON document: what to measure next."""
+    """Return the rows of the table `measure_next` in the JSON document, which lists what to measure
+    next."""
     if fitted.measure_next is None:
         return []
     asked_cell, cells = fitted.measure_next

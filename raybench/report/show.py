@@ -1,4 +1,5 @@
-"""The last screen of a study: tables of its runs, the summary, and the next steps."""
+"""What a command prints at the end of a study: tables of its runs, the summary and the next
+steps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,9 +32,9 @@ from raybench.results.verdict import judge
 from raybench.spec.text import counted
 
 MOST_CAUSES_PRINTED = 8
-"""Maximum number of causes of failures that are printed; `trials.csv` has all of them."""
+"""Maximum number of causes of failures that are printed; `trials.csv` lists all failures."""
 MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
-"""Maximum rows in the tables of search and confirmation runs, by `is_brief`."""
+"""Maximum number of rows in the tables of search runs and of confirmation runs, by `is_brief`."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
@@ -49,7 +50,7 @@ SEARCH_FORMS: dict[str, CellFormat] = {"search s": "{search_s:.2f}"}
 LEDGER_FORMS = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
 FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
-"""A table of strings, its title, and the lines below it."""
+"""(Table of strings, title, lines below the table)."""
 
 
 def show(
@@ -60,8 +61,8 @@ def show(
     Args:
         console: Where to print.
         results: A search, a single training, or a comparison of pairs.
-        plots: Pictures that were written; they are named at the end.
-        verbose: Whether to print all tables, not only what the summary needs.
+        plots: Pictures that were written; they are listed at the end.
+        verbose: Whether to print all tables, not only those that the summary refers to.
     """
     if (pairs := comparison_of(results)) is not None:
         for line in pair_lines(pairs):
@@ -146,9 +147,9 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
-    """Return columns for hosts and GPUs, if the runs differ in them.
+    """Return columns for hosts and GPUs if runs differ in them.
 
-    Failed runs do not count, as they may have had no workers.
+    Failed runs are ignored, since they may never have had workers.
     """
     trained = runs[runs["state"] != "failed"]
     columns: dict[str, CellFormat] = {}
@@ -160,8 +161,10 @@ def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
 
 
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of the configurations that were trained again: with a target, their seconds
-    and those of runs alone on the machine, otherwise their values."""
+    """Return the table of the configurations that were trained again with new seeds.
+
+    It shows their seconds to the target, or without a target their metric values.
+    """
     table, metric = confirmed(results), results.metric
     rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
     if rows.empty:
@@ -194,13 +197,17 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _marks(table: pd.DataFrame) -> list[str]:
-    """Return the suffix of each row's times: MARK or a space; "" if no time is interpolated."""
+    """Return the suffix for the times of each row: MARK if the time is interpolated, else a space.
+
+    All suffixes are "" if no time is interpolated.
+    """
     are_marked = table["is_interpolated"].eq(True).fillna(False)
     return ["" if not are_marked.any() else MARK if is_marked else " " for is_marked in are_marked]
 
 
 def _with_marks(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
-    """Return rows with `tensorflow` abbreviated, and a mark on trials with a disturbed run."""
+    """Return rows with `tensorflow` abbreviated, and with a mark on trials that have a disturbed
+    run."""
     trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
     is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})
     names = rows["trial"].where(~is_disturbed, rows["trial"] + DISTURBED)

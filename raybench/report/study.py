@@ -1,5 +1,5 @@
-"""What `raybench.load` returns: a study with its tables, winners, figures and summary, or several
-studies with joint tables."""
+"""Classes that `raybench.load` returns: `StudyResults`, a study with its tables, winners, figures
+and summary, and `Studies`, several studies with joint tables."""
 
 import contextlib
 import io
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A winner of a study, with its run spec and the command that trains it again."""
+    """A winning configuration of a study, with the command that trains it again."""
 
     trial: str
     spec: RunSpec
@@ -46,12 +46,12 @@ class Chosen:
     study: str
     """Name of the study."""
     folder: Path
-    """Folder of the study, or of its copy."""
+    """Results folder of the study, or its local copy."""
 
     @property
     def command(self) -> str:
-        """Command that trains this trial again, from the study's `best.yaml` or `cheapest.yaml` if
-        one of them holds this spec."""
+        """Command that trains this configuration again, from `best.yaml` or `cheapest.yaml` if one
+        of them contains it."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
         matching = [str(file) for file in files if read_mapping(file) == self.spec.complete()]
         return command_line("train", *(matching[:1] or arguments_of(self.spec)))
@@ -64,17 +64,19 @@ class Chosen:
         say: bool = True,
         **changes: Any,
     ) -> "StudyResults":
-        """Train this trial again with `raybench.train`; `raybench.load_model(out)` loads the model.
+        """Train this configuration again with `raybench.train`.
+
+        `raybench.load_model(out)` then loads the model.
 
         Args:
-            out: Results folder or URL; None is `results/train-STUDY-TRIAL`.
-            address: Address of a Ray cluster, for example `auto`; None starts Ray on this machine.
+            out: Results folder or URL; None for `results/train-STUDY-TRIAL`.
+            address: Address of a Ray cluster, such as `auto`; None to start Ray on this machine.
             say: Whether to print the output.
-            changes: Keys of the run spec to change: `train(seed=1, epochs=20)`.
+            changes: Run-spec keys to change, as in `train(seed=1, epochs=20)`.
 
         Raises:
-            UserError: If the arguments are invalid.
-            StudyError: If the training fails.
+            UserError: The arguments are invalid.
+            StudyError: The training fails.
         """
         import raybench  # late: this package may not import those that train
 
@@ -89,15 +91,15 @@ class Chosen:
 
 
 def arguments_of(spec: RunSpec) -> list[str]:
-    """Return the `--set KEY=VALUE` arguments with which `raybench train` runs a spec."""
+    """Return the arguments `--set KEY=VALUE` with which `raybench train` trains a run spec."""
     return [word for key, value in settings_of(spec) for word in ("--set", f"{key}={value}")]
 
 
 class StudyResults(Study):
-    """A study: the content of its results folder, and the results computed from it.
+    """A study: the content of its results folder, and the results that are computed from it.
 
-    Each attribute from `repeated` to `scaling_runs` is the cached result of the function assigned
-    to it, which documents the columns.
+    Each attribute from `repeated` to `scaling_runs` is the cached result of a function of the same
+    study; the docstring of the function describes the columns.
     """
 
     repeated = cached_property(ranking.repeated)
@@ -113,13 +115,14 @@ class StudyResults(Study):
 
     @property
     def best(self) -> Chosen:
-        """The winner, with `.spec`, `.trial`, `.command` and `.train()`. Raises UserError if there
-        is none."""
+        """The winner, with `.spec`, `.trial`, `.command` and `.train()`; UserError if there is
+        none."""
         return self._winner()
 
     @property
     def cheapest(self) -> Chosen:
-        """The cheapest configuration (see `Verdict.cheapest`); attributes as for `best`."""
+        """The cheapest configuration (see `Verdict.cheapest`), with the same attributes as
+        `best`."""
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
@@ -137,23 +140,25 @@ class StudyResults(Study):
 
     @property
     def answer(self) -> Sentences:
-        """The conclusions, as on the terminal and the page."""
+        """The conclusions, as on the terminal and on the page."""
         return Sentences(summary_of(self).lines)
 
     @property
     def how_sure(self) -> Sentences:
-        """Evidence for the winner, and what more runs would show; empty if there is no winner."""
+        """Sentences about the evidence for the winner, and about what more runs would show; empty
+        if there is no winner."""
         return Sentences(filter(None, [summary_of(self).confidence]))
 
     @property
     def remarks(self) -> Sentences:
-        """Limits of the conclusions: ties, disturbed runs, outliers, values at ends of ranges."""
+        """Sentences that limit the conclusions: about ties, disturbed runs, outliers, and values at
+        the end of a range."""
         return Sentences(summary_of(self).caveats)
 
     @property
     def critical_batches(self) -> Sentences:
-        """Critical batch size of each series of a scaling study, from its gradient noise, in
-        sentences."""
+        """Sentences about the critical batch size of each series of a scaling study, estimated from
+        the gradient noise."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
 
         return Sentences(noise_lines(self))
@@ -173,8 +178,8 @@ class StudyResults(Study):
 
         Args:
             workers: Worker counts such as `[4, 8]`, or a CSV file of worker counts and batch sizes,
-                as for `--predict`. None takes the study's last `--predict`; if there is none, two and four
-                times the largest measured worker count.
+                as for `--predict`. None for the last `--predict` of the study or, if there was
+                none, for two and four times the largest measured worker count.
 
         Returns:
             A report with `.words`, `.predictions` (a DataFrame) and `.plot()`.
@@ -187,13 +192,13 @@ class StudyResults(Study):
 
     @property
     def plot(self) -> "StudyPlots":
-        """The figures, each a method, for example `plot.curves()`."""
+        """The figures, each of which is a method such as `plot.curves()`."""
         return StudyPlots(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:
-        """Return the best value of the search after each number of training seconds.
+        """Return the best value that the search reached within each budget of training seconds.
 
-        Columns: train_s, the metric's name, trial; see `results.analyses`.
+        Columns: train_s, the name of the metric, trial; see `results.analyses`.
         """
         return analyses.best_at_every_budget(analyses.search_curves(self), self.metric)
 
@@ -227,7 +232,7 @@ load = StudyResults.load
 
 
 class StudyPlots:
-    """The figures of a study, each a method that returns a matplotlib Figure.
+    """The figures of a study; each is a method that returns a matplotlib Figure.
 
     `dir(study.plot)` lists the figures that apply to the study.
     """
@@ -262,7 +267,7 @@ class StudyPlots:
 
 
 MOST_STUDIES_NAMED = 3
-"""Maximum number of studies in subfolders that a message names."""
+"""Maximum number of studies in subfolders that an error message lists."""
 
 STUDY_COLUMN = "study"
 STUDY_WINNER_COLUMNS = (
@@ -284,8 +289,11 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
 
 
 def load_one(place: str | Path) -> StudyResults:
-    """Load one study. Raises UserError if the folder holds no study; the message lists the studies
-    in its subfolders."""
+    """Load one study.
+
+    Raises:
+        UserError: The folder contains no study; the message lists the studies in its subfolders.
+    """
     text = str(place)
     if is_url(text):
         return load(text)
@@ -306,12 +314,12 @@ def load_one(place: str | Path) -> StudyResults:
 
 
 class Studies(Sequence[StudyResults]):
-    """Several studies, with joint tables in which a column `study` names each row's study."""
+    """Several studies, with joint tables in which the column `study` has the name of the study."""
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
         self.names = unique_names([(study.name, study.place) for study in studies])
-        """Unique names of the studies."""
+        """Names of the studies; they are unique."""
 
     @overload
     def __getitem__(self, index: int | str) -> StudyResults: ...
@@ -337,7 +345,7 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """The runs of all studies; values are missing in columns that a study does not have."""
+        """The runs of all studies; a study without a column has missing values in it."""
         return self._joined([study.trials for study in self])
 
     @property
@@ -352,19 +360,19 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def winners(self) -> pd.DataFrame:
-        """One row per study, with its winner.
+        """Table of the winners, with one row per study.
 
-        | column | holds |
+        | column | meaning |
         |---|---|
         | study, metric, target | name and objective of the study |
         | trial, config, num_workers, is_confirmed | the winner; missing if there is none |
-        | seconds, low_s, high_s | time to the target, and its 90 % interval if confirmed |
+        | seconds, low_s, high_s | seconds to the target, and their 90 % interval if confirmed |
         | worker_seconds | num_workers x seconds |
         | value | best value of the metric |
         | ties | number of configurations tied with the winner |
-        | trials | number of search runs |
+        | trials | number of runs of the search |
 
-        Seconds of studies with different targets, data or machines cannot be compared.
+        Do not compare the seconds of studies with different targets, data or machines.
         """
         rows = [
             {STUDY_COLUMN: name} | winner_row(study) for name, study in self._names_and_studies()

@@ -1,5 +1,5 @@
-"""Tables of strings for a terminal: formatted cells, and as many columns as fit. Also the causes of
-failures and the predicted configurations, as terminal and page show them."""
+"""Tables of strings for a terminal, with formatted cells and as many columns as fit. Also the table
+of causes of failures, which terminal and page show."""
 
 import math
 import re
@@ -25,18 +25,18 @@ VARYING_TEXT = re.compile(
 
 
 def cause_of(failure: str, message: str | None) -> str:
-    """Return a key that is equal for failures with the same cause.
+    """Return a string that is the same for all failures with the same cause.
 
-    Numbers, addresses and names of the trial's files in the message become `#`; only the first
-    2,000 characters of the message count.
+    In the message of a failure, numbers, addresses and names of the trial's files are replaced by
+    `#`. Only the first 2,000 characters of the message are used.
     """
     return f"{failure}: {VARYING_TEXT.sub('#', (message or '')[:2000])}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the distinct causes of failed runs, the most frequent first.
+    """Return the distinct causes of failures, the most frequent first.
 
-    Columns: failure, runs (their number), for example (the first message).
+    Columns: failure, runs (number of runs), for example (first message).
     """
     failed = trials[trials["state"] == "failed"]
     causes = map(cause_of, failed["failure"], failed["message"])
@@ -50,9 +50,9 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 MISSING, MARK = "-", "*"
-"""Text of a missing or infinite value, and suffix of an interpolated value."""
+"""MISSING: text for a missing or infinite value. MARK: suffix of an interpolated value."""
 LONGEST_CELL = 400
-"""Maximum number of characters of a cell; the files have the whole text."""
+"""Maximum number of characters in a cell; the files contain the whole text."""
 
 
 class _Missing:
@@ -61,16 +61,16 @@ class _Missing:
 
 
 CellFormat = str | Callable[[Mapping[Any, Any]], str]
-"""Formats a row as a cell: a format string (`{low:.2f} - {high:.2f}`), or a function of the row if
-a format string cannot contain the column names."""
+"""Determines the text of a cell from a row of data: a format string such as `{low:.2f} -
+{high:.2f}`, or a function of the row if a format string cannot contain the names of the columns."""
 
 
 def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
-    """Return a table of formatted cells (strings), without the columns that have no value.
+    """Format a DataFrame as a table of strings, without columns that have no values.
 
     Args:
-        frame: One row per row of the table; NaN and infinity are missing values.
-        forms: Format of each column, by its title.
+        frame: Data with the same rows as the table; NaN and infinity are missing values.
+        forms: Format of each column of the table, by title.
     """
     is_known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
@@ -80,7 +80,7 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
 
 
 def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of strings without the columns in which all values are missing."""
+    """Drop the columns of a table of strings in which all values are missing."""
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 
@@ -99,15 +99,15 @@ WRAPPED = (
 )
 """Columns whose cells may be wrapped."""
 MIN_TEXT = 30
-"""Minimum width of a column of WRAPPED; if there is less room, other columns are dropped."""
+"""Minimum width of a column of WRAPPED; other columns are dropped if there is less space."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
-"""A column is aligned right if all its cells match, unless it is one of LEFT."""
+"""A column is right-aligned if all its cells match this expression, unless it is one of LEFT."""
 DROPPED = (
     *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),
     *("worker-s", "alone s"),
 )
-"""Prefixes of the columns that a narrow terminal drops, in this order."""
+"""Prefixes of the titles of columns that are dropped on a narrow terminal, in this order."""
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 MARKED = ("s to target", "worker-s", "median s", "expected s", "alone s")
 DISTURBED = "!"
@@ -125,15 +125,16 @@ def print_frame(
     drop: Sequence[str] = DROPPED,
     is_explained: bool = True,
 ) -> None:
-    """Print a table of strings, the lines below it, and an empty line. No cell is cut.
+    """Print a table of strings, the lines below it, and an empty line. No cell is truncated.
 
     Args:
         console: Where to print.
         frame: Table of strings.
         title: Line above the table.
-        below: Lines below it.
-        drop: Prefixes of the columns that a narrow terminal drops, in this order.
-        is_explained: Whether a line below explains MARK, if it is used.
+        below: Lines below the table.
+        drop: Prefixes of the titles of columns that are dropped on a narrow terminal, in this
+            order.
+        is_explained: Whether a line below the table explains MARK, if it occurs in a cell.
     """
     cells = frame.astype(str)
     notes = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
@@ -144,7 +145,7 @@ def print_frame(
         if sum(widths.values()) + len(widths) - 1 > console.width:
             del widths[name]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    # If the terminal is still too narrow, lines are longer than the terminal, not cut.
+    # If the terminal is still too narrow, lines are longer than the terminal and not truncated.
     needed = sum(widths.values()) + len(widths) - 1
     table.width = needed if needed > console.width else None
     for name, width in widths.items():
@@ -167,23 +168,25 @@ def print_frame(
 
 
 def _least_width(name: str, column: pd.Series) -> int:
-    """Return the width of a column, or its minimum width if its cells may be wrapped."""
+    """Return the minimum width of a column: the width of its longest cell, or less if its cells may
+    be wrapped."""
     natural = max(map(cell_len, [*_head(name, column), *column]), default=0)
     return min(natural, MIN_TEXT) if name in WRAPPED else natural
 
 
 def _head(name: str, column: pd.Series) -> list[str]:
-    """Return the title of a column as lines that are no wider than its cells or longest word."""
+    """Break the title of a column into lines that are no wider than its cells, or than the longest
+    word of the title."""
     widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
     return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
 
 
 def has_marks(cells: pd.DataFrame) -> bool:
-    """Return whether the table has an interpolated time."""
+    """Return whether a table of strings contains an interpolated time (MARK)."""
     return any(cells[name].str.endswith(MARK).any() for name in MARKED if name in cells)
 
 
 def value_form(metric: Metric, *columns: str) -> CellFormat:
-    """Return the format of a value of the metric, or of an interval given by two columns."""
+    """Return the format for the metric value in a column, or for an interval in two columns."""
     form = ".1%" if metric.is_share else ".4g"
     return lambda row: " - ".join(format(row[column], form) for column in columns)

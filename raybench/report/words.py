@@ -1,4 +1,4 @@
-"""Numbers, targets, prices and runs in words, for all sentences about a study."""
+"""Text for numbers, targets, prices and runs, used in all sentences about a study."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
-"""Maximum number of trials that a sentence names."""
+"""Maximum number of trials that are named in a sentence."""
 ROLES = {
     "reference": "reference: default settings, first",
     "trial": "search",
@@ -22,7 +22,7 @@ ROLES = {
     "scaling": "repeat of a cell",
     "pair": "run of a pair",
 }
-"""Purpose of a run in words, by its role."""
+"""Purpose of a run in words, by role."""
 ENDINGS = {
     "target": "the target was reached",
     "max_train_seconds": "its seconds of training were over",
@@ -34,7 +34,7 @@ ENDINGS = {
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in a readable unit: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
+    """Return a duration with a suitable unit, such as `0.59 s`, `12.3 s`, `4.2 min` or `3.1 h`."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -42,27 +42,34 @@ def duration(seconds: float) -> str:
 
 
 def digits(number: float) -> str:
-    """Return seconds or worker-seconds without a unit, rounded: `0.59`, `12.3`, `5,120`."""
+    """Return rounded seconds or worker-seconds without a unit, such as `0.59`, `12.3` or
+    `5,120`."""
     if number < 10:
         return f"{number:.2f}"
     return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 def named_trials(trials: Sequence[str]) -> str:
-    """Return `trial 0003`, `trials 0003, 0004`, or `trials 0003, ... and 7 more` (MOST_NAMED)."""
+    """Return the names of trials as text.
+
+    Examples: `trial 0003`, `trials 0003, 0004`, or `trials 0003, ... and 7 more` if there are more
+    than MOST_NAMED.
+    """
     num_more = len(trials) - MOST_NAMED
     names = ", ".join(trials[:MOST_NAMED]) + (f" and {num_more} more" if num_more > 0 else "")
     return f"{'trial' if len(trials) == 1 else 'trials'} {names}"
 
 
 def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
-    """Return the wall-clock time of a run: `0.74 s including evaluation, plus 0.37 s of setup`.
+    """Return the wall-clock time of training a trial's configuration, as text such as
+    `0.74 s including evaluation, plus 0.37 s of setup`.
+
+    It is computed from the runs of the trial that were alone on the machine; "" if there are none.
 
     Args:
         results: The study.
-        trial: The trial, of which only runs alone on the machine count; "" is returned if it has
-            none.
-        train_s: Seconds of training.
+        trial: The trial.
+        train_s: Training seconds.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or not configuration.is_alone:
@@ -78,8 +85,11 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Return `reached it once, in 0 of 3 runs with new seeds`; "" if the trial never reached the
-    target, or did not run again. Only for studies without a confirmed winner."""
+    """Return text such as `reached it once, in 0 of 3 runs with new seeds`.
+
+    "" if the trial never reached the target, or did not run again. To be used only for studies
+    without a confirmed winner.
+    """
     configuration = repeated(results).get(trial)
     if configuration is None or results.runs[trial].time_to_target_s is None:
         return ""
@@ -88,14 +98,15 @@ def refuted_words(results: Study, trial: str) -> str:
 
 
 def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
-    """Return `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`; "" if the study names
-    no price. The cost also covers start-up, setup, compilation and evaluation.
+    """Return text such as `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`.
+
+    "" if the study has no price. The cost includes start-up, setup, compilation and evaluation.
 
     Args:
         results: The study.
         worker_seconds: Worker-seconds of training.
-        trial: The trial whose reported runs give the ratio of billed time to training time; None
-            takes all runs of the study.
+        trial: The ratio of billed time to training time is computed from the reported runs of this
+            trial; None for all runs of the study.
     """
     price = results.study["study"].get("price")
     if price is None:
@@ -110,13 +121,13 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
 
 
 def target_words(metric: Metric, target: float) -> str:
-    """Return a target in words: `95 %` for accuracy, `RMSE 0.4`."""
+    """Return a target as text, such as `95 %` for accuracy, or `RMSE 0.4`."""
     number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
     return number if metric == ACCURACY else f"{metric.words} {number}"
 
 
 def target_in_words(results: Study) -> str:
-    """Return the target of a study with its metric: `95 % accuracy`, `RMSE 10`."""
+    """Return the target of a study with its metric, such as `95 % accuracy` or `RMSE 10`."""
     if results.target is None:
         return "no target"
     text = target_words(results.metric, results.target)
@@ -124,7 +135,7 @@ def target_in_words(results: Study) -> str:
 
 
 def within_budget(budget: float | None) -> str:
-    """Return `within 3 s of training`; `at the budget` for None."""
+    """Return text such as `within 3 s of training`; `at the budget` if the budget is None."""
     return "at the budget" if budget is None else f"within {duration(budget)} of training"
 
 
@@ -143,17 +154,18 @@ def target_sentence(results: Study) -> str:
 
 
 def fault_words(error: Exception) -> str:
-    """Return the type and message of an unexpected error, at most 300 characters."""
+    """Return the type and message of an unexpected error, truncated to 300 characters."""
     return shorten(clean(f"{type(error).__name__}: {error}"), 300)
 
 
 PARTS = ("dataset", "objective")
-"""Keys that a command always spells out, since its defaults differ from those of a run spec."""
+"""Keys that are always set explicitly in a command, since the defaults of a command differ from
+those of a run spec."""
 
 
 def settings_of(spec: RunSpec) -> list[tuple[str, str]]:
-    """Return the pairs (key, JSON value, which is also YAML) with which `raybench train --set`
-    runs a spec."""
+    """Return pairs (key, value) with which `raybench train --set` trains a run spec; values are
+    written as JSON, which is also YAML."""
     content, default = spec.document(), RunSpec().document()
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)

@@ -22,20 +22,20 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 
 NUM_HIGHLIGHTED = 3
-"""Number of configurations that are highlighted."""
+"""Number of highlighted configurations."""
 MOST_CURVES = 200
-"""Maximum number of gray curves; the best are drawn."""
+"""Maximum number of gray curves; if there are more runs, the best are drawn."""
 LOG_SECONDS_FROM = 12.0
 """The axis of seconds is logarithmic if the longest run took more than this multiple of the best
-seconds."""
+time."""
 
 
 def curves_figure(results: Study) -> Figure:
     """Draw the learning curves of the search over training seconds.
 
-    The NUM_HIGHLIGHTED best configurations (the first in `configurations`) are highlighted; a
-    marker shows where a run reached the target, or else its best value. The thin dark line is the
-    best value of all runs so far. At most MOST_CURVES other runs are drawn, from best to worst.
+    The NUM_HIGHLIGHTED best configurations (the first in `configurations`) are highlighted, with a
+    marker where a run reached the target, or else at its best value. The thin dark line is the best
+    value of all runs so far. At most MOST_CURVES other runs are drawn; the best are selected.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
@@ -55,7 +55,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if either is NaN
+    if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if one of the numbers is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
@@ -71,7 +71,8 @@ def curves_figure(results: Study) -> Figure:
 
 
 def curves_table(results: Study) -> pd.DataFrame:
-    """Return the best value of the search runs at every budget of seconds."""
+    """Return, as a table for display, the best value that the search reached within each budget of
+    training seconds."""
     metric, trials = results.metric, results.trials
     search = set(trials["trial"][trials["phase"] == "search"])
     best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
@@ -88,7 +89,7 @@ def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
     curves = results.curves[results.curves["trial"].isin(set(trials))]
-    # A lookup per trial would take minutes for 10,000 trials.
+    # One lookup per trial would take minutes with 10,000 trials.
     for trial, curve in curves.groupby("trial", sort=False):
         x, y = curve_xy(results.metric, curve)
         marker = "." if len(curve) == 1 else "None"
@@ -97,8 +98,10 @@ def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
 
 
 def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
-    """Draw a highlighted curve, with a marker where the run reached the target, or else at its best
-    value; return its legend entry."""
+    """Draw a highlighted curve; return its legend entry.
+
+    A marker shows where the run reached the target, or else its best value.
+    """
     run, metric = results.runs[trial], results.metric
     curve = results.curves[results.curves["trial"] == trial]
     color, style = parts.color_of(run.spec.framework), parts.LINE_STYLES[rank % 4]
@@ -117,7 +120,7 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and values of a learning curve for a figure (`drawn`)."""
+    """Return the seconds and values of a learning curve, converted for a figure (`drawn`)."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 
@@ -128,19 +131,19 @@ def name_of(results: Study, trial: str) -> str:
 
 MOST_ROWS = 10
 ROW_HEIGHT = 0.52
-"""Height of a configuration's row in inches."""
+"""Height of the row of a configuration in inches."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
 SEARCH_ROLES = ("trial", "placement_check")
-"""Roles with hollow markers."""
+"""Roles of runs that are drawn with hollow markers."""
 MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
     """Draw the runs of each configuration that was trained again with new seeds, best first.
 
-    The bar is the 90 % interval of the value by which configurations are compared, and the line in
-    it is the expected value (without a target, the median). A cross is a run that missed the
-    target.
+    Configurations are compared by expected seconds to the target, or without a target by the median
+    of the metric. The line shows this number, and the bar its 90 % interval. A cross is a run that
+    missed the target.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
@@ -169,8 +172,9 @@ def race_figure(results: Study) -> Figure:
 def race_rows(results: Study) -> pd.DataFrame:
     """Return the runs of the configurations that were trained again with new seeds.
 
-    Columns: trial (the configuration), run, role, framework, value, is_hit. The value is in seconds
-    to the target, or all training seconds if the run missed it; without a target, it is the metric.
+    Columns: trial (of the configuration), run, role, framework, value, is_hit. The value is the
+    seconds to the target, or all training seconds of a run that missed it. Without a target, it is
+    the metric value.
     """
     trials = results.trials.set_index("trial")
     rows = []
@@ -188,7 +192,7 @@ def race_rows(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return `race_rows` with configurations as a table for display."""
+    """Return `race_rows` as a table for display, with the configurations in words."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     titles = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}

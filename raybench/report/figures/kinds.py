@@ -1,4 +1,4 @@
-"""The figures in the order of the page."""
+"""The list of figures, in the order of the page."""
 
 from raybench.report.figures import curves, outcomes, predictions, timeline
 from raybench.report.figures.parts import FigureKind
@@ -78,5 +78,6 @@ FIGURES: dict[str, FigureKind] = {
 
 
 def kinds_of(results: Study) -> dict[str, FigureKind]:
-    """Return the figures of a search or a scaling study by name, including those without data."""
+    """Return the figures of a search or of a scaling study by name, including those for which there
+    are no data."""
     return SCALING_FIGURES if results.is_scaling else FIGURES

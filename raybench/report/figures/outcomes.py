@@ -1,5 +1,5 @@
-"""Figures of the outcome of configurations (seconds to the target, or the metric): over cost, over
-each searched key, and the importance of the keys."""
+"""Figures of the outcomes of configurations, over cost and over each searched key, and of the
+importance of the keys. An outcome is the seconds to the target, or the metric value."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,32 +24,34 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 NEAR = 1.1
-"""Configurations that take up to this multiple of the best seconds count as equally good."""
+"""Configurations whose seconds are at most this multiple of the best count as equally good."""
 NEAR_SHARE = 0.1
-"""The same for a metric, as a fraction of the difference between the best and the median value."""
+"""Configurations count as equally good if their metric value differs from the best by at most this
+fraction of the difference between the best and the median."""
 
 
 @dataclass(frozen=True)
 class StudyOutcomes:
-    """The configurations of a study, with their outcomes (seconds to the target, or the metric)."""
+    """The configurations of a study with their outcomes (seconds to the target, or metric
+    values)."""
 
     rows: pd.DataFrame
-    """`ranking.configurations`, best first, with the column `outcome`; NaN if the target was
-    missed."""
+    """Rows of `ranking.configurations`, best first, with the additional column `outcome`, which is
+    NaN if the target was missed."""
     is_seconds: bool
     label: str
-    """Label of the axis, with the unit."""
+    """Label of the axis of outcomes, with the unit."""
     sign: int
-    """1 if larger is better, otherwise -1."""
+    """1 if larger outcomes are better, otherwise -1."""
 
     @property
     def with_outcome(self) -> pd.DataFrame:
-        """The rows with an outcome."""
+        """The rows of configurations that have an outcome."""
         return self.rows[self.rows["outcome"].notna()]
 
     @property
     def missed(self) -> pd.DataFrame:
-        """The rows without an outcome."""
+        """The rows of configurations without an outcome."""
         return self.rows[self.rows["outcome"].isna()]
 
 
@@ -72,7 +74,7 @@ def outcome(results: Study) -> StudyOutcomes:
 
 
 def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
-    """Scale the y axis for outcomes; an axis of seconds is logarithmic."""
+    """Set the scale of a y axis for outcomes; an axis of seconds is logarithmic."""
     values = outcomes.with_outcome["outcome"]
     if not outcomes.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
@@ -83,8 +85,8 @@ def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
 
 
 def plateau(results: Study, outcomes: StudyOutcomes) -> set[str]:
-    """Return the trials as good as the best: statistically tied with it, or close to it (see NEAR
-    and NEAR_SHARE)."""
+    """Return the names of the trials that are as good as the best: statistically tied with it, or
+    close to it (see NEAR and NEAR_SHARE)."""
     verdict, rows = judge(results), outcomes.with_outcome
     if rows.empty:
         return set()
@@ -106,8 +108,8 @@ MOST_IMPORTANCES = 12
 def importance_figure(results: Study) -> Figure:
     """Draw the importance of each searched key for the score, the highest first.
 
-    The thin line is the range over five subsets of the runs; if it reaches 0, the key may not
-    matter.
+    The thin line is the range of the importance over five subsets of the runs; if it reaches 0, the
+    key may not matter.
     """
     table = importance_of(results).head(MOST_IMPORTANCES)
     figure, axes = parts.new_figure(0.9 + 0.34 * max(len(table), 2))
@@ -132,7 +134,7 @@ def importance_figure(results: Study) -> Figure:
 
 
 def importance_table(results: Study) -> pd.DataFrame:
-    """Return the importance of each key as a table for display."""
+    """Return the importance of each searched key as a table for display."""
     table = importance_of(results)
     titles = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
     table = table.assign(**{key: 100 * table[key] for key in titles})
@@ -151,22 +153,31 @@ def keys_by_importance(results: Study) -> list[str]:
 
 
 LOG_VALUES_FROM = 20.0
-"""An axis is logarithmic if the ratio of the largest to the smallest value is at least this."""
+"""An axis is logarithmic if the largest value is at least this multiple of the smallest."""
 MOST_DISTINCT = 6
-"""Number of distinct values up to which numbers are drawn as categories."""
+"""Numbers are drawn as categories if there are at most this many distinct values."""
 MOST_NAMES = 8
-"""Maximum number of categories of an axis; rarer categories are merged."""
+"""Maximum number of categories on an axis; rare categories are merged."""
 NULL_NAME = "null"
-"""Name of a value that is null or missing."""
+"""Name for a value that is null or missing."""
 LONGEST_LABEL = 16
-"""Maximum number of characters of a category's label."""
+"""Maximum length of the label of a category, in characters."""
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
-    """Return the axis position of each row's value of `key`, and the names of the categories.
+    """Return positions on an axis for the values of a key.
 
-    More than MOST_DISTINCT numbers are positions themselves, without names. All other values are
-    categories at 0, 1, ..., with a random offset so that points do not overlap.
+    If the key has more than MOST_DISTINCT distinct numbers, the positions are the numbers. All
+    other values are categories at the positions 0, 1, ...; a random offset is added so that points
+    do not overlap.
+
+    Args:
+        key: The key, which is a column.
+        rows: Configurations.
+
+    Returns:
+        - Position of each row.
+        - Names of the categories; [] if the positions are the numbers.
     """
     column = rows[key]
     texts, ordered = names_of(column), []
@@ -183,7 +194,7 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     names = [name for name in dict.fromkeys((*ordered, *frequent)) if name in frequent]
     names += ["others"] * is_many
     codes = [names.index(text) if text in frequent else len(names) - 1 for text in texts]
-    # Seeded, so that a figure can be reproduced.
+    # The random numbers have a fixed seed, so that a figure can be reproduced.
     scatter = np.random.default_rng(0).uniform(-0.28, 0.28, len(codes))
     return pd.Series(codes + scatter, index=rows.index), names
 
@@ -193,7 +204,7 @@ def _is_of_numbers(column: "pd.Series[Any]") -> bool:
 
 
 def names_of(column: "pd.Series[Any]") -> list[str]:
-    """Return the names of a key's values, for axes and tables."""
+    """Return the name of each value in a column, for axes and tables."""
     name = parts.number if _is_of_numbers(column) else _value_name
     return [NULL_NAME if pd.isna(value) else name(value) for value in column]
 
@@ -204,7 +215,7 @@ def _value_name(value: object) -> str:
 
 
 MOST_KEYS, MOST_SLICED = 8, 500
-"""Maximum number of panels, and of points in all panels."""
+"""Maximum number of panels, and maximum total number of points."""
 SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 4}
 SHAPES = {"torch": "o", "tensorflow": "s"}
 
@@ -212,8 +223,9 @@ SHAPES = {"torch": "o", "tensorflow": "s"}
 def slices_figure(results: Study) -> Figure:
     """Draw the outcome over the values of each searched key, the most important keys first.
 
-    A point is a configuration; a cross at the upper edge, one that missed the target. The shaded
-    range has the values of the configurations as good as the best (`plateau`).
+    A point is a configuration, and a cross at the upper edge is a configuration that missed the
+    target. The shaded range contains the values of the configurations that are as good as the best
+    (`plateau`).
     """
     outcomes, keys = outcome(results), keys_by_importance(results)
     keys_drawn = keys[:MOST_KEYS]
@@ -235,9 +247,10 @@ def slices_figure(results: Study) -> Figure:
 
 
 def plateaus(results: Study) -> pd.DataFrame:
-    """Return the best value of each key, and the range of values that are as good.
+    """Return the best value of each key, and the range of values that are equally good.
 
-    Columns: key, best, from, to; for categories, `from` lists all values and `to` is empty.
+    Columns: key, best, from, to. For categories, `from` lists all equally good values and `to` is
+    empty.
     """
     outcomes = outcome(results)
     rows = outcomes.with_outcome[outcomes.with_outcome["trial"].isin(plateau(results, outcomes))]
@@ -286,7 +299,7 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
     axes.set_xlim(-0.55, len(names) - 0.45)
     axes.set_xticks(range(len(names)), labels)
     axes.grid(visible=False, axis="x")
-    if max(map(len, labels)) * len(labels) > 34:  # the labels would overlap
+    if max(map(len, labels)) * len(labels) > 34:  # horizontal labels would overlap
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
     for place in sorted(set(good.round())):
@@ -330,15 +343,15 @@ def _slice_keys(outcomes: StudyOutcomes, rows: pd.DataFrame, near_trials: set[st
 
 
 MOST_ON_FRONT = 5
-"""Maximum number of points of the Pareto front that are listed."""
+"""Maximum number of points of the Pareto front that are listed above the figure."""
 MOST_ONCE = 200
-"""Maximum number of single-run configurations that are drawn, from the best to the worst."""
+"""Maximum number of configurations with a single run that are drawn; the best are selected."""
 
 
 def pareto_figure(results: Study) -> Figure:
     """Draw expected seconds to the target over worker-seconds to the target.
 
-    Each worker count is a diagonal.
+    The points of each worker count lie on a diagonal.
     """
     points = reached_target(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
@@ -377,8 +390,8 @@ def pareto_figure(results: Study) -> Figure:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return a table for display with the time and cost of the configurations that reached the
-    target."""
+    """Return the time and cost of the configurations that reached the target, as a table for
+    display."""
     rows = reached_target(results)
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     titles = parts.TRIAL_WORDS | {
@@ -394,8 +407,10 @@ def pareto_table(results: Study) -> pd.DataFrame:
 
 
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
-    """Draw the points, at most MOST_ONCE of those that ran once; return the number of points
-    drawn."""
+    """Draw the configurations as points; return the number of points.
+
+    At most MOST_ONCE configurations that ran only once are drawn.
+    """
     is_named = points["is_confirmed"] | points["trial"].isin(front)
     points_drawn = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
     for row in parts.tuples(points_drawn):
@@ -423,7 +438,7 @@ def _diagonals(axes: Axes, counts: Sequence[int]) -> None:
 
 
 def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
-    """Draw the Pareto front as steps, since nothing was measured in between."""
+    """Draw the Pareto front as steps, since nothing was measured between its points."""
     style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.2, "zorder": 2}
     style["drawstyle"] = "steps-post"
     axes.plot(front["x"], front["y"], gid="front", **style)

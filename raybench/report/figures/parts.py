@@ -1,4 +1,5 @@
-"""Building blocks of all figures: sizes, colors, markers, axes, legends, text, thinning of data."""
+"""Building blocks of all figures: sizes, colors, markers, axes, legends, text, and the selection of
+a limited number of points."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,48 +20,48 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import clean, counted
 
 WIDTH = 5.4
-"""Width of a figure in inches: readable on a phone, and not huge on a screen."""
+"""Width of a figure in inches; it is readable on a phone and not too large on a computer screen."""
 TEXT, SMALL = 10.5, 10.0
-"""Font sizes in points; smaller text is not readable on a phone."""
+"""Font sizes in points; smaller text would not be readable on a phone."""
 LINE = 0.185
 """Height of a line of a legend in inches."""
 ROOM = 67
-"""Number of characters of a legend label that fit into the width of a figure."""
+"""Maximum length of a legend label that fits into the width of a figure, in characters."""
 BESIDE = 11
-"""Width that each further column of a legend needs for its marker, in characters."""
+"""Width that each further column of a legend needs for its markers, in characters."""
 
 # Okabe and Ito's colors: color-blind readers distinguish them.
 FRAMEWORK_COLORS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
 OTHER_COLOR = "#009E73"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colors, ordered so that adjacent ones differ most."""
+"""Colors of lines, in an order in which adjacent colors differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
-"""Colors that the theme of the page replaces; see `figures.svg`."""
+"""Colors that are replaced by those of the page's theme; see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
-"""Values of an artist's `gid` that are not names of trials."""
+"""Values of `gid` of a matplotlib artist that are not names of trials."""
 FAR = 30.0
-"""A time axis extends to at most this multiple of the best configuration's seconds."""
+"""A time axis extends to at most this multiple of the seconds of the best configuration."""
 ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure of a study."""
+    """A figure that can be drawn for a study."""
 
     title: str
-    """Heading."""
+    """Heading of the figure."""
     reading: str
     """How to read the figure, in one or two sentences."""
     draw: Callable[[Study], Figure]
-    """Draws the figure of a study to which it applies."""
+    """Draws the figure; the study must have data for it (`applies`)."""
     table: Callable[[Study], pd.DataFrame]
-    """The numbers of the figure; column names are words with units."""
+    """Returns the numbers in the figure as a table; column names are words with units."""
     applies: Callable[[Study], bool]
-    """Whether the study has data for the figure."""
+    """Returns whether the study has data for the figure."""
 
 
 def new_figure(height: float) -> tuple[Figure, Axes]:
@@ -72,14 +73,14 @@ def new_figure(height: float) -> tuple[Figure, Axes]:
 def panels(
     number: int, height: float, extra_height: float = 0.0, *, columns: int = 1, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels, made without pyplot, and its axes.
+    """Return a figure with panels, and the axes of the panels. pyplot is not used.
 
     Args:
         number: Number of panels.
-        height: Inches per row of panels.
-        extra_height: Inches added to the height.
-        columns: Panels side by side.
-        shared: Arguments of `Figure.subplots`.
+        height: Height of a row of panels in inches.
+        extra_height: Height that is added to the figure in inches.
+        columns: Number of panels side by side.
+        shared: Keyword arguments of `Figure.subplots`.
     """
     lines = -(-number // columns)
     size = (WIDTH, height * lines + extra_height)
@@ -100,29 +101,30 @@ def panels(
 
 
 def y_title(figure: Figure, label: str) -> None:
-    """Label the y axes of all panels once."""
+    """Add a single label for the y axes of all panels."""
     figure.supylabel(label, fontsize=TEXT, color=INK)
 
 
 def rows_only(axes: Axes) -> None:
-    """Hide the y grid and the left spine of axes whose y positions are rows, not numbers."""
+    """Hide the y grid and the left spine, for axes whose y positions are rows instead of
+    numbers."""
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
 
 
 def head(axes: Axes, text: str, size: float = SMALL) -> None:
-    """Write a left-aligned title; user-supplied text must be escaped with `plain` or `wrapped`."""
+    """Add a left-aligned title; text from the user must be escaped with `plain` or `wrapped`."""
     axes.set_title(text, fontsize=size, color=INK, loc="left")
 
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """Write `text` at a point."""
+    """Add text at a point in data coordinates."""
     arguments: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center"} | style
     axes.text(x, y, text, **arguments)
 
 
 def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
-    """Write `text` instead of data, and return the figure."""
+    """Show text in place of data; return the figure."""
     axes.set_axis_off()
     write(axes, 0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=TEXT)
     return figure
@@ -131,9 +133,13 @@ def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
 def legend_below(
     figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, max_columns: int = 3
 ) -> None:
-    """Add a legend below the figure and make the figure higher by its height.
+    """Add a legend below the figure, and increase the height of the figure by that of the legend.
 
-    If `columns` is None, the legend has as many columns as fit, at most `max_columns`.
+    Args:
+        figure: The figure.
+        handles: Legend entries.
+        columns: Number of columns; None for as many as fit.
+        max_columns: Maximum number of columns if `columns` is None.
     """
     columns = columns or columns_for(
         [str(handle.get_label()) for handle in handles], max_columns=max_columns
@@ -153,7 +159,7 @@ def legend_below(
 
 
 def columns_for(labels: Sequence[str], *, max_columns: int = 3) -> int:
-    """Return how many columns a legend with these labels may have, up to `max_columns`."""
+    """Return how many columns a legend with the given labels may have, at most `max_columns`."""
     longest = [max(map(len, label.split("\n"))) for label in labels]
     for columns in range(min(max_columns, len(labels)), 1, -1):
         rows = -(-len(labels) // columns)
@@ -184,29 +190,29 @@ def marker_of(num_workers: float) -> str:
 
 
 def key(label: str, color: str = INK, **style: Any) -> Line2D:
-    """Return a legend entry: a line, or with `linestyle="none"` only a marker."""
+    """Return a legend entry with a line, or with `linestyle="none"` only with a marker."""
     return Line2D([], [], **({"color": color, "label": label} | style))
 
 
 def dot(label: str, color: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
-    """Return a legend entry: a marker, hollow unless `is_filled`."""
+    """Return a legend entry with a marker, which is hollow unless `is_filled`."""
     face = color if is_filled else PAPER
     return key(label, color, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
 
 
 def note(label: str) -> Line2D:
-    """Return a legend entry of text alone."""
+    """Return a legend entry that consists of text only."""
     return key(label, linestyle="none")
 
 
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
-    """Return a legend entry for each framework."""
+    """Return one legend entry per framework."""
     distinct = sorted(set(names.astype(str)))
     return [Patch(color=color_of(name), label=plain(name)) for name in distinct]
 
 
 def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
-    """Return a legend entry for each worker count."""
+    """Return one legend entry per worker count."""
     entries = [(counted(int(count), "worker"), marker_of(count)) for count in sorted(set(counts))]
     return [dot(label, marker=marker, is_filled=is_filled) for label, marker in entries]
 
@@ -217,16 +223,17 @@ def stacked_bars(
     stack: Iterable[tuple[str, np.ndarray, tuple[str, str]]],
     height: float,
 ) -> tuple[list[Artist], np.ndarray]:
-    """Draw horizontal bars that are stacks of parts.
+    """Draw horizontal stacked bars.
 
     Args:
-        axes: Where to draw.
+        axes: Axes on which to draw.
         places: Position or name of each bar.
-        stack: For each part its label, its width in each bar, and its color and hatching.
+        stack: Label, width in each bar, and (color, hatching) of each part of the stack.
         height: Height of a bar in data units.
 
     Returns:
-        A legend entry for each part, and the right end of each bar.
+        - One legend entry per part.
+        - The right end of each bar.
     """
     left, keys = np.zeros(len(places)), list[Artist]()
     for label, widths, (color, hatch) in stack:
@@ -239,13 +246,16 @@ def stacked_bars(
 
 
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
-    """Draw the marker of a trial, twice as fast as `axes.plot`."""
+    """Draw the marker of a trial; this takes half the time of `axes.plot`."""
     axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float, *, margin: float = 1.3) -> None:
-    """Make x or y logarithmic, from `low` to `high` with a margin, with ticks at 1, 2, 5, 10."""
-    min_factor = 2.2  # on either side of the middle: a shorter axis would have too few ticks
+    """Make an axis (`x` or `y`) logarithmic, with ticks at 1, 2, 5, 10, ...
+
+    It extends from `low` to `high`, with a factor of `margin` on either side.
+    """
+    min_factor = 2.2  # on either side of the middle, since a shorter axis would have too few ticks
     middle = (low * high) ** 0.5
     ends = (min(low / margin, middle / min_factor), max(high * margin, middle * min_factor))
     axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
@@ -269,7 +279,7 @@ def plain_ticks(axes: Axes, which: str, *, is_narrow: bool = False) -> None:
 
 
 def number(value: float) -> str:
-    """Return the label of a tick: `0.0003`, `20`, `20000`, `1e6`."""
+    """Return the label of a tick, such as `0.0003`, `20`, `20000` or `1e6`."""
     if value and (abs(value) < 1e-4 or abs(value) >= 1e5):
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.5g}"
@@ -281,26 +291,30 @@ def tuples(table: pd.DataFrame) -> Iterator[Any]:
 
 
 def spread(items: Sequence[ItemT], limit: int) -> list[ItemT]:
-    """Return at most `limit` items, evenly spaced, with the first and the last."""
+    """Select at most `limit` items that are evenly spaced, including the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[place] for place in np.linspace(0, len(items) - 1, limit).round().astype(int)]
 
 
 def some(table: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """Return at most `limit` rows of a table, evenly spaced; see `spread`."""
+    """Select at most `limit` rows of a table that are evenly spaced; see `spread`."""
     return table.iloc[spread(range(len(table)), limit)]
 
 
 MOST_ROWS = 50
-"""Maximum number of rows of a figure's table; `trials.csv` has all runs."""
+"""Maximum number of rows in the table of a figure; `trials.csv` contains all runs."""
 TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
 """Columns of tables with one row per trial, and their display names."""
 
 
 def in_words(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
-    """Return the first MOST_ROWS rows of a table for display, with the columns renamed by `titles`
-    and others dropped."""
+    """Return the first MOST_ROWS rows of a table for display.
+
+    Args:
+        table: The table.
+        titles: Title by name of the column; other columns are dropped.
+    """
     selected = table[[key for key in titles if key in table]].head(MOST_ROWS)
     for column in selected.select_dtypes("bool"):
         selected[column] = selected[column].map({True: "yes", False: "no"})
@@ -308,32 +322,33 @@ def in_words(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
 
 
 def of_all(num_drawn: int, num_all: int) -> str:
-    """Return `, 300 drawn` if only `num_drawn` of `num_all` are drawn, otherwise ""."""
+    """Return text such as `, 300 drawn` if only `num_drawn` of `num_all` are drawn, otherwise
+    ""."""
     return f", {num_drawn} drawn" if num_drawn < num_all else ""
 
 
 def plain(text: str) -> str:
-    """Return user-supplied text, escaped so that matplotlib finds no formula in it."""
+    """Return text from the user, escaped so that matplotlib does not interpret it as a formula."""
     return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return user-supplied text, escaped and wrapped at `width` characters."""
+    """Return text from the user, escaped and wrapped at `width` characters."""
     return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
 
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
-HELD = 0.7
-"""Fraction of a panel's height that titles and labels leave for data."""
+DATA_SHARE = 0.7
+"""Fraction of the height of a panel that is left for data beside titles and labels."""
 MARGIN = 0.05
 """Free space above and below the values, as a fraction of their range."""
 FAR_BELOW = 0.25
-"""How far the axis of an unbounded metric extends beyond the baseline value, as a fraction of the
-range of better values; diverged runs would otherwise fill the figure."""
+"""The axis of an unbounded metric extends beyond the baseline value by this fraction of the range
+of better values. Without a limit, diverged runs would determine the scale of the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
-    """Convert values for a figure: proportions become percentages."""
+    """Convert metric values for a figure: proportions become percentages."""
     return 100 * values if metric.is_share else values
 
 
@@ -344,15 +359,16 @@ def metric_axis(
     *,
     is_labeled: bool = True,
 ) -> None:
-    """Scale y so that good values of the metric are distinguishable, and draw the target.
+    """Set the scale of a y axis so that good metric values are distinguishable, and draw the
+    target.
 
-    Proportions have a log scale of 1 - value, which separates 98 % from 99 %; positive metrics to
-    minimize have a log scale, all others a linear one.
+    For a proportion, the scale is logarithmic in 1 - value, so that 98 % and 99 % are far apart.
+    For a positive metric that is minimized, the scale is logarithmic. For all others, it is linear.
 
     Args:
-        axes: Where to draw.
+        axes: Axes on which to draw.
         results: The study.
-        values: The values that are drawn; None takes those of all learning curves.
+        values: Values that are drawn; None for those of all learning curves.
         is_labeled: Whether to label the target.
     """
     metric, target = results.metric, results.target
@@ -381,8 +397,8 @@ def _error_scale(axes: Axes, top: float) -> None:
 
 
 def _apart(axes: Axes, ticks: list[float]) -> list[float]:
-    """Return a subset of `ticks` whose labels do not overlap, chosen from the largest down."""
-    points = HELD * 72 * axes.bbox.height / axes.figure.dpi
+    """Select ticks whose labels do not overlap, starting from the largest."""
+    points = DATA_SHARE * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
     chosen: list[float] = []
     for tick in reversed(ticks):

@@ -1,8 +1,9 @@
-"""Figures of predictions.
+"""Figures of predictions: the surface of a search, and the forecast of a large run.
 
-- The surface: expected seconds to the target over learning rate and global batch size, as the
-  learning-curve model (`stats.curve_model`) predicts them after all trials.
-- The forecast: optima of small runs, the fitted scaling laws, and the large run.
+- The surface shows the expected seconds to the target over learning rate and global batch size,
+  as predicted by the learning-curve model (`stats.curve_model`) after all trials.
+- The forecast shows the optima of small runs, the fitted scaling laws, and the prediction for the
+  large run.
 """
 
 from dataclasses import dataclass
@@ -26,23 +27,24 @@ from raybench.stats.record import RunRecord
 
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
-"""Minimum numbers of learning rates, batch sizes and trials of the best optimizer for a surface."""
+"""A surface is drawn if the trials with the best optimizer have at least these numbers of different
+learning rates and batch sizes, and if there are at least this number of trials."""
 COLOR_RANGE = 8.0
-"""Ratio of the largest to the smallest seconds on the color scale."""
+"""Ratio of the largest to the smallest number of seconds on the color scale."""
 MOST_DRAWN = 200
 """Maximum number of trials that are drawn in a panel."""
 
 
 @dataclass(frozen=True)
 class SurfaceMap:
-    """Expected seconds to the target for one optimizer.
+    """Expected seconds to the target over learning rate and global batch size, for one optimizer.
 
     Args:
-        optimizer: The optimizer of the search's best run.
+        optimizer: The optimizer of the best run of the search.
         rates: Learning rates, shape [rates].
         batches: Global batch sizes, shape [batches].
         seconds: Expected training seconds to the target, shape [batches, rates].
-        trials: The records of the optimizer's trials.
+        trials: Records of the trials with this optimizer.
     """
 
     optimizer: str
@@ -54,7 +56,7 @@ class SurfaceMap:
 
 @once
 def surface_of(results: Study) -> SurfaceMap | None:
-    """Return the surface for the best optimizer; None if no run reached the target, or too few
+    """Compute the surface for the best optimizer; None if no run reached the target, or if too few
     settings were tried."""
     trials = [run for run in results.runs.values() if run.role == "trial" and run.samples]
     best = ranked(results.trials)
@@ -82,10 +84,8 @@ def surface_of(results: Study) -> SurfaceMap | None:
 def _samples(
     results: Study, trials: list[RunRecord], optimizer: str, rates: Array, batches: Array
 ) -> Array:
-    """Return the number of samples to the target that the model expects after these trials.
-
-    Shape [batches, rates].
-    """
+    """Return the number of samples to the target that the learning-curve model predicts from the
+    trials, shape [batches, rates]."""
     sign, start = results.metric.sign, results.value_at_start
     assert results.target is not None
     model = CurveModel(
@@ -128,7 +128,7 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the smallest training seconds per sample of the trials for each global batch size,
+    """Return the smallest training seconds per sample of any trial, for each global batch size,
     shape [batches]."""
     fastest = []
     for batch in batches:
@@ -138,7 +138,7 @@ def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
 
 
 def surface_figure(results: Study) -> Figure:
-    """Draw the surface and the trials."""
+    """Draw the surface with the trials of the search."""
     surface = surface_of(results)
     assert surface is not None
     rows, fastest = range(len(surface.batches)), float(surface.seconds.min())
@@ -175,8 +175,8 @@ def surface_figure(results: Study) -> Figure:
 
 
 def surface_table(results: Study) -> pd.DataFrame:
-    """Return the best learning rate for each global batch size after all trials, with its expected
-    seconds."""
+    """Return, as a table for display, the predicted best learning rate for each global batch size
+    with its expected seconds."""
     surface = surface_of(results)
     assert surface is not None
     seconds = surface.seconds
@@ -203,13 +203,13 @@ def forecast_figure(
 ) -> Figure:
     """Draw the best learning rate, the best batch size and the loss over compute.
 
-    Points are the optima of the small sizes (parameters, samples). The line is the prediction along
-    a straight path (in log space) from the smallest size to the large run. The bar is the 90 %
-    interval of the large run.
+    A point is the optimum of one size (parameters, samples) of small runs. The line is the
+    prediction along a straight path, in log space, from the smallest size to the large run. The bar
+    is the 90 % interval of the prediction for the large run.
 
     Args:
-        model: Model of the small runs.
-        forecast: Prediction of this model for the large run.
+        model: Model fitted to the small runs.
+        forecast: Prediction by this model for the large run.
         parameters: Parameters of the large model.
         samples: Training samples of the large run.
     """
@@ -237,7 +237,11 @@ def forecast_figure(
 
 
 def _compute(sizes: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
-    """Return the compute [FLOP] of each row (parameters, samples) of an array of shape [n, 2]."""
+    """Return the compute in FLOP for each size.
+
+    Args:
+        sizes: (parameters, samples) of each size, shape [n, 2].
+    """
     return [FLOPS_PER_SAMPLE * float(size[0] * size[1]) for size in sizes]
 
 

@@ -1,7 +1,8 @@
-"""Figures of a scaling study: speed-up, efficiency, parts of a step, predictions, plan, learning.
+"""Figures of a scaling study: speed-up, efficiency, parts of a step, predictions, plan and learning
+curves.
 
-Predictions and plans are read from files of the study, since `report.scaling_report`, which
-computes them, imports this module.
+Predictions and plans are read from files of the study. They cannot be computed here, because
+`report.scaling_report`, which computes them, imports this module.
 """
 
 from collections.abc import Mapping
@@ -31,17 +32,18 @@ SHARE_STYLE = {
 }
 """Color and hatching of each part of a step."""
 MOST_BARS = 24
-"""Maximum number of cells (run specs) in `shares_figure`."""
+"""Maximum number of cells (run specs) that `shares_figure` draws."""
 BAR = 0.34
-"""Height of a bar with its margin, in inches."""
+"""Height of a bar including its margin, in inches."""
 LEAST_SHARE = 0.1
-"""A part below this percentage of the step in all bars is left out."""
+"""A part of a step is left out if it is below this percentage in all bars."""
 MOST_CURVES = 12
 """Maximum number of curves in a panel."""
 PANEL = 2.9
 """Height of a panel in inches."""
 ASIDE = 0.02
-"""Offset between neighboring curves in doublings of workers, so that error bars do not overlap."""
+"""Horizontal offset between neighboring curves, in doublings of the worker count, so that error
+bars do not overlap."""
 MEANING = {"weak": "same batch per worker", "strong": "same global batch"}
 MORE = "{} more {}: see scaling.csv"
 IDEAL: dict[str, Any] = {"color": parts.INK, "linestyle": ":", "linewidth": 1.2}
@@ -49,12 +51,13 @@ IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_label(row: Mapping[Any, Any]) -> str:
-    """Return the name of a cell (workers x batch size per worker) in figures: `SERIES, 4x64`."""
+    """Return the name of a cell in figures, such as `SERIES, 4x64` (workers x batch size per
+    worker)."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells (run specs) with timed steps, in the order of `shares_figure`."""
+    """Return the cells (run specs) whose steps were timed, in the order of `shares_figure`."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
     distinct = cells[timed.astype(bool)].drop_duplicates("cell")
     return distinct.sort_values(["series", "batch_size_per_worker", "num_workers"])
@@ -66,7 +69,7 @@ def shares_figure(results: Study) -> Figure:
     cells_drawn = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in cells_drawn]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in cells_drawn]
-    # A cell's name goes above its bar; beside the bar it would take half the width of a phone.
+    # The name of a cell is above its bar, since beside it, it would take half the width of a phone.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
     figure, axes = parts.new_figure(0.7 + max(ends[-1], 0.8))
@@ -92,11 +95,11 @@ def shares_figure(results: Study) -> Figure:
 def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the parts of an optimizer step of a cell (run spec) as shares that sum to 1.
 
-    - input wait: measured.
-    - as one worker alone: the step of one worker with the same batch size, without input wait.
-    - exchange of gradients: the time saved in a cell without exchange.
-    - more than one worker: the rest (contention, waiting for the slowest worker); "not
-      distinguishable" if no cell has one worker.
+    - input wait: the measured time of waiting for data.
+    - as one worker alone: the step time of one worker with the same batch size, without input wait.
+    - exchange of gradients: the time that is saved in a cell without gradient exchange.
+    - more than one worker: the remaining time (contention, waiting for the slowest worker). It is
+      called "not distinguishable" if no cell has one worker.
 
     Args:
         row: A row of `scaling_cells`.
@@ -115,8 +118,10 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def _curves_figure(column: str, label: str, results: Study) -> Figure:
-    """Draw a column of `scaling_cells` over worker counts, with a panel for weak and one for strong
-    scaling. Error bars span the repeats."""
+    """Draw a column of `scaling_cells` over worker counts.
+
+    There is one panel for weak scaling and one for strong scaling. Error bars span the repeats.
+    """
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -139,7 +144,7 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
             style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
             style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
             axes.errorbar(curve["num_workers"] * shift, middle, yerr=bars, capsize=3, **style)
-        if column == "speedup":  # both axes are logarithmic, so that ideal scaling is a line
+        if column == "speedup":  # with two log axes, ideal scaling is a straight line
             low, high = axes.get_ylim()
             parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
             axes.plot([1, max(workers)], [1, max(workers)], **IDEAL)
@@ -160,7 +165,7 @@ efficiency_figure = partial(_curves_figure, "efficiency", "efficiency")
 
 
 def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
-    """Add a legend below a panel, and make the figure higher by its height."""
+    """Add a legend below a panel, and increase the height of the figure by that of the legend."""
     handles, labels = axes.get_legend_handles_labels()
     if num_curves > MOST_CURVES:
         handles.append(parts.note(""))
@@ -173,7 +178,8 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
-    """Return the name of a curve without parts that the panel's title has or all curves share."""
+    """Return the name of a curve without the parts that are in the title of the panel or common to
+    all curves."""
     name = name.replace(f", {scaling},", ",")
     for column in ("topology", "workload"):
         values = set(cells[column])
@@ -187,7 +193,7 @@ MOST_LINES = 16
 
 
 def accuracy_figure(results: Study) -> Figure:
-    """Draw the validation metric of every run over epochs, and over seconds of training."""
+    """Draw the validation metric of every run over epochs, and over training seconds."""
     metric, runs = results.metric, scaling_runs(results)
     cells = scaling_cells(results).drop_duplicates("cell")
     figure, panels = parts.panels(2, 2.8, sharey=True)
@@ -216,7 +222,7 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return the style of line `number`; when colors repeat, the dashes change."""
+    """Return the style of line `number` (from 0); when all colors are used, the dashes change."""
     dashes = parts.LINE_STYLES[number // len(parts.COLORS) % len(parts.LINE_STYLES)]
     style = {"color": parts.color(number), "marker": parts.marker(number), "linestyle": dashes}
     return style | {"linewidth": 1.2, "markersize": 4}
@@ -227,25 +233,25 @@ MODEL_COLUMNS = (
     *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
     *("low", "high", "extrapolated"),
 )
-"""Columns of MODEL_FILE; `kind` is `measured` (one row per repeat; the last three columns are
-missing) or `predicted`."""
+"""Columns of MODEL_FILE. `kind` is `predicted` or `measured`; there is one measured row per repeat,
+in which the last three columns are missing."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return the content of MODEL_FILE. Takes the same arguments as `predicted_figure`."""
+    """Return the content of MODEL_FILE; the arguments are those of `predicted_figure`."""
     tables = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
     return pd.concat(tables, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
 
 
 def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read MODEL_FILE, and return the arguments of `predicted_figure`."""
+    """Read MODEL_FILE; return (measured, predicted), the arguments of `predicted_figure`."""
     table = pd.read_csv(results.folder / MODEL_FILE)
     measured, predicted = (table[table["kind"] == kind] for kind in ("measured", "predicted"))
     return measured, predicted.astype({"extrapolated": bool})
 
 
 def read_plan(results: Study) -> pd.DataFrame:
-    """Read PLAN_FILE, and return the argument of `plan_figure`."""
+    """Read PLAN_FILE; return the plan, which is the argument of `plan_figure`."""
     return pd.read_csv(results.folder / PLAN_FILE)
 
 
@@ -256,13 +262,13 @@ MOST_PLANS, MOST_BATCHES = 6, 6
 def plan_figure(plan: pd.DataFrame) -> Figure:
     """Draw predicted and measured seconds of a job (training to the target) over its cost.
 
-    There is a panel per series, a color per offer (kind of machine), and a marker per worker count;
-    hollow markers are predicted (~). The stepped line is the Pareto front, whose points have 90 %
-    intervals.
+    There is one panel per series, one color per offer (machine type), and one marker per worker
+    count. Hollow markers are predictions (~). The stepped line is the Pareto front; its points have
+    90 % intervals.
 
     Args:
-        plan: Content of PLAN_FILE; measured_s is missing for an option that did not run, and
-            infinite if most of its runs did not reach the target.
+        plan: Content of PLAN_FILE. measured_s is missing for an option that was not run, and
+            infinite if most of its runs missed the target.
     """
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)
@@ -314,17 +320,19 @@ def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
 
 
 TITLE_WIDTH = 32
-"""Maximum number of characters of a line of a panel's title."""
+"""Maximum length of a line in the title of a panel, in characters."""
 MOST_SERIES = 8
 
 
 def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
-    """Draw measured and predicted throughput over worker counts, with a panel per series.
+    """Draw measured and predicted throughput over worker counts, with one panel per series.
 
     Args:
-        measured: One row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
-        predicted: The same columns, low and high (90 % interval of samples_per_s), and extrapolated
-            (beyond the measurements: drawn dashed).
+        measured: One row per repeat, with the columns series, num_workers, batch_size_per_worker
+            and samples_per_s.
+        predicted: One row per prediction, with the same columns and with low and high (90 %
+            interval of samples_per_s) and extrapolated (whether it lies beyond the measured range;
+            such predictions are drawn dashed).
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
     width = min(max(len(names), 1), 2)

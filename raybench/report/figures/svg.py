@@ -1,7 +1,8 @@
-"""Figures as SVG for a page: with text, the colors of the page's theme, and trials to click on.
+"""Figures as SVG for a page, with selectable text, the colors of the page's theme, and trials that
+can be clicked.
 
-matplotlib writes six decimals per number, a global style sheet, and ids that repeat in every
-figure; this module adapts them to a page.
+The SVG of matplotlib has six decimals per number, a global style sheet, and the same ids in every
+figure. This module changes it so that several figures fit on one page.
 """
 
 import html
@@ -28,7 +29,7 @@ THEMED = {
     "#009e73": "var(--green,#009e73)",
     "#cc79a7": "var(--purple,#cc79a7)",
 }
-"""Colors that are replaced by those of the page's theme."""
+"""Colors that are replaced by colors of the page's theme."""
 SVG = "http://www.w3.org/2000/svg"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """Style of the root element; matplotlib writes no fill for black."""
@@ -48,11 +49,11 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
     Elements that belong to a trial have the attribute `data-trial`.
 
     Args:
-        figure: The figure; the `gid`s of its artists are names of trials, or in `parts.MARKS`.
-        prefix: Beginning of all HTML ids in the element.
-        title: Name of the image for screen readers.
+        figure: The figure. The `gid` of an artist is the name of a trial, or one of `parts.MARKS`.
+        prefix: Prefix of all HTML ids in the element.
+        title: Name of the figure for screen readers.
     """
-    # Names of trials may come from a file, so they must not become ids of the page.
+    # Names of trials may come from a file of the user, so they must not become ids of the page.
     artists = [artist for artist in _artists(figure) if artist.get_gid() is not None]
     gids = {f"{GID}{number}": str(artist.get_gid()) for number, artist in enumerate(artists)}
     try:
@@ -74,7 +75,8 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
-    """Yield the artists of a figure, except those of an axis, which are created when asked for."""
+    """Yield all artists of a figure, except those of its axis objects, since accessing these would
+    create them."""
     for child in parent.get_children():
         if not isinstance(child, Axis):
             yield child
@@ -82,7 +84,7 @@ def _artists(parent: Artist) -> Iterator[Artist]:
 
 
 def _written(figure: Figure, prefix: str) -> str:
-    """Return the SVG that matplotlib writes."""
+    """Return the unchanged SVG of matplotlib."""
     buffer, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
         figure.savefig(buffer, format="svg", metadata=nothing, facecolor="none")
@@ -90,8 +92,16 @@ def _written(figure: Figure, prefix: str) -> str:
 
 
 def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
-    """Return a tag with the colors of the page's theme, short numbers, ids that begin with
-    `prefix`, and the trial to which it belongs."""
+    """Adapt an SVG tag to a page.
+
+    It gets the colors of the page's theme, short numbers, ids that begin with `prefix`, and an
+    attribute for the trial to which it belongs.
+
+    Args:
+        tag: The tag.
+        prefix: Prefix of HTML ids.
+        gids: Name of the trial, or one of `parts.MARKS`, by id in the SVG.
+    """
     mark = re.search(rf'id="({GID}\d+)"', tag)
     tag = LONG_DECIMALS.sub(lambda match: f"{float(match[0]):.2f}", FONTS.sub("sans-serif", tag))
     tag = HEX_COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), tag)

@@ -1,5 +1,5 @@
 """Figures of a study over wall-clock time (best result so far, runs of each worker group), and of
-the time in each phase of the runs."""
+the time that runs spend in each phase."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,10 @@ from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Resolution of recorded end times in seconds; runs in the same row may overlap by this."""
+"""Resolution of recorded end times in seconds; runs in the same lane may overlap by this time."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""A gap without runs is an interruption if it exceeds these seconds and this fraction of the time
-with runs."""
+"""A period without runs is an interruption if it is longer than LEAST_PAUSE_S seconds, and longer
+than the fraction PAUSE_SHARE of the total time with runs."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,21 @@ class Spans:
     """The runs of a study over wall-clock time, with interruptions cut out."""
 
     runs: pd.DataFrame
-    """Columns: trial, role, state, group, lane (row of the figure), begin, end (seconds since the
-    first run had workers). Sorted by lane, then begin."""
+    """One row per run, sorted by lane and then by begin. Columns: trial, role, state, group, lane
+    (row of the figure), begin and end (seconds since the first run got its workers)."""
     lanes: list[str]
-    """Group (framework and worker count) of each lane, in words."""
+    """Framework and worker count of each lane, in words."""
     pauses: dict[float, float]
-    """Length of each interruption by its position, both in seconds."""
+    """Length in seconds of each interruption, by its position in seconds."""
     total_s: float
 
 
 def spans(results: Study) -> Spans:
-    """Return when each run had workers, arranged in lanes (rows) without overlapping runs.
+    """Arrange the runs of a study in lanes (rows of a figure) in which no runs overlap.
 
-    Records do not name worker groups, so a lane holds successive runs with the same framework and
-    worker count. There are as many lanes as worker groups were busy at the same time.
+    A lane contains successive runs with the same framework and worker count; worker groups
+    themselves are not recorded. There are as many lanes as worker groups were busy at the same
+    time.
     """
     trials = results.trials
     runs = trials[trials["finished_at"].notna() & trials["wall_s"].notna()]
@@ -73,7 +74,12 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
 
 
 def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
-    """Return the lane of each run (the first free lane of its group) and the group of each lane."""
+    """Assign runs to lanes.
+
+    Returns:
+        - Lane of each run: the first free lane of its group (framework and worker count).
+        - Group of each lane, in words.
+    """
     lane = pd.Series(0, index=table.index)
     names: list[str] = []
     for group in sorted(set(table["group"])):
@@ -89,9 +95,12 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
 
 
 def phases(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the time span of each role in `Spans.runs`, sorted by begin.
+    """Return the time span of the runs with each role, sorted by begin.
 
-    Columns: role, runs (their number), begin, end.
+    Columns: role, runs (number of runs), begin and end in seconds.
+
+    Args:
+        runs: `Spans.runs`.
     """
     ends = {"runs": ("trial", "size"), "begin": ("begin", "min"), "end": ("end", "max")}
     table = runs.groupby("role").agg(**ends)
@@ -99,10 +108,10 @@ def phases(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the search runs in the order they ended.
+    """Return the search runs in the order in which they ended.
 
-    Columns: end [s], trial, value (seconds to the target if any run reached it, otherwise the best
-    metric), best (the best value so far).
+    Columns: end (seconds), trial, value (seconds to the target if any run reached it, otherwise the
+    best metric value), best (best value so far).
     """
     table = results.trials.set_index("trial")
     ended = runs[runs["role"].isin(("trial", "placement_check"))].sort_values("end", kind="stable")
@@ -132,7 +141,7 @@ ROLE_COLORS = {
     "pair": "#0072B2",
 }
 MOST_RUN_BARS, MOST_DOTS = 250, 200
-"""Maximum number of runs drawn as bars, and of dots in the upper panel."""
+"""Maximum number of runs that are drawn as bars, and of points in the upper panel."""
 MOST_LANES = 24
 TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
@@ -140,8 +149,8 @@ TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0
 def timeline_figure(results: Study) -> Figure:
     """Draw the best result so far, and below it the runs of each worker group as bars.
 
-    A hollow bar is a run that was stopped early, and a cross a run that failed. Interruptions of
-    the study are cut out and marked.
+    A hollow bar is a run that was stopped early, and a cross is a run that failed. Interruptions of
+    the study are cut out, and their positions are marked.
     """
     timeline = spans(results)
     heights = [1.7, 0.22 * max(min(len(timeline.lanes), MOST_LANES), 3) + 0.2]
@@ -265,13 +274,13 @@ PHASE_STYLE = {
     "report": ("#000000", ""),
     "other": ("#F0E442", "--"),
 }
-"""Color and hatching of each phase; adjacent phases also differ in a black-and-white print."""
+"""Color and hatching of each phase; adjacent phases also differ when printed in black and white."""
 PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """Order of the phases of a study."""
 
 
 def ledger_figure(results: Study) -> Figure:
-    """Draw the time of each phase of the runs, with a bar for each phase of the study and
+    """Draw the time that runs spend in each phase, with one bar per phase of the study and
     framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda group: PHASE_ORDER.index(group[0][0]))
@@ -300,7 +309,7 @@ def ledger_figure(results: Study) -> Figure:
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
-    """Return seconds and share of each phase of the runs as a table for display."""
+    """Return the seconds and the share of each phase of the runs as a table for display."""
     table = ledger_totals(results.trials)
     titles = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
     return parts.in_words(table.assign(share=100 * table["share"]), titles)

@@ -1,1 +1,1 @@
-"""The display of a running study: its state, screens and event lines."""
+"""The display of a running study: its state, live screens and lines of events."""

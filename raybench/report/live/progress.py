@@ -1,15 +1,16 @@
-"""Progress of the runs of a command, on a terminal, in a notebook, or as lines.
+"""Display the progress of the runs of a command on a terminal, in a notebook, or as lines of text.
 
-Without a terminal or notebook, each event is a line:
+If there is neither a terminal nor a notebook, each event is a line:
 
     2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
 
-A line has the time (UTC), the seconds since the first event, the phase with its finished and total
-runs, the event, and the event's values as `key=value` in a fixed order; values with spaces are
-quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`, `status` (every minute) and
-`note` (with a sentence).
+A line consists of the time (UTC), the seconds since the first event, the phase with its number of
+finished and of all runs, the event, and the values of the event as `key=value` in a fixed order;
+values with spaces are quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`,
+`status` (every minute) and `note` (with a sentence).
 
-With `--progress jsonl`, the events are JSON objects on stderr, and there is also `evaluated`.
+With `--progress jsonl`, the events are written to stderr as JSON objects, and there is one more
+event, `evaluated`.
 """
 
 import json
@@ -35,25 +36,25 @@ from raybench.stats.record import Evaluation, RunRecord
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
 DescribeRun = Callable[[RunRecord], str]
-"""Describes the result of a run that did not fail."""
+"""Function that describes the result of a run that did not fail."""
 
 
 def lines_for(progress: str) -> TextIO | None:
-    """Return the current stderr for `--progress jsonl`, which writes JSON there; None for other
-    values."""
+    """Return the stream for JSON lines, which is stderr, if `--progress` is `jsonl`; otherwise
+    None."""
     return sys.stderr if progress == "jsonl" else None
 
 
 class EventLines:
-    """Prints each event of a study on a line: to `lines` as JSON if given, or to the console as
-    text."""
+    """Prints each event of a study on a line: as JSON to the stream `lines` if there is one,
+    otherwise as text to the console."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
         self._console, self._state, self._lines = console, state, lines
         self._status_s = state.began_s
 
     def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
-        """Print an event, leaving out values that are None or empty."""
+        """Print an event; values that are None or empty are left out."""
         state, seconds = self._state, at - self._state.began_s
         pace, now = state.pace, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         fields = {key: value for key, value in values.items() if value not in (None, "")}
@@ -72,7 +73,7 @@ class EventLines:
         say(self._console, " ".join(filter(None, [*texts, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
-        """Print an evaluation if the lines are JSON."""
+        """Print an evaluation, but only as JSON."""
         if self._lines is not None:
             keys = ("value", "train_s", "samples", "epoch")
             values = {key: getattr(evaluation, key) for key in keys}
@@ -81,7 +82,7 @@ class EventLines:
     def finished(
         self, record: RunRecord, cause: Cause | None, at: float, outcome: DescribeRun | None
     ) -> None:
-        """Print the result of a run, and the time left."""
+        """Print the result of a run, and the remaining time of the study."""
         metric, best = record.spec.objective.judged_by, self._state.best
         values: dict[str, object] = {"trial": record.trial, "failure": record.failure}
         if cause is not None and cause.count == 1:
@@ -105,7 +106,7 @@ class EventLines:
         return None if left is None else round(left.seconds)
 
     def status(self, at: float) -> None:
-        """Print the state of the study, at most once every STATUS_S seconds."""
+        """Print the state of the study, at most once per STATUS_S seconds."""
         if at - self._status_s < STATUS_S:
             return
         self._status_s, state = at, self._state
@@ -122,14 +123,14 @@ class EventLines:
 
 
 def _value(value: object) -> str:
-    """Return a value, quoted if it has spaces."""
+    """Return the text of a value, in quotes if it contains spaces."""
     text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
     is_plain = text and not set(text) & set(' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 class ProgressDisplay:
-    """Shows the runs of a study; a context manager. Its methods may be called from any thread."""
+    """Context manager that shows the runs of a study. Its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -148,16 +149,16 @@ class ProgressDisplay:
         """Prepare the display.
 
         Args:
-            console: Where to show it.
-            num_trials: Number of runs of the first phase.
-            num_done: Number of these runs that have finished already.
-            keys: Keys shown in labels of configurations; see `spec.run.label_keys`.
-            outcome: Describes a finished run; None if runs compete, so that the best is shown.
-            began: Start of the command by `clock`; None is now.
-            ends_in_s: Seconds left of the time budget.
-            num_workers: Returns how many workers of a spec the machines can run at once.
-            lines: Stream for JSON lines, which replace the display.
-            clock: Current time in seconds.
+            console: Console on which to show the runs.
+            num_trials: Number of runs in the first phase.
+            num_done: Number of these runs that have already finished.
+            keys: Keys that labels of configurations include; see `spec.run.label_keys`.
+            outcome: Describes a finished run; None if runs compete, so that the best run is shown.
+            began: Time, by `clock`, at which the command started; None for now.
+            ends_in_s: Remaining seconds of the time budget.
+            num_workers: Returns how many workers of a run spec can run at the same time.
+            lines: Stream for JSON lines, which replace the display; None without them.
+            clock: Returns the current time in seconds.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
@@ -166,12 +167,12 @@ class ProgressDisplay:
         if math.isfinite(ends_in_s):
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
-        """Lock held while the state changes or is drawn, never while printing."""
+        """Locked while the state changes or is drawn, but never while printing."""
         self._view = None if lines else screen.view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
-        """Run and resource of the last `waits` event."""
+        """Run and resource of the last event `waits`."""
 
     def __enter__(self) -> Self:
         if self._view is not None:
@@ -183,7 +184,7 @@ class ProgressDisplay:
             self._view.stop()
 
     def say(self, text: str) -> None:
-        """Print a sentence above the live screen, or without a screen as a `note` event."""
+        """Print a sentence above the live screen, or without a live screen as an event `note`."""
         if self._view is not None:
             say(self._console, text)
         else:
@@ -201,7 +202,7 @@ class ProgressDisplay:
             self._lines.write(self._clock(), "begin", {"runs": num_runs})
 
     def started(self, name: str, spec: RunSpec) -> None:
-        """Show a run that was requested; until its first evaluation, its workers are starting."""
+        """Show a run that was requested; until its first evaluation, it is shown as starting."""
         with self._changing:
             self.state.started(name, spec, self._clock())
             if self._num_workers is not None:
@@ -213,7 +214,7 @@ class ProgressDisplay:
 
     @property
     def is_starting(self) -> bool:
-        """Whether an open run has no evaluation yet."""
+        """Whether any run that has not ended has no evaluation yet."""
         return self.state.is_starting
 
     def waiting(
@@ -222,9 +223,9 @@ class ProgressDisplay:
         """Show what runs without workers wait for.
 
         Args:
-            resources: The resource and the seconds waited, by name of the run.
-            head: The run for which machines are missing; without a live screen, it is printed once
-                per resource.
+            resources: By name of the run, the resource for which it waits and the seconds waited.
+            head: Name of the run for which resources are missing; without a live screen, it is
+                printed once per resource.
         """
         with self._changing:
             self.state.waiting = resources
@@ -244,8 +245,8 @@ class ProgressDisplay:
     def finished(self, record: RunRecord) -> None:
         """Count a finished run.
 
-        Without a live screen, print its line. With one, print only the first failure of each cause,
-        above the screen.
+        Without a live screen, its result is printed. With a live screen, only the first failure of
+        each cause is printed, above the screen.
         """
         at = self._clock()
         with self._changing:
@@ -271,13 +272,13 @@ class ProgressDisplay:
 
 
 class CurveLines:
-    """Prints the learning curve of a single run: a head, then a line per evaluation."""
+    """Prints the learning curve of a single run as a table with one line per evaluation."""
 
     def __init__(self, console: Console, spec: RunSpec) -> None:
         self._console, self._metric = console, spec.objective.judged_by
 
     def begin(self) -> None:
-        """Print the head of the table."""
+        """Print the header of the table."""
         say(self._console, curve_head(self._metric))
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -286,7 +287,7 @@ class CurveLines:
 
 
 def curve_head(metric: Metric) -> str:
-    """Return the head of the table of evaluations."""
+    """Return the header of the table of evaluations."""
     column = "validation" if metric.name == "loss" else metric.words
     return f"  epoch    samples   train s     loss {column:>9}   samples/s  learning rate"
 
@@ -295,7 +296,7 @@ def curve_line(metric: Metric, evaluation: Evaluation) -> str:
     """Return an evaluation as a row below `curve_head`."""
     width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
     value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
-    loss = evaluation.train_loss  # NaN of a user's own training loop
+    loss = evaluation.train_loss  # NaN if a training loop of the user reports none
     return (
         f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
         f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "

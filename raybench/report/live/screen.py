@@ -24,22 +24,23 @@ from raybench.stats.record import RunRecord
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
-    """Return a value, with its name unless it is a proportion: `97.3 %`, `RMSE 0.4`."""
+    """Return a metric value as text, with the name of the metric unless it is a proportion: `97.3
+    %`, `RMSE 0.4`."""
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
 SPARKLINE_LEVELS = "▁▂▃▄▅▆▇█"
-"""Characters of a sparkline, from the lowest to the highest value."""
+"""Characters of a sparkline (a curve in a line of text), from the lowest to the highest value."""
 
 
 def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = ()) -> str:
-    """Return values as a curve of at most `width` characters.
+    """Return a sparkline, which is a curve made of at most `width` characters.
 
     Args:
-        values: Values of the curve; if there are more than `width`, each character shows the last
-            value of its section. NaN becomes a blank.
+        values: Values of the curve. If there are more than `width`, they are divided into sections,
+            and each character shows the last value of a section. NaN becomes a space.
         width: Maximum number of characters.
-        others: Further values that the vertical scale includes.
+        others: Further values that the vertical scale must include.
     """
     finite = [value for value in (*values, *others) if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
@@ -62,11 +63,11 @@ PHASE_NAMES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen, where they differ from the internal names."""
+"""Names of phases on the screen, by internal name, if the two differ."""
 
 
 def result_words(record: RunRecord) -> str:
-    """Return in a few words the result of a run that did not fail."""
+    """Return the result of a run that did not fail, in a few words."""
     metric, target = record.spec.objective.judged_by, record.spec.objective.target
     if record.time_to_target_s is not None and target is not None:
         return f"{record.time_to_target_s:.2f} s to {target_words(metric, target)}"
@@ -86,11 +87,11 @@ def _best_words(state: LiveState) -> str:
 
 
 MOST_TEXT_LINES = 3
-"""Maximum number of lines of a message or label; the middle of longer text is cut out."""
+"""Maximum number of lines of a message or label; the middle of a longer text is omitted."""
 MOST_CAUSES = 5
 BAR_WIDTH = 60
 NAMES_WIDTH = 9
-"""Width of the column of names on the left, in characters."""
+"""Width of the left column, which contains names, in characters."""
 
 
 def study_screen(
@@ -100,12 +101,12 @@ def study_screen(
     *,
     has_best: bool = True,
 ) -> Group:
-    """Return the live screen, fitted to the size of a console.
+    """Return the live screen in the size of a console.
 
     Args:
         console: Console whose width and height limit the screen.
         state: State of the study.
-        at: Current time.
+        at: Current time in seconds, by the clock of the state.
         has_best: Whether to show the best run so far; False if the runs do not compete.
     """
     width = console.width
@@ -153,7 +154,7 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
 
 
 def _text(text: str, width: int, style: str = "", *, lines: int = MOST_TEXT_LINES) -> Text:
-    """Return user-supplied text without control characters, shortened to about `lines` lines."""
+    """Return text from the user without control characters, shortened to about `lines` lines."""
     room = lines * width - (width // 4 if lines > 1 else 0)
     return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
 
@@ -161,7 +162,7 @@ def _text(text: str, width: int, style: str = "", *, lines: int = MOST_TEXT_LINE
 def _facts_grid(
     facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_TEXT_LINES
 ) -> Table:
-    """Return a grid of (name, text, style)."""
+    """Return a table with one row per fact, each given as (name, text, style)."""
     grid = Table.grid()
     grid.add_column(width=NAMES_WIDTH, style="dim")
     grid.add_column(overflow="fold")
@@ -173,14 +174,17 @@ def _facts_grid(
 SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 60, "curve": 60, "samples/s": 100}
-"""Minimum width of the terminal at which a column is shown; 30 for the column of the metric."""
+"""By column, the minimum width of the terminal at which it is shown; 30 for other columns."""
 LONGEST_NAME, LEAST_RUNS = 20, 4
-"""Maximum width of a trial's name, and minimum number of runs in the table of a low terminal."""
+"""LONGEST_NAME: maximum width of the name of a trial. LEAST_RUNS: number of runs that are listed
+even if the terminal has few lines."""
 
 
 def _running(console: Console, state: LiveState, at: float) -> list[RenderableType]:
-    """Return a table of the open runs, those that train first. On a low console, a last line counts
-    the runs that are left out."""
+    """Return the table of open (unfinished) runs; runs that train come first.
+
+    If the console has too few lines, a last line counts the runs that are left out.
+    """
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
@@ -199,7 +203,7 @@ def _running(console: Console, state: LiveState, at: float) -> list[RenderableTy
     for run in runs_shown:
         label = _text(run.label, console.width // 2, lines=2)
         if run.evaluation is None:
-            label.append(f"\n{clean(_standing(state, run, at))}")
+            label.append(f"\n{clean(_start_status(state, run, at))}")
         cells = _cells(run, scale)
         table.add_row(Text(clean(run.name)), label, *(cells.get(column, "") for column in columns))
     if not (remaining := runs[len(runs_shown) :]):
@@ -211,8 +215,8 @@ def _running(console: Console, state: LiveState, at: float) -> list[RenderableTy
     return [table, _text(left_out, console.width, "dim")]
 
 
-def _standing(state: LiveState, run: LiveRun, at: float) -> str:
-    """Return the status of a run without an evaluation."""
+def _start_status(state: LiveState, run: LiveRun, at: float) -> str:
+    """Return what a run without an evaluation does: it waits for resources, or starts."""
     if run.name in state.waiting:
         resource, seconds = state.waiting[run.name]
         return f"waiting {seconds:.0f} s for {resource}"
@@ -236,11 +240,11 @@ NOTEBOOK_S = 1.0
 """Minimum seconds between updates in a notebook, since each update is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Draw = Callable[[Console], RenderableType]
-"""Returns the screen, fitted to the size of a console."""
+"""Function that returns the screen in the size of a console."""
 
 
 class TerminalView(Live):
-    """A screen on a terminal, redrawn a few times per second by its own thread."""
+    """Live screen on a terminal, which a separate thread redraws a few times per second."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
         super().__init__(
@@ -252,16 +256,16 @@ class TerminalView(Live):
             redirect_stderr=False,
         )
         if isinstance(console, WholeLines):
-            # Drawing takes the lock of Live, then that of the console; printing does the opposite.
-            # With a single lock for both, they cannot deadlock.
+            # Drawing acquires first the lock of Live and then that of the console, while printing
+            # does the opposite. With a single lock for both, there can be no deadlock.
             self._lock = console.turn
 
     def changed(self) -> None:
-        """Do nothing: the thread redraws the screen."""
+        """Do nothing, because the thread redraws the screen."""
 
 
 class NotebookView:
-    """A display of a notebook that is updated in place."""
+    """Live screen in a notebook, as an output that is updated in place."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
@@ -269,12 +273,12 @@ class NotebookView:
         self._shown_s = -math.inf
 
     def changed(self) -> None:
-        """Update the display, at most once every NOTEBOOK_S seconds."""
+        """Update the output, at most once per NOTEBOOK_S seconds."""
         if time.monotonic() - self._shown_s >= NOTEBOOK_S:
             self.start()
 
     def stop(self) -> None:
-        """Show the last state."""
+        """Show the final state."""
         self.start()
 
     def start(self) -> None:
@@ -291,11 +295,11 @@ class NotebookView:
 
 
 View = TerminalView | NotebookView
-"""Display of a live screen."""
+"""Type of a live screen."""
 
 
 def view_for(console: Console, draw: Draw) -> View | None:
-    """Return the display of a live screen; None if the console cannot redraw what it has shown."""
+    """Return a live screen for a console; None if the console cannot redraw its output."""
     if console.is_jupyter:
         return NotebookView(draw)
     if console.is_terminal and not console.is_dumb_terminal:
@@ -304,5 +308,5 @@ def view_for(console: Console, draw: Draw) -> View | None:
 
 
 def notebook_display() -> Any:
-    """Return a new DisplayHandle of the notebook."""
+    """Create an output in the notebook that can be updated (a DisplayHandle of IPython)."""
     return importlib.import_module("IPython.display").DisplayHandle()

@@ -1,7 +1,8 @@
-"""State of a running study: counts, the best run so far, open and failed runs, and the time left.
+"""State of a running study: counts, the best run so far, open and failed runs, and the remaining
+time.
 
-The state depends only on events, not on a clock, terminal or files. The time `at` of an event is in
-seconds of any monotonic clock. Open runs were requested and have not ended.
+The state depends only on events, not on a clock, a terminal or files. Times (`at`) are in seconds
+of any monotonic clock. An open run was requested and has not ended.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,19 +17,19 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
-"""Finished runs needed to estimate the time left of a phase whose duration was not predicted."""
+"""Number of finished runs from which the remaining time of a phase is estimated by their pace."""
 
 
 @dataclass
 class Pace:
-    """The runs of one phase, and when they finished."""
+    """Counts the runs of one phase, and estimates the remaining time of the phase."""
 
     began_s: float
     num_runs: int
-    """Runs of the phase, finished or not."""
+    """Number of runs in the phase, finished or not."""
     num_done: int = 0
     expect_s: float | None = None
-    """Predicted total seconds of the runs that remained when the phase began."""
+    """Predicted total seconds of the runs that remained when the phase began; None if unknown."""
 
     def __post_init__(self) -> None:
         self._num_before, self._ends = self.num_done, [self.began_s]
@@ -39,8 +40,11 @@ class Pace:
         self._ends.append(at)
 
     def left_s(self, at: float) -> float | None:
-        """Return the seconds until the phase ends, at the pace of the later half of its finished
-        runs (runs of a search become shorter); None if unknown."""
+        """Return the estimated seconds until the phase ends; None if unknown.
+
+        Once ENOUGH_RUNS runs have finished, the estimate is based on the pace of the later half of
+        the finished runs, because runs of a search become shorter.
+        """
         num_new, num_left = self.num_done - self._num_before, max(self.num_runs - self.num_done, 0)
         if num_new >= ENOUGH_RUNS:
             half = num_new // 2
@@ -50,11 +54,11 @@ class Pace:
 
 
 class TimeLeft(NamedTuple):
-    """Time until a study ends."""
+    """Estimated time until a study ends."""
 
     seconds: float
     is_budget: bool
-    """Whether the study ends because of its time budget."""
+    """Whether the time budget ends the study."""
 
 
 @dataclass
@@ -67,19 +71,19 @@ class LiveRun:
     metric: Metric = ACCURACY
     num_workers: int = 1
     evaluation: Evaluation | None = None
-    """The latest evaluation; other threads read it while `curve` changes."""
+    """Latest evaluation; other threads may read it while `curve` changes."""
     curve: list[Evaluation] = field(default_factory=list)
-    """Evaluations of the run's current attempt."""
+    """Evaluations of the current attempt of the run."""
 
     @property
     def values(self) -> list[float]:
-        """Value of the metric at each evaluation."""
+        """Metric value at each evaluation."""
         return [point.value for point in self.curve]
 
 
 @dataclass
 class Cause:
-    """Failures of one cause: the first failure, and their number."""
+    """A cause of failures: the first trial that failed by it, and the number of failures."""
 
     trial: str
     failure: str
@@ -94,25 +98,26 @@ class LiveState:
         self.began_s = at
         self.phase, self.pace = "search", Pace(at, num_runs)
         self.after_s = 0.0
-        """Predicted seconds of later phases, added to the time left."""
+        """Predicted seconds of later phases, which are added to the remaining time."""
         self.ends_s: float | None = None
-        """Time at which the time budget ends."""
+        """Time at which the time budget ends; None without a time budget."""
         self.num_workers: int | None = None
-        """Maximum number of workers that the machines can run; None if unknown."""
+        """Maximum number of workers that can run at the same time; None if unknown."""
         self.runs: dict[str, LiveRun] = {}
-        """Open runs in the order they were requested."""
+        """Open runs by name, in the order in which they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """For each run without workers, the resource that it waits for, and the seconds waited."""
+        """By name of a run without workers, the resource for which it waits and the seconds
+        waited."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
-        """Metric of the study, known from its first run on."""
+        """Metric of the study; it is known once the first run has started."""
         self.target: float | None = None
-        """Target value of the search, if any."""
+        """Target value of the search; None if there is none."""
         self.num_searched, self.num_reached = 0, 0
-        """Finished search runs, and those that reached the target."""
+        """Number of finished search runs, and number of those that reached the target."""
         self.keys = tuple(keys)
-        """Keys shown in labels of configurations; see `spec.run.label_keys`."""
+        """Keys that labels of configurations include; see `spec.run.label_keys`."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""
@@ -131,16 +136,16 @@ class LiveState:
 
         Args:
             phase: Name of the phase.
-            num_runs: Number of its runs.
+            num_runs: Number of runs in the phase.
             at: Current time.
-            num_done: Number of its runs that have finished already.
-            expect_s: Predicted total seconds of its remaining runs.
+            num_done: Number of these runs that have already finished.
+            expect_s: Predicted total seconds of the remaining runs; None if unknown.
         """
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)
 
     def started(self, name: str, spec: RunSpec, at: float) -> None:
-        """Add a run that was requested."""
+        """Add a run whose workers were requested."""
         self.metric = spec.objective.judged_by
         label = self.label(spec)
         self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers)
@@ -148,13 +153,13 @@ class LiveState:
             self._aim(spec)
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
-        """Add an evaluation to its run."""
+        """Add an evaluation of a run."""
         if name in self.runs:
             self.runs[name].evaluation = evaluation
             add_point(self.runs[name].curve, evaluation)
 
     def finished(self, record: RunRecord, at: float) -> Cause | None:
-        """Count a finished run; return the cause of its failure, or None."""
+        """Count a finished run; return the cause of its failure, or None if it did not fail."""
         self.runs.pop(record.trial, None)
         self.pace.finished(at)
         if record.phase == "search":
@@ -167,7 +172,7 @@ class LiveState:
             cause = self.causes.setdefault(key, new_cause)
             cause.count += 1
             return cause
-        if record.phase == "search":  # other phases repeat the best, or have other objectives
+        if record.phase == "search":  # runs of other phases are repeats or have other objectives
             self.num_reached += record.time_to_target_s is not None
             if record.samples and (self.best is None or record.score < self.best.score):
                 self.best = record
@@ -179,24 +184,27 @@ class LiveState:
 
     @property
     def training(self) -> list[LiveRun]:
-        """Open runs with an evaluation."""
+        """Open runs that have an evaluation."""
         return [run for run in list(self.runs.values()) if run.evaluation is not None]
 
     @property
     def is_starting(self) -> bool:
-        """Whether an open run has no evaluation yet."""
+        """Whether any open run has no evaluation yet."""
         return any(run.evaluation is None for run in list(self.runs.values()))
 
     @property
     def num_training(self) -> int:
-        """Workers of the runs in `training`."""
+        """Total number of workers of the runs in `training`."""
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left, including later phases, but no more than is left of the time
-        budget; None if unknown."""
+        """Return the estimated remaining time of the study, including later phases; None if
+        unknown.
+
+        It is at most the remaining time budget.
+        """
         phase_s = self.pace.left_s(at)
-        is_known = self.phase != "reference"  # the search follows, for an unknown time
+        is_known = self.phase != "reference"  # the time of the search that follows is unknown
         work_s = phase_s + self.after_s if is_known and phase_s is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):

@@ -1,4 +1,4 @@
-"""A study as one page that needs no network: `report.html`."""
+"""The page of a study, `report.html`: a single HTML file that needs no network."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ def try_page(
 ) -> list[Path]:
     """Write the page of a study; return a list with the file, or [] if that fails.
 
-    Errors are not raised but reported with `say`; tracebacks are kept in `errors/`. A figure that
-    cannot be drawn is left out.
+    Errors are not raised, but reported with `say`; their tracebacks are written to `errors/`. A
+    figure that cannot be drawn is left out.
 
     Args:
         results: The study.
-        folder: Its results folder.
+        folder: Results folder of the study.
         say: Prints a message.
         extras: Further parts of the page.
     """
@@ -36,7 +36,8 @@ def try_page(
         say(f"{problem} ({fault_words(error)}); all else is there (traceback: {traceback_file}).")
 
     try:
-        # Late: importing matplotlib takes half a second, and fails with a wrong MPLBACKEND.
+        # Imported late, since importing matplotlib takes half a second, and fails if MPLBACKEND is
+        # wrong.
         from raybench.report.page.document import write_page
 
         def on_fault(title: str, error: Exception) -> None:

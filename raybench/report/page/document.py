@@ -1,6 +1,6 @@
-"""The HTML page of one or several studies, a single file that needs no network.
+"""The HTML page of one or several studies: a single file that needs no network.
 
-`page.html` is the template; the dataclasses below are its input.
+`page.html` is the template, and the dataclasses in this module are its input.
 """
 
 import base64
@@ -49,24 +49,29 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """Summary of a study at the top of the page; fields of type Markup have links to trials."""
+    """Summary of a study at the top of the page; fields of type Markup contain links to trials."""
 
     title: str
     """First sentence of the conclusions."""
     headline: Markup
-    """The title with links."""
+    """The title, with links to trials."""
     lead: Sequence[Markup]
-    """The other conclusions."""
+    """Paragraphs with the other conclusions."""
     facts: Sequence[tuple[str, Markup]]
-    """Pairs of name and text: confidence, target, cost."""
+    """Pairs (name, text), such as confidence, target and cost."""
     caveats: Sequence[Markup]
-    """Limits of the conclusions, and whether the study is still running."""
+    """Sentences that limit the conclusions, or say that the study is still running."""
     steps: Sequence[SuggestedStep]
-    """Next steps."""
+    """Next steps that the user can take."""
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:
-    """Return the summary of a study; `study` is the prefix of the HTML ids of its trials."""
+    """Return the summary of a study for the page.
+
+    Args:
+        results: The study.
+        study: HTML id of the study, which is the prefix of the ids of its trials.
+    """
     summary = summary_of(results)
     (first, *further), *others = summary.conclusions
     steps: list[SuggestedStep] = []
@@ -83,7 +88,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         facts.append(("Seconds of the study", ledger_line(results)))
 
     def linked(text: str) -> Markup:
-        """Return a sentence in which names of trials are links."""
+        """Return text in which names of trials are links."""
         return Markup(NAMED_TRIALS.sub(links, escaped(text)))
 
     def links(match: re.Match[str]) -> str:
@@ -105,11 +110,12 @@ def answer_of(results: Study, study: str) -> PageAnswer:
 
 TRIAL_NAME = r"[\w-]+(?:\.[\w-]+)*"
 NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
-"""Matches the trials named in a sentence: `trial 0003`, `trials 0003, 0012.torch2`."""
+"""Matches names of trials in a sentence, such as `trial 0003` or `trials 0003, 0012.torch2`."""
 
 
 def unfinished(results: Study) -> list[str]:
-    """Return a sentence if the study is still running or was interrupted."""
+    """Return a list with a sentence if the study is still running or was interrupted; otherwise
+    []."""
     if results.owner:
         number = counted(len(results.runs), "run")
         return [f"The study is still running ({results.owner}); this page has its first {number}."]
@@ -122,7 +128,7 @@ def unfinished(results: Study) -> list[str]:
 
 
 def _facts_of_run(results: Study) -> list[tuple[str, str]]:
-    """Return pairs of name and text about a single training run; [] if it has not ended."""
+    """Return pairs (name, text) about a single training run; [] if it has not ended."""
     if not results.runs:
         return []
     run = next(iter(results.runs.values()))
@@ -138,10 +144,10 @@ def _facts_of_run(results: Study) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure of the page."""
+    """A figure on the page."""
 
     id: str
-    """HTML id; empty if the heading of the figure's part is enough."""
+    """HTML id; empty if the figure needs none beside the heading of its part."""
     title: str
     reading: str
     """How to read the figure."""
@@ -152,25 +158,25 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class PagePart:
-    """A part of the page with a heading; its contents are shown in the order of the fields."""
+    """A part of the page with a heading; its contents appear in the order of the fields."""
 
     title: str
     lines: Sequence[str] = ()
     tables: Sequence[tuple[str, pd.DataFrame]] = ()
-    """Captions and tables; column names are words with units."""
+    """Pairs (caption, table); column names are words with units."""
     pictures: Sequence[PageFigure] = ()
     csv_file: str = ""
-    """Name of the file with all rows of the tables."""
+    """Name of the file that contains all rows of the tables."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
-    """Tuples of name, text, and whether the text is code."""
+    """Tuples (name, text, whether the text is code)."""
     name: str = ""
     """HTML id of the part."""
 
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A study on the page; its `id` is the prefix of the HTML ids of its parts."""
+    """A study on the page; `id` is its HTML id and the prefix of the ids of its parts."""
 
     id: str
     name: str
@@ -182,7 +188,8 @@ FAILED_CAPTION = "Failed runs by cause, the most frequent first"
 
 
 OnFault = Callable[[str, Exception], None]
-"""Called with the title of a figure that could not be drawn, and the error."""
+"""Function that is called with the title of a figure that could not be drawn, and with the
+error."""
 
 
 def study_part(
@@ -192,7 +199,15 @@ def study_part(
     extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
-    """Return the part of the page about a study, whose HTML id is `study`. See also `page_text`."""
+    """Return the part of the page about a study.
+
+    Args:
+        results: The study.
+        study: HTML id of the study.
+        name: Name of the study on the page.
+        extras: Further parts.
+        on_fault: Called for a figure that cannot be drawn.
+    """
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     named_parts = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
@@ -202,7 +217,7 @@ def study_part(
 def _parts(
     results: Study, study: str, extras: Sequence[PagePart], on_fault: OnFault | None
 ) -> Iterator[tuple[str, PagePart]]:
-    """Yield ids and parts of a study with runs, in the order of the page."""
+    """Yield (id, part) for each part about a study with runs, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
     pictures, missing = _pictures(results, study, on_fault)
     if pictures or missing:
@@ -224,7 +239,12 @@ def _parts(
 def _pictures(
     results: Study, study: str, on_fault: OnFault | None
 ) -> tuple[list[PageFigure], list[str]]:
-    """Return the figures, and a sentence for each that could not be drawn."""
+    """Draw the figures of a study.
+
+    Returns:
+        - The figures.
+        - One sentence for each figure that could not be drawn.
+    """
     pictures, missing = [], []
     for name, kind in kinds_of(results).items():
         try:
@@ -241,7 +261,8 @@ def _pictures(
 
 
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
-    """Return `PagePart.pairs` with what is needed to interpret or repeat the results."""
+    """Return the facts that are needed to interpret or reproduce the results, as
+    `PagePart.pairs`."""
     pairs: list[tuple[str, str, bool]] = [
         (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
     ]
@@ -252,14 +273,15 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
 
 @cache
 def glossary() -> dict[str, dict[str, str]]:
-    """Return the meaning of each term, grouped by subject; code is between backticks."""
+    """Return the meaning of each term, by subject and term; code is between backticks."""
     terms: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
     return terms
 
 
 @cache
 def _environment() -> Environment:
-    """Return the Jinja environment of the template, which escapes and cleans all text."""
+    """Return the Jinja environment of the template; it escapes all text and removes control
+    characters."""
 
     def digest(content: str) -> str:
         return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
@@ -287,9 +309,11 @@ def page_text(
     """Return the page of one or several studies as HTML.
 
     Args:
-        studies: The studies; with several, the page compares the winners first.
-        extras: Further parts, for a single study.
-        on_fault: Called for a figure that cannot be drawn; the page names it and continues.
+        studies: The studies. If there are several, the page begins with a comparison of the
+            winners.
+        extras: Further parts of the page of a single study.
+        on_fault: Called for a figure that cannot be drawn. The page then contains a sentence
+            instead of the figure.
     """
     with uncollected():
         names = unique_names([(results.name, results.place) for results in studies])
@@ -333,19 +357,19 @@ def _rendered(
 def write_page(
     results: Study, folder: Path, extras: Sequence[PagePart] = (), on_fault: OnFault | None = None
 ) -> Path:
-    """Write the page of a study into its folder atomically; return the file."""
+    """Write the page of a study to its folder atomically; return the file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras, on_fault))
     return folder / PAGE_FILE
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
-    """Write the page of several studies. Raises UserError if that fails."""
+    """Write the page that compares several studies; UserError if that fails."""
     write_out(file, page_text(studies))
     return file
 
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
-    """Write a page of parts that belong to no single study. Raises UserError if that fails."""
+    """Write a page with parts that belong to no single study; UserError if that fails."""
     parts = [replace(part, name=f"extra-{number}") for number, part in enumerate(extras)]
     study = StudyPart("s1", "Plan", PageAnswer(title, escaped(title), (), (), (), ()), parts)
     write_out(file, _rendered([study], "Plan"))

@@ -1,5 +1,5 @@
-"""Inputs of the page's template: escaped text, links to trials, tables, the table of trials (its
-best rows as HTML, all rows as data for the script), and the comparison of several studies."""
+"""Input of the page's template: escaped text, links to trials, tables, the table of trials (the
+best rows as HTML, and all rows as data for the script), and the comparison of several studies."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +22,14 @@ from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord
 
 SIGNIFICANT_DIGITS = 4
-"""Significant digits of a number."""
+"""Number of significant digits with which numbers are shown."""
 
 
 def escaped(content: object) -> Markup:
     """Return text escaped for HTML; Markup is returned unchanged.
 
-    Text that is not ASCII is put in `<bdi>`, so that right-to-left text does not affect the rest.
+    Text that is not ASCII is enclosed in `<bdi>`, so that right-to-left text does not change the
+    order of the text around it.
     """
     if isinstance(content, Markup):
         return content
@@ -37,7 +38,13 @@ def escaped(content: object) -> Markup:
 
 
 def trial_link(results: Study, trial: str, study: str) -> Markup:
-    """Return a link to a trial; `study` is the prefix of the HTML ids of the trial's study."""
+    """Return a link to a trial.
+
+    Args:
+        results: The study.
+        trial: Name of the trial.
+        study: HTML id of the study.
+    """
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
     return link.format(study, place, study, clean(trial), escaped(trial))
@@ -45,19 +52,22 @@ def trial_link(results: Study, trial: str, study: str) -> Markup:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table of strings."""
+    """A table of strings on the page."""
 
     caption: str
     heads: Sequence[tuple[str, bool]]
-    """Title of each column, and whether it is numeric."""
+    """(Title, whether it is numeric) for each column."""
     rows: Sequence[Sequence[str]]
 
 
 def table_of(
     frame: pd.DataFrame, caption: str, *, max_rows: int = 100, csv_file: str = ""
 ) -> HtmlTable:
-    """Return the first `max_rows` rows; if there are more, the caption says so and names the file
-    `csv_file`."""
+    """Convert the first `max_rows` rows of a table.
+
+    If there are more rows, the caption says so, and refers to the file `csv_file` that contains all
+    of them.
+    """
     first = frame.head(max_rows)
     if len(frame) > max_rows:
         remainder = f"; {csv_file} holds all" if csv_file else ""
@@ -68,12 +78,15 @@ def table_of(
 
 
 def _texts(column: pd.Series) -> list[str]:
-    """Return the cells of a column; all numbers have as many decimals as the largest one needs."""
+    """Return the text of each cell of a column.
+
+    All numbers have the same number of decimals, so that the largest has four significant digits.
+    """
     if pd.api.types.is_float_dtype(column):
         sizes = column.abs()[np.isfinite(column) & (column != 0)]
         if len(sizes) and sizes.max() < 1e7 and sizes.min() >= sizes.max() / 1e5:
             decimals = min(max(SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
-            # Adding 0 turns -0 into 0.
+            # Adding 0 converts -0 to 0.
             rounded = column.round(decimals) + 0.0
             return [
                 f"{value:,.{decimals}f}" if math.isfinite(value) else MISSING for value in rounded
@@ -95,16 +108,17 @@ def _cell(value: Any) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with four significant digits, without decimals from 1,000 on."""
+    """Return a number with four significant digits as text; from 1,000 on, it has no decimals."""
     if not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{SIGNIFICANT_DIGITS}g}"
 
 
 def order_of(results: Study) -> list[int]:
-    """Return the positions of all runs in `trials`, best first.
+    """Return the positions of all runs in `results.trials`, sorted from best to worst.
 
-    Confirmed configurations come first, then search runs by score, other runs, and failures.
+    Confirmed configurations come first, then search runs by score, then other runs, then failed
+    runs.
     """
     trials = results.trials
     best = [] if results.is_scaling else list(configurations(results)["trial"])
@@ -114,11 +128,11 @@ def order_of(results: Study) -> list[int]:
 
 
 Column = tuple[dict[str, Any], Sequence[Any]]
-"""A column of the table of trials: its head as page.js reads it, and its cells.
+"""A column of the table of trials: its header, which page.js reads, and its cells.
 
-A head has the `title`; the `kind` of the values (`text`, `count`, `seconds`, `share`, `number` or
-`rate`); `descending`, whether the largest value is the best; and `marked`, whether interpolated
-values are marked.
+A header has the keys `title`, `kind` (of the values: `text`, `count`, `seconds`, `share`, `number`
+or `rate`), `descending` (whether the largest value is the best) and `marked` (whether interpolated
+values are marked).
 """
 
 
@@ -171,7 +185,7 @@ def _states(trials: pd.DataFrame) -> list[str]:
 
 
 def _kind_and_cells(column: pd.Series) -> tuple[str, list[Any]]:
-    """Return the kind (`text`, `count` or `rate`) and the cells of a searched key's column."""
+    """Return the kind (`text`, `count` or `rate`) and the cells of the column of a searched key."""
     if pd.api.types.is_bool_dtype(column):
         return "text", [None if pd.isna(value) else short(bool(value)) for value in column]
     if pd.api.types.is_numeric_dtype(column):
@@ -181,13 +195,19 @@ def _kind_and_cells(column: pd.Series) -> tuple[str, list[Any]]:
 
 
 POINTS = 60
-"""Maximum number of evaluations of a learning curve on the page."""
+"""Maximum number of evaluations that the page shows of a learning curve."""
 
 
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
-    """Return the data of the trial dialogs: learning curve, seconds per phase, spec, notes.
+    """Return the data for the dialogs about trials: learning curve, seconds per phase, run spec and
+    notes.
 
-    Lists of runs follow `order`. `specs` holds indices into `settings`.
+    All lists with one item per run are in the order of `order`. The items of `specs` are indices
+    into `settings`, which contains each distinct setting once.
+
+    Args:
+        results: The study.
+        order: Positions of the runs in `results.trials`.
     """
     all_runs, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [all_runs[place] for place in order]
@@ -223,12 +243,12 @@ def _plain(value: Any, kind: str) -> Any:
 
 
 def _rounded(value: float) -> float | None:
-    """Return a number with five significant digits; None if it is not finite."""
+    """Round a number to five significant digits; None if it is not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
-    """Return seconds and values of at most POINTS evaluations of each run's learning curve."""
+    """Return, by run name, [seconds, metric values] of at most POINTS evaluations."""
     curves = {}
     for trial, curve in results.evaluations.items():
         points = curve[:: -(-len(curve) // POINTS) or 1]
@@ -238,13 +258,13 @@ def _curves(results: Study) -> dict[str, list[list[float | None]]]:
 
 
 def _marks(results: Study) -> list[bool]:
-    """Return for each run whether its time to the target is interpolated."""
+    """Return for each run in `results.trials` whether its time to the target is interpolated."""
     marks: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
     return marks
 
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
-    """Return further facts about a run, each as [name, text]."""
+    """Return further facts about a run, each as a pair [name, text]."""
     disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
     facts: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
@@ -263,7 +283,7 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The trials for page.js."""
+    """Data of the table of trials for page.js."""
 
     study: str
     rows: dict[str, Any]
@@ -271,7 +291,12 @@ class TrialTable:
 
 
 def trials_of(results: Study, study: str) -> TrialTable:
-    """Return the table of trials; `study` is the prefix of the HTML ids of its rows."""
+    """Return the table of trials of a study.
+
+    Args:
+        results: The study.
+        study: HTML id of the study, which is the prefix of the ids of the rows.
+    """
     columns, order = columns_of(results), order_of(results)
     marks = _marks(results)
     rows = {
@@ -286,28 +311,28 @@ def trials_of(results: Study, study: str) -> TrialTable:
 
 
 Named = Sequence[tuple[str, Study]]
-"""Pairs of unique name and study."""
+"""Pairs (unique name, study)."""
 COMPARED_CONDITIONS = {
     "metric": "metrics",
     "target": "targets",
     "workload": "models",
     "dataset": "data",
 }
-"""Conditions that must be equal for studies to be comparable, and their names in sentences."""
+"""Conditions that must be equal for studies to be comparable, with their names in sentences."""
 DERIVED_KEYS = ("shape", "num_classes", "num_samples")
-"""Keys of a dataset that follow from its other keys."""
+"""Keys of a dataset whose values are determined by the other keys."""
 
 
 @dataclass(frozen=True)
 class PageComparison:
-    """The comparison of several studies, above the studies on the page."""
+    """Comparison of several studies at the top of the page."""
 
     headline: str
     winners: HtmlTable
 
 
 def compared(studies_by_name: Named) -> PageComparison:
-    """Return the comparison of several studies."""
+    """Compare several studies by their winners."""
     studies = [results for _, results in studies_by_name]
     if any(results.is_scaling for results in studies):
         headline = f"{len(studies_by_name)} studies side by side"
@@ -321,7 +346,7 @@ def compared(studies_by_name: Named) -> PageComparison:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study as text, by the keys of COMPARED_CONDITIONS."""
+    """Return the conditions of a study as text, by key of COMPARED_CONDITIONS."""
     study, dataset = results.study["study"], results.study["study"].get("dataset") or {}
     dataset_keys = {
         key: value for key, value in dataset.items() if key not in DERIVED_KEYS and value
@@ -335,7 +360,7 @@ def conditions(results: Study) -> dict[str, str]:
 
 
 def differing(studies: Sequence[Study]) -> list[str]:
-    """Return the names of the conditions of COMPARED_CONDITIONS in which studies differ."""
+    """Return the names of the conditions in which studies differ (see COMPARED_CONDITIONS)."""
     all_conditions = [conditions(results) for results in studies]
     return [
         words
@@ -345,13 +370,19 @@ def differing(studies: Sequence[Study]) -> list[str]:
 
 
 def _winner(results: Study) -> pd.Series | None:
-    """Return the winner's row of `results.verdict.winners`; None without a winner."""
+    """Return the row of the winner in `results.verdict.winners`; None without a winner."""
     table = pd.DataFrame() if results.is_scaling or results.trials.empty else winners(results)
     return None if table.empty else table.iloc[0]
 
 
 def _judged(results: Study, row: pd.Series) -> tuple[float, float, float]:
-    """Return the winner's seconds to the target or its value, and the ends of its 90 % interval."""
+    """Return (seconds to the target or metric value, low end, high end of the 90 % interval) of a
+    winner.
+
+    Args:
+        results: The study.
+        row: Row of the winner.
+    """
     if results.is_timed:
         return row["seconds"], row["low_s"], row["high_s"]
     name = results.metric.name
@@ -359,7 +390,8 @@ def _judged(results: Study, row: pd.Series) -> tuple[float, float, float]:
 
 
 def winners_table(studies: Named) -> pd.DataFrame:
-    """Return one row per study with its winner and conditions; columns are words with units."""
+    """Return a table with one row per study: its winner and conditions. Column names are words with
+    units."""
     rows = []
     for name, results in studies:
         row: dict[str, Any] = {"study": name, "fastest or best": "none"}
@@ -383,7 +415,8 @@ def winners_table(studies: Named) -> pd.DataFrame:
 
 
 def winner_sentence(studies: Named) -> str:
-    """Return which study has the best winner, and whether its 90 % interval overlaps any other."""
+    """Return a sentence that names the study with the best winner, and says whether its 90 %
+    interval overlaps with that of another study."""
     winners = [(name, study, row) for name, study in studies if (row := _winner(study)) is not None]
     if not winners:
         return f"None of the {len(studies)} studies has an answer yet."
