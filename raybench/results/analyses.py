@@ -1,4 +1,4 @@
-"""Analyses of a study; most functions take and return DataFrames."""
+"""Analyses of a study: best value over time, Pareto front, scaling, hyperparameter importance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,22 +17,23 @@ SEARCH = ("trial", "placement_check")
 
 
 def search_curves(results: Study) -> pd.DataFrame:
-    """Return the evaluations of the search's runs that did not fail."""
+    """Return the rows of `Study.curves` for the runs of the search that did not fail."""
     trials = results.trials
-    search = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != "failed")]
-    return results.curves[results.curves["trial"].isin(search)]
+    names = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != "failed")]
+    return results.curves[results.curves["trial"].isin(names)]
 
 
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return the envelope of learning curves: the rows where the best value so far improves.
+    """Return the best metric value that any run reached within each training time.
 
     Args:
-        curves: Columns trial, train_s [s] and the metric's name: rows of `Study.curves`.
+        curves: Rows of `Study.curves`, with the columns trial, train_s and the name of the metric.
         metric: Metric of the study.
 
     Returns:
-        Columns train_s, the metric's name and trial. A budget of `s` seconds reaches the value of
-        the last row with `train_s <= s`. Empty if `curves` has no values.
+        One row for each improvement of the best value, with the columns train_s (training seconds),
+        the name of the metric, and trial. The best value within `s` seconds is in the last row with
+        `train_s <= s`. The table is empty if `curves` has no values.
     """
     columns = ["train_s", metric.name, "trial"]
     points = curves[columns].dropna(subset=["train_s", metric.name])
@@ -46,9 +47,14 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the total seconds of all runs by phase: columns phase, seconds and share (0 to 1).
+    """Return the total seconds of all runs in each phase.
 
-    `other` is the time not attributed to any phase; the last row is the sum.
+    Args:
+        trials: Rows of `Study.trials`.
+
+    Returns:
+        Columns phase, seconds and share (fraction of the total wall-clock seconds). The row `other`
+        is the time that no phase accounts for; the last row, `sum`, is the sum of all rows.
     """
     seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
     wall = float(trials["wall_s"].sum())
@@ -65,12 +71,13 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the Pareto front of seconds and worker-seconds to the target, fastest first.
 
     Args:
-        trials: Columns num_workers and time_to_target_s [s]; rows without a finite time are never
-            on the front. If any row is_confirmed (trained again with new seeds), only such rows are
-            considered, since a single run may be lucky.
+        trials: Table with the columns num_workers and time_to_target_s. Rows without a finite time
+            are never on the front. If the table has a column is_confirmed and any row is confirmed
+            (trained again with new seeds), only such rows are considered, since a single run may be
+            lucky.
 
     Returns:
-        The rows on the front, with worker_seconds_to_target added.
+        The rows on the front, with the additional column worker_seconds_to_target.
     """
     if "is_confirmed" in trials and trials["is_confirmed"].any():
         trials = trials[trials["is_confirmed"]]
@@ -83,11 +90,13 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_dominated(costs: np.ndarray) -> np.ndarray:
-    """Return a mask of the Pareto-optimal rows of `costs`, shape (n, 2); smaller is better."""
+    """Return a mask, shape (n,), of the Pareto-optimal rows of `costs`, shape (n, 2); smaller costs
+    are better."""
     is_optimal = np.zeros(len(costs), dtype=bool)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
     smallest, last = np.inf, np.array([np.nan, np.nan])
-    for row in order:  # the first cost only grows, so the second must fall
+    # Rows are in ascending order of the first cost, so only a smaller second cost is optimal.
+    for row in order:
         if costs[row, 1] < smallest or (costs[row] == last).all():
             is_optimal[row] = True
             smallest, last = costs[row, 1], costs[row]
@@ -106,10 +115,12 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     """Return the speed-up curves of a scaling study, one row per worker count.
 
     Args:
-        scaling: `StudyResults.scaling`, a row per cell (run spec); see `scaling.cells.cell_table`.
+        scaling: `StudyResults.scaling`, one row per cell (run spec); see
+            `scaling.cells.cell_table`.
 
     Returns:
-        The rows with a speed-up over one worker; `ideal` (linear speed-up) is the worker count.
+        The rows for which the speed-up over one worker is known, with the additional column
+        `ideal`: the worker count, which would be the linear speed-up.
     """
     rows = scaling[scaling["speedup"].notna()]
     table = rows.assign(ideal=rows["num_workers"].astype(float))
@@ -128,17 +139,19 @@ WORKER_COLUMNS = (
 def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the best configuration for each worker count, fewest workers first.
 
-    `configurations` is `StudyResults.configurations`, best first. Confirmed configurations (trained
-    again with new seeds) precede those that ran once, whose seconds are selection-biased.
-
-    | column | holds |
+    | column | content |
     |---|---|
-    | num_workers, tried | worker count; number of configurations with that worker count |
+    | num_workers, tried | worker count; number of configurations with this worker count |
     | reached | number of these configurations that reached the target |
     | trial, config, is_confirmed | the best of these configurations |
-    | seconds, worker_seconds | to the target; missing if no configuration reached it |
+    | seconds, worker_seconds | its time to target; missing if no configuration reached the target |
     | times_as_fast, times_the_cost | relative to the fewest workers that reached the target |
-    | best_accuracy | best value of the metric; the column is named after it |
+    | best_accuracy | its best value of the metric; the column is named after the metric |
+
+    Args:
+        configurations: `StudyResults.configurations`, best first. Confirmed configurations (trained
+            again with new seeds) precede those that ran once, whose seconds are selection-biased.
+        metric: Metric of the study.
     """
     rows: list[dict[str, Any]] = []
     for number, group in configurations.groupby("num_workers"):
@@ -163,12 +176,14 @@ IMPORTANCE_TYPES = {
     "runs": "int64",
 }
 LEAST_IMPORTANCE_RUNS = 12
-"""Fewest runs for which importance is computed."""
+"""Minimum number of runs from which importance is computed."""
 LEAST_EXPLAINED = 0.05
-"""Smallest fraction of the variance of held-out runs that the forest must explain."""
+"""Minimum fraction of the variance of held-out scores that the random forest must explain."""
 MOST_IMPORTANCE_RUNS = 1000
-"""Maximum number of runs that are used; of more, a random sample."""
+"""Maximum number of runs from which importance is computed; if there are more, a random sample is
+used."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
+"""Number of cross-validation folds, of shuffles per key and fold, and of trees in a forest."""
 
 
 def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -176,23 +191,28 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
     A random forest is trained on four fifths of the runs to predict the score from the keys. The
     importance of a key is the increase of the forest's error on the held-out fifth when the values
-    of that key are shuffled (Breiman 2001; Fisher et al. 2019). Each fifth is held out once.
+    of this key are shuffled (Breiman 2001; Fisher et al. 2019). Each fifth is held out once.
 
-    | column | holds |
+    | column | content |
     |---|---|
     | key | one of `keys` that has more than one value |
-    | importance | share of the total, 0 to 1; the shares sum to 1 |
-    | low, high | least and greatest importance over the five folds |
-    | explained | share of the score's variance that the forest predicts on held-out runs |
+    | importance | fraction of the sum over all keys, 0 to 1 |
+    | low, high | minimum and maximum of the importance over the five folds |
+    | explained | fraction of the variance of held-out scores that the forest predicts |
     | runs | number of runs, at most MOST_IMPORTANCE_RUNS |
 
-    Empty for fewer than LEAST_IMPORTANCE_RUNS runs, or if the forest cannot predict held-out runs.
-    The score is what the search minimizes; runs that failed (out of memory, NaN) have the worst
-    score. Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
+    The score is the number that the search minimizes; runs that failed (out of memory, NaN) have
+    the worst score. Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
+    The table is empty if there are fewer than LEAST_IMPORTANCE_RUNS runs, or if the forest cannot
+    predict held-out runs.
 
-    The importance holds *for the runs that were made*. A search samples its best region most, so a
-    key that is decisive elsewhere seems less important than on a uniform sample. Keys that were
-    varied together share their importance.
+    The importance is valid only *for the runs of this search*. A search samples the best part of
+    the space most, so a key that matters elsewhere seems less important than on a uniform sample.
+    Keys that were varied together share their importance.
+
+    Args:
+        trials: Rows of `Study.trials`.
+        keys: Columns of `trials`, usually the searched keys.
     """
     trials = trials.reset_index(drop=True)
     score = _scores(trials).dropna()
@@ -203,11 +223,11 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if len(runs) < LEAST_IMPORTANCE_RUNS or not varied or score.nunique() < 2:
         return pd.DataFrame(columns=[*IMPORTANCE_TYPES]).astype(IMPORTANCE_TYPES)
     inputs = np.column_stack([_numbers(runs[key]) for key in varied])
-    worse, explained = _shuffled(inputs, score.to_numpy(dtype=float))
-    mean = np.maximum(worse.mean(axis=0), 0.0)
+    increases, explained = _error_increases(inputs, score.to_numpy(dtype=float))
+    mean = np.maximum(increases.mean(axis=0), 0.0)
     if explained < LEAST_EXPLAINED or mean.sum() <= 0:
         return pd.DataFrame(columns=[*IMPORTANCE_TYPES]).astype(IMPORTANCE_TYPES)
-    folds = np.clip(worse / mean.sum(), 0.0, 1.0)
+    folds = np.clip(increases / mean.sum(), 0.0, 1.0)
     columns = {"key": varied, "importance": mean / mean.sum(), "low": folds.min(axis=0)}
     columns |= {"high": folds.max(axis=0), "explained": explained, "runs": len(runs)}
     table = pd.DataFrame(columns).astype(IMPORTANCE_TYPES)
@@ -217,9 +237,9 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return each run's score; NaN for runs that do not count for `importance`."""
     score = interpolated_score(trials)
-    says = np.isfinite(score) & trials["role"].isin(SEARCH)
-    cut = trials["stop"].isin(CUT_SHORT["importance"]) | trials["failure"].isin(MACHINE_FAULTS)
-    return score.where(says & ~cut)
+    is_scored = np.isfinite(score) & trials["role"].isin(SEARCH)
+    is_cut = trials["stop"].isin(CUT_SHORT["importance"]) | trials["failure"].isin(MACHINE_FAULTS)
+    return score.where(is_scored & ~is_cut)
 
 
 def _numbers(values: "pd.Series[Any]") -> np.ndarray:
@@ -230,9 +250,17 @@ def _numbers(values: "pd.Series[Any]") -> np.ndarray:
     return np.asarray(codes, dtype=float)
 
 
-def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the increase of the error when a key is shuffled, shape (FOLDS, keys), and the
-    fraction of the score's variance that the forests explain."""
+def _error_increases(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]:
+    """Train random forests and measure how much each key contributes to their predictions.
+
+    Args:
+        inputs: Values of the keys, shape (runs, keys).
+        score: Score of each run, shape (runs,).
+
+    Returns:
+        Increase of the squared error on held-out runs when a key is shuffled, shape (FOLDS, keys);
+        and the fraction of the variance of held-out scores that the forests explain.
+    """
     # Imported late because it takes half a second.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
@@ -257,6 +285,6 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
 
 @once
 def importance_of(results: Study) -> pd.DataFrame:
-    """Return `importance` of the keys that a study searched."""
+    """Return the table `importance` for the keys that a study searched."""
     keys = [key for key in results.searched if key in results.trials]
     return importance(results.trials, keys)

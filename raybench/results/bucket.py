@@ -1,6 +1,7 @@
-"""Access to an object store by URL (`s3://`, `gs://`, ...): whole objects, one-sentence errors.
+"""Reading and writing of whole objects in an object store by URL (`s3://`, `gs://`, ...).
 
-Credentials come from where each store's own tools take them (environment, profile, machine).
+Credentials are found in the same places as by the store's own tools: environment variables, a
+profile, or the machine.
 """
 
 import importlib
@@ -18,22 +19,35 @@ from raybench.spec.text import clean, redact_text, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 CHUNK = 2**20
+"""Number of bytes that are copied at a time."""
 
 
 class BucketError(Exception):
-    """A request to the store failed and may be tried again; the message is one sentence."""
+    """Raised if a request to the object store fails; it may be repeated. The message is a
+    sentence."""
 
 
 class Bucket:
-    """The objects below a URL; keys are relative to the URL. All methods may raise BucketError."""
+    """The objects below a URL of an object store; keys are relative to the URL.
+
+    All methods raise BucketError if a request to the store fails.
+    """
 
     def __init__(self, url: str) -> None:
+        """Prepare the access without contacting the store; raise UserError for an invalid URL."""
         self.url, self._where = url.rstrip("/"), check_url(url)
         self._system: Any = None
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Write an object from bytes or, in chunks, from a file; readers see either the whole new
-        object or the earlier one. OSError if the file cannot be opened."""
+        """Write an object; readers see either the complete new object or the previous one.
+
+        Args:
+            key: Key of the object.
+            content: Content of the object, or the path of a file with the content.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
         with (
             io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file,
             self._file_system() as system,
@@ -42,7 +56,7 @@ class Bucket:
             shutil.copyfileobj(file, stream, CHUNK)
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content; None if there is none."""
+        """Return the content of an object; None if there is no such object."""
         with self._file_system() as system:
             try:
                 with system.open_input_stream(self._path(key)) as stream:
@@ -51,7 +65,7 @@ class Bucket:
                 return None
 
     def get_file(self, key: str, path: Path) -> None:
-        """Write an object's content to a file, in chunks; the file appears only when complete.
+        """Copy an object to the file `path`, which is created only when the copy is complete.
 
         Nothing is written if there is no such object.
         """
@@ -80,7 +94,8 @@ class Bucket:
 
     @contextmanager
     def _file_system(self) -> Iterator[Any]:
-        """Yield the store's file system; an OSError in the context becomes a BucketError."""
+        """Context manager: yield the store's file system (`pyarrow.fs.FileSystem`), and turn an
+        OSError into a BucketError."""
         try:
             if self._system is None:
                 self._system, self._where = _connect(self.url)
@@ -88,14 +103,17 @@ class Bucket:
         except OSError as error:
             self._system = None  # the next request reads the credentials again
             place = urlsplit(self.url)._replace(query="").geturl()
-            raise BucketError(in_words(place, error)) from None
+            raise BucketError(_error_message(place, error)) from None
 
 
 def check_url(url: str) -> str:
-    """Return the `bucket/path` in a URL; UserError if the URL is invalid. The store is not
-    contacted.
+    """Check the URL of a results folder without contacting the store, and return its `bucket/path`.
 
-    Arrow resolves the URL on connecting: `abfs://CONTAINER@HOST/x` becomes `CONTAINER/x`.
+    The path is preliminary, because pyarrow resolves the URL when it connects: for example,
+    `abfs://CONTAINER@HOST/x` becomes `CONTAINER/x`.
+
+    Raises:
+        UserError: The URL has an unknown scheme, contains credentials, or names no folder.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
@@ -108,8 +126,8 @@ def check_url(url: str) -> str:
     is_user = "@" in host and parts.scheme not in ("abfs", "abfss")
     if is_user or parts.password is not None or redact_text(parts.query, {}) != parts.query:
         raise UserError(
-            f"--out {parts.scheme}://***: holds credentials; give them in the environment, as "
-            "for the store's own tools.",
+            f"--out {parts.scheme}://***: contains credentials; set them in environment variables, "
+            "as for the store's own tools.",
             ErrorCode.INVALID_VALUE,
         )
     if not host or not path:
@@ -127,7 +145,7 @@ def check_url(url: str) -> str:
 
 
 def _connect(url: str) -> tuple[Any, str]:
-    """Return the store of a URL, and the path in it that the URL names."""
+    """Return the file system of a URL (`pyarrow.fs.FileSystem`), and the path of the URL in it."""
     if url.startswith("s3:"):
         # A small object takes one request, a multipart upload three.
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
@@ -147,11 +165,15 @@ def _connect(url: str) -> tuple[Any, str]:
 
 
 def _filesystems() -> Any:
-    """Return `pyarrow.fs`, imported late (few commands need it), and as Any: it has no types."""
+    """Import and return `pyarrow.fs`.
+
+    It is imported late because few commands need it, and its type is Any because it has no type
+    annotations.
+    """
     return importlib.import_module("pyarrow.fs")
 
 
-def in_words(url: str, error: OSError) -> str:
-    """Return an error of a store as a sentence that says what to do."""
+def _error_message(url: str, error: OSError) -> str:
+    """Return the message for an error of an object store, without secrets."""
     reason = shorten(redact_text(clean(str(error)), os.environ), 200)
     return f"{url}: cannot be used ({reason}); check that the bucket exists, and the credentials."

@@ -1,8 +1,8 @@
-"""Runs that another tool recorded, and the study that `raybench import` makes of them.
+"""Runs that another tool recorded, and the study to which `raybench import` converts them.
 
-The code that ran, its hardware and its clock are not known. `study.yaml` names the source under
-`imported`. Seconds of such a study are shown, but they do not decide a winner (`results.verdict`)
-and are not compared with seconds that raybench measured.
+The code, the hardware and the clock of these runs are unknown. The key `imported` of `study.yaml`
+names their source. Seconds of an imported study are shown, but they do not decide a winner
+(`results.verdict`) and are not compared with seconds that raybench has measured.
 """
 
 import csv
@@ -27,25 +27,31 @@ from raybench.spec.values import identity
 from raybench.stats.record import Evaluation, RunOutcome
 
 VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"
-"""Meanings of columns that are not settings; `value` is the metric, as in Optuna's tables."""
+"""Meanings of columns that are results: the metric (called `value`, as in Optuna's tables), seconds
+to the target, training seconds, and training samples."""
 LEFT_OUT = "none"
-"""Meaning that the user gives to a column that is to be left out."""
+"""Meaning by which the user excludes a column."""
 OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
-"""Column names of other tools, and the run spec keys they stand for."""
+"""Names of run-spec keys in other tools, and the keys of raybench."""
 OTHER_NAMES = OTHER_KEYS | dict.fromkeys(
     ("train_s", "duration", "runtime", "_runtime", "train_runtime", "time_total_s"), SECONDS
 )
+"""Names of columns in other tools, and their meanings."""
 BOOKKEEPING = ("", "trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
 """Columns that are neither settings nor results."""
 SETTING = re.compile(r"^(params[._]|config[/.])")
-"""Prefix of settings in the tables of MLflow, Optuna and Ray Tune; no other column is a setting."""
+"""Prefix of columns for settings in the tables of MLflow, Optuna and Ray Tune. In such a table,
+other columns are not settings."""
 MEASURE = re.compile(r"^(metrics\.|user_attrs_)")
+"""Prefix of columns for results in the tables of MLflow and Optuna."""
 VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
+"""Prefix of metrics on the validation split."""
 NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
 """States of runs that did not end normally and are left out."""
 MOST_SAMPLES = 2**53
+"""Maximum number of training samples, the largest integer that a float can represent exactly."""
 FINISHED = (3, "FINISHED")
-"""Status of a finished run of MLflow."""
+"""Values of the status of a finished run in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +61,24 @@ class ForeignTable:
     place: str
     """Path or URL given by the user."""
     rows: Sequence[Mapping[str, Any]]
-    """For each run that ended normally, its values by column; unknown values are left out."""
+    """Values by column of each run that ended normally; unknown values are left out."""
     num_failed: int = 0
+    """Number of runs that did not end normally."""
     direction: Direction | None = None
     """Direction of an Optuna study, whose metric is in column `value`; None for other tools."""
 
     @property
     def columns(self) -> list[str]:
-        """Columns with a value in some row."""
+        """Names of the columns that have a value in at least one row."""
         return list(dict.fromkeys(column for row in self.rows for column in row))
 
 
 def read_csv(path: Path, option: str = "") -> ForeignTable:
-    """Read a CSV file with a row for each run.
+    """Read a CSV file with one row for each run.
 
-    `option` is the option that named the file, for error messages.
+    Args:
+        path: The file. Its delimiter is a comma, a semicolon or a tab.
+        option: Option that named the file, to begin error messages.
 
     Raises:
         UserError: The file is not valid CSV.
@@ -81,7 +90,7 @@ def read_csv(path: Path, option: str = "") -> ForeignTable:
         try:
             raw_rows = list(csv.DictReader(file, delimiter=delimiter))
         except csv.Error as error:
-            message = f"{option}{path}: is no CSV ({error})."
+            message = f"{option}{path}: is not valid CSV ({error})."
             raise UserError(message, ErrorCode.INVALID_FILE) from None
     rows = [
         {name: cell_value(text) for name, text in row.items() if text and isinstance(text, str)}
@@ -93,7 +102,8 @@ def read_csv(path: Path, option: str = "") -> ForeignTable:
 
 
 def cell_value(text: str) -> Any:
-    """Return the value of a cell, parsed as YAML or as Python's None; its string if that fails."""
+    """Return the value of a table cell, parsed as YAML or as Python's None; the text itself if it
+    is not valid YAML."""
     if text == "None":
         return None
     try:
@@ -103,13 +113,14 @@ def cell_value(text: str) -> Any:
 
 
 def read_mlflow(folder: Path) -> ForeignTable:
-    """Read the runs of an MLflow experiment, with the last value of each metric.
+    """Read the runs of an MLflow experiment: parameters, duration, and the last value of each
+    metric.
 
     Args:
         folder: The folder `mlruns` that MLflow writes, or the folder of one experiment in it.
 
     Raises:
-        UserError: The folder holds no runs, or runs of several experiments.
+        UserError: The folder contains no runs, or runs of several experiments.
     """
     experiments: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for file in sorted([*folder.glob("*/meta.yaml"), *folder.glob("*/*/meta.yaml")]):
@@ -117,16 +128,16 @@ def read_mlflow(folder: Path) -> ForeignTable:
         if "run_id" in meta and meta.get("lifecycle_stage") != "deleted":
             experiments.setdefault(file.parent.parent, []).append((file.parent, meta))
     if len(experiments) != 1:
-        problem = "holds no runs of MLflow; name the folder mlruns"
+        problem = "contains no runs of MLflow; name the folder mlruns"
         if experiments:
-            problem = f"holds several experiments; name one: {', '.join(map(str, experiments))}"
+            problem = f"contains several experiments; name one: {', '.join(map(str, experiments))}"
         raise UserError(f"{folder}: {problem}.", ErrorCode.NOT_FOUND)
     (runs,) = experiments.values()
     rows = []
     for run, meta in runs:
         if meta.get("status") in FINISHED:
-            begun, ended = number_of(meta.get("start_time")), number_of(meta.get("end_time"))
-            row = {} if begun is None or ended is None else {"duration": (ended - begun) / 1000}
+            start, end = number_of(meta.get("start_time")), number_of(meta.get("end_time"))
+            row = {} if start is None or end is None else {"duration": (end - start) / 1000}
             row |= {f"params.{name}": cell_value(text) for name, text in _texts(run / "params")}
             for name, text in _texts(run / "metrics"):  # each line: milliseconds, value, step
                 row[f"metrics.{name}"] = cell_value(text.strip().rpartition("\n")[2].split()[1])
@@ -135,7 +146,7 @@ def read_mlflow(folder: Path) -> ForeignTable:
 
 
 def _texts(folder: Path) -> list[tuple[str, str]]:
-    """Return the relative path and the content of each file below a folder that is not empty."""
+    """Return the relative path and the content of each non-empty file below a folder."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
     return [
         (file.relative_to(folder).as_posix(), file.read_text("utf-8", "replace")) for file in files
@@ -148,26 +159,27 @@ def match_columns(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, dict[str, str]]:
-    """Return the metric of the runs, and the meaning of each column.
+    """Find the metric among the columns of a table, and the meaning of each column.
 
     Args:
         table: The runs.
-        user_meanings: Meanings that the user gave, by column: a run spec key, the metric,
-            `time_to_target_s`, `seconds`, `samples`, or `none` for a column to leave out. Other
-            columns are matched by name.
+        user_meanings: Meanings of columns that the user has specified: a run-spec key, the name of
+            the metric, `time_to_target_s`, `seconds`, `samples`, or `none` to leave the column out.
+            The meanings of other columns are inferred from their names.
         metric: Name of the metric; by default the only known metric among the columns.
-        direction: Direction of a metric that raybench does not know.
+        direction: Direction of the metric, if raybench does not know the metric.
 
     Returns:
-        The metric, and the meanings by column: `value` (the metric), `time_to_target_s`, `seconds`,
-        `samples` or a run spec key.
+        The metric, and the meaning of each column: `value` (the metric), `time_to_target_s`,
+        `seconds`, `samples` or a run-spec key.
 
     Raises:
-        UserError: A column is unknown or matches nothing, or there is no metric.
+        UserError: A column does not exist, the meaning of a column is unknown, or there is no
+            metric.
     """
     for column in user_meanings:
         if column not in table.columns:
-            message = f"--column {column}: is no column of {table.place}; "
+            message = f"--column {column}: {table.place} has no such column; "
             message += did_you_mean(column, table.columns)
             raise UserError(message, ErrorCode.UNKNOWN_NAME)
     names = {column: MEASURE.sub("", SETTING.sub("", column)) for column in table.columns}
@@ -193,8 +205,9 @@ def match_columns(
     if unmatched:
         first, setting = unmatched[0], own_setting(unmatched[0])
         raise UserError(
-            f"{table.place}: what is in column {', '.join(unmatched)}? Say it for each: --column "
-            f"{first}={setting} for a setting of your own, --column {first}=none to leave it out.",
+            f"{table.place}: unknown columns {', '.join(unmatched)}; set the meaning of each: "
+            f"--column {first}={setting} for a setting of your own, --column {first}=none to leave "
+            "the column out.",
             ErrorCode.UNKNOWN_KEY if first in user_meanings else ErrorCode.MISSING,
         )
     if not any(map(is_key, columns.values())):
@@ -207,13 +220,15 @@ _NO_SETTINGS = {"seed", *NOT_SEARCHED} - {*OPEN}
 
 
 def own_setting(column: str) -> str:
-    """Return the run spec key for a column that is a setting of the user's own."""
+    """Return the run-spec key, such as `model.depth`, for a column that is a setting of the user's
+    own model."""
     name = re.sub(r"\W", "_", column.removeprefix("model."))
     return f"model.{'_' if name[:1].isdigit() else ''}{name}"
 
 
 def _metric_name(column: str) -> str:
-    """Return the name of the metric of a column: accuracy for `val_acc`."""
+    """Return the name of the metric that a column probably contains, such as `accuracy` for
+    `val_acc`."""
     name = VALIDATION.sub("", column.lower()).removeprefix("best_")
     return "accuracy" if name == "acc" else OTHER_METRIC_NAMES.get(name, name)
 
@@ -224,33 +239,36 @@ def _metric_of(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, str]:
-    """Return the metric and its column, preferably the column on the validation set."""
+    """Return the metric and the name of its column, preferably that for the validation split.
+
+    For the arguments see `match_columns`; `meanings` has a meaning for every column.
+    """
     place, wanted_direction = table.place, direction or table.direction
     metric_columns: dict[str, str] = {}
     for column, meaning in meanings.items():
         name = metric if meaning == metric else _metric_name(meaning)
-        is_asked = name in METRICS if metric is None else name == metric
+        is_wanted = name in METRICS if metric is None else name == metric
         is_first = name not in metric_columns or VALIDATION.match(meaning)
-        if name is not None and is_asked and is_first and not SETTING.match(column):
+        if name is not None and is_wanted and is_first and not SETTING.match(column):
             metric_columns[name] = column
     if not metric_columns and metric is not None and table.direction is not None:
         metric_columns = {metric: VALUE}
     if len(metric_columns) != 1:
         raise UserError(
-            f"{place}: which column is the metric? Name it with --metric; there are "
+            f"{place}: the column of the metric is unknown; name it with --metric; there are "
             f"{', '.join(metric_columns or meanings) or 'none'}.",
             ErrorCode.MISSING if metric is None else ErrorCode.UNKNOWN_NAME,
         )
     ((name, column),) = metric_columns.items()
     known_metric = METRICS.get(OTHER_METRIC_NAMES.get(name, name))
     if known_metric is None and wanted_direction is None:
-        message = f"{place}: is more {name} better, or less? Add --direction max or min."
+        message = f"{place}: the direction of metric {name} is unknown; add --direction max or min."
         raise UserError(message, ErrorCode.MISSING)
     if known_metric is not None and wanted_direction not in (None, known_metric.direction):
         message = (
-            f"{place}: the best {name} is not its {wanted_direction}imum; name what its values are "
+            f"{place}: the best {name} is not its {wanted_direction}imum; name the metric of these "
         )
-        raise UserError(f"{message}with --metric.", ErrorCode.CONFLICT)
+        raise UserError(f"{message}values with --metric.", ErrorCode.CONFLICT)
     return known_metric or Metric(name, wanted_direction or "max"), column
 
 
@@ -266,10 +284,10 @@ def write_imported(
     Args:
         folder: The new results folder.
         table: The runs.
-        metric: Their metric.
+        metric: Metric of the runs.
         columns: Meaning of each column, as returned by `match_columns`.
-        target: Target to which the column `time_to_target_s` refers; None if
-            runs are compared by the metric.
+        target: Target to which the column `time_to_target_s` refers; None if runs are compared by
+            the metric.
 
     Raises:
         UserError: Only one of the target and the column `time_to_target_s` was given, or a value
@@ -278,8 +296,9 @@ def write_imported(
     place, is_timed = table.place, SECONDS_TO_TARGET in columns.values()
     if (target is not None) != is_timed:
         raise UserError(
-            f"{place}: --target and the column {SECONDS_TO_TARGET}, the seconds to it, belong "
-            "together; give both (--column NAME=KEY says what a column is), or leave both out.",
+            f"{place}: --target requires a column {SECONDS_TO_TARGET} (the seconds to the target), "
+            "and the column requires --target; set both (--column NAME=KEY sets the meaning of a "
+            "column), or leave both out.",
             ErrorCode.MISSING,
         )
     runs = [
@@ -288,7 +307,10 @@ def write_imported(
     runs = [run for run in runs if number_of(run.get(VALUE)) is not None]
     values = [float(run[VALUE]) for run in runs]
     if not runs or (metric.is_share and not 0 <= min(values) <= max(values) <= 100):
-        message = f"{place}: holds no {metric.words} in the column named so; name another --metric."
+        message = (
+            f"{place}: the column of the metric contains no valid {metric.words}; name another "
+            "metric with --metric."
+        )
         raise UserError(message, ErrorCode.INVALID_VALUE)
     percent = 100 if metric.is_share and max(values) > 1 else 1
     times = [positive_number(run.get(key)) for run in runs for key in (SECONDS, SECONDS_TO_TARGET)]
@@ -307,12 +329,12 @@ def write_imported(
         spec = _spec(nested(settings) | study, f"{place}, run {number + 1}")
         lines.append(_line(f"{number:04d}", spec, run, values[number] / percent))
     notes = [
-        f"Imported from {place}: the code, the hardware and the clock of these runs are not known, "
-        "so their seconds are shown and never compared with seconds that raybench has measured. "
-        "Settings that are not named there have their defaults in the tables."
+        f"Imported from {place}: the code, the hardware and the clock of these runs are unknown, "
+        "so their seconds are shown but not compared with seconds that raybench has measured. In "
+        "the tables, settings that were not imported have their defaults."
     ]
     if missing := table.num_failed + len(table.rows) - len(runs):
-        notes.append(f"Left out: {counted(missing, 'run')} that failed or without {metric.words}.")
+        notes.append(f"Left out: {counted(missing, 'run')} that failed or had no {metric.words}.")
     study["space"] = {key: list(distinct.values()) for key, distinct in space.items()}
     source = {"from": place, "columns": dict(columns)}
     with Store(folder) as store:
@@ -326,12 +348,13 @@ def _spec(content: dict[str, Any], source: str) -> RunSpec:
     try:
         return validate(RunSpec, content, source)
     except UserError as error:
-        advice = "a setting of your own is kept by --column NAME=model.NAME."
+        advice = "for a setting of your own, use --column NAME=model.NAME."
         raise UserError(f"{str(error).removesuffix('.')}; {advice}", error.code) from None
 
 
 def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dict[str, Any]:
-    """Return the record line of a run of another tool; unknown fields are empty."""
+    """Return the line of `records.jsonl` for a run of another tool; unknown fields are NaN or
+    None."""
     reached_s = positive_number(run.get(SECONDS_TO_TARGET))
     seconds = positive_number(run.get(SECONDS)) or reached_s or 0.0
     evaluation = Evaluation(
@@ -352,15 +375,15 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
 
 
 def number_of(value: Any) -> float | None:
-    """Return the value of a cell as a float if it is a finite number, otherwise None."""
+    """Return the value of a table cell as a float if it is a finite number, otherwise None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 def positive_number(value: Any) -> float | None:
-    """Return the value of a cell as a float if it is above 0, otherwise None.
+    """Return the value of a table cell as a float if it is a number above 0, otherwise None.
 
-    Seconds to target of 0 or less thus mean that the run did not reach the target.
+    Some tools write 0 or a negative number as the seconds to a target that a run did not reach.
     """
     number = number_of(value)
     return number if number is not None and number > 0 else None

@@ -1,5 +1,8 @@
-"""Places of studies: folders, `file://` and URLs of object stores; which study may be resumed
-there, and the lock of a folder, so that only one command at a time writes to it."""
+"""Places of results: folders, `file://` URLs and URLs of object stores.
+
+This module checks that a place can be written to, and that a study may be resumed there. It also
+locks a folder, so that only one command at a time writes to it.
+"""
 
 import json
 import os
@@ -38,15 +41,17 @@ MAY_CHANGE = (
     "fixed.checkpoint_every_s",
     "fixed.record_steps",
 )
-"""Keys that may differ when a study is resumed, since they do not change what is measured."""
+"""Dotted keys of a study that may differ when it is resumed, since they do not change what is
+measured."""
 LONGEST_VALUE = 100
-"""Maximum number of characters of a value in a sentence."""
+"""Maximum number of characters of a value in an error message."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
-"""Keys that may differ when a scaling study is resumed."""
+"""Dotted keys of a scaling study that may differ when it is resumed."""
 
 
 def shipped_space(name: str) -> Path | None:
-    """Return the path of a shipped search space; None if there is none of that name."""
+    """Return the path of the search-space file with this name that is shipped with raybench; None
+    if there is no such file."""
     if not re.fullmatch(r"[\w-]{1,60}", name):
         return None
     package = Path(raybench.__file__).parent
@@ -57,22 +62,22 @@ def shipped_space(name: str) -> Path | None:
 
 
 JOB_FOLDER = "runtime_resources"
-"""Ray unpacks the working directory and packages of a job below a folder of this name, and deletes
-it when no job uses it any more."""
+"""Name of the folder in which Ray unpacks the working directory and the packages of a job; Ray
+deletes it when no job uses it any more."""
 
 
 def check_folder(wanted: Path) -> None:
-    """Raise UserError if results cannot be written to a folder, without creating it."""
+    """Raise UserError if results cannot be written to the folder `wanted`; do not create it."""
     try:
         existing = next(
             folder for folder in (wanted, *wanted.absolute().parents) if folder.exists()
         )
     except OSError as error:
-        problem = f"--out {shorten(str(wanted), 60)}: is no usable folder ({error.strerror})"
-        raise UserError(f"{problem}; name another.", ErrorCode.NOT_WRITABLE) from None
+        problem = f"--out {shorten(str(wanted), 60)}: cannot be used ({error.strerror})"
+        raise UserError(f"{problem}; name another folder.", ErrorCode.NOT_WRITABLE) from None
     if not existing.is_dir():
         raise UserError(
-            f"--out {wanted}: cannot be written ({existing} is a file); name another.",
+            f"--out {wanted}: cannot be written ({existing} is a file); name another folder.",
             ErrorCode.NOT_WRITABLE,
         )
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -83,17 +88,18 @@ def check_folder(wanted: Path) -> None:
     if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
         raise UserError(
             f"--out {wanted}: lies in the temporary folder of this Ray job, which Ray deletes; "
-            "name one that stays, by its whole path: --out /shared/results.",
+            "name a permanent folder by its absolute path, such as --out /shared/results.",
             ErrorCode.NOT_WRITABLE,
         )
 
 
 def unused_folder(wanted: Path) -> Path:
-    """Return a folder that does not exist: `wanted`, or with a number appended."""
+    """Return the path of a folder that does not exist yet: `wanted`, or `wanted` with a number
+    appended."""
     wanted = wanted.resolve()
     if not wanted.name:
         raise UserError(
-            f"--out {wanted}: has nothing beside it; name another folder.", ErrorCode.INVALID_VALUE
+            f"--out {wanted}: is a root folder; name another folder.", ErrorCode.INVALID_VALUE
         )
     number, folder = 2, wanted
     while folder.exists():
@@ -103,48 +109,62 @@ def unused_folder(wanted: Path) -> Path:
 
 
 def refuse_other_kind(place: str, folder: Path, kind: StudyKind) -> None:
-    """Raise UserError if `folder`, where `place` is on this machine, holds a study of another
-    kind."""
+    """Raise UserError if a place contains a study of another kind, or records without a
+    `study.yaml`.
+
+    Args:
+        place: Folder or URL of the results.
+        folder: Local path of the results.
+        kind: Kind of the study that is to be run or resumed there.
+    """
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
-    is_own = not (records.is_file() and records.stat().st_size)
+    is_same_kind = not (records.is_file() and records.stat().st_size)
     if study.is_file():
-        is_own = study_kind(read_mapping(study)) is kind
-    if not is_own:
+        is_same_kind = study_kind(read_mapping(study)) is kind
+    if not is_same_kind:
         raise UserError(
-            f"{place}: holds another study; name another place with --out.",
+            f"{place}: contains another study; name another place with --out.",
             ErrorCode.STUDY_CHANGED,
         )
 
 
 def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
-    """Raise UserError with the differences if `place` holds another study.
+    """Raise UserError if a place contains the results of another study; the message lists
+    differences.
 
-    `file` is the `study.yaml` there.
+    Args:
+        place: Folder or URL of the results.
+        file: Local path of the `study.yaml` at that place.
+        study: Study that is to be resumed there.
     """
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(
-            f"{file}: is not a study's; restore it, or name another folder.", ErrorCode.INVALID_FILE
+            f"{file}: contains no study; restore it, or name another folder.",
+            ErrorCode.INVALID_FILE,
         )
     old, new = comparable(before, file, study)
     if not _differences(old, new):
         return
     changes = _differences(as_written(old), as_written(new)) or _differences(old, new)
-    learning = f" (with --seed-from {place} it learns from this one)"
+    hint = f" (add --seed-from {place} to learn from the results there)"
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
-        learning = ""  # scores of another task are not comparable
+        hint = ""  # scores of another task are not comparable
     raise UserError(
-        f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
-        f"to start beside it{learning}, or --out for another place.",
+        f"{place}: contains another study ({'; '.join(changes[:3])}); use --fresh "
+        f"to start a new study in a folder beside it{hint}, or --out to name another place.",
         ErrorCode.STUDY_CHANGED,
     )
 
 
 def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
-    """Raise UserError with the differences if `place` holds another scaling study, or a study of
-    another kind.
+    """Raise UserError if a place contains another scaling study, or a study of another kind; the
+    message lists differences.
 
-    `file` is the `study.yaml` there.
+    Args:
+        place: Folder or URL of the results.
+        file: Local path of the `study.yaml` at that place.
+        study: Scaling study that is to be resumed there.
     """
     refuse_other_kind(place, file.parent, StudyKind.SCALING)
     before = read_mapping(file)[SCALING]
@@ -153,7 +173,7 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
     changes = _differences(old, new, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
-            f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
+            f"{place}: contains another study ({'; '.join(changes[:3])}); name another place with "
             "--out.",
             ErrorCode.STUDY_CHANGED,
         )
@@ -162,9 +182,16 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
 def comparable(
     before: dict[str, Any], file: Path, study: StudySpec
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the study `before`, read from a `study.yaml`, and a given study as comparable dicts.
+    """Return two studies as plain data with all keys, to be compared.
 
-    Both dicts have all keys. If the given study names no metric, that of the file is filled in.
+    Args:
+        before: Content of the key `study` of a `study.yaml`.
+        file: Path of that file, for error messages.
+        study: Study that may be another one. If it does not set the metric, the metric of `before`
+            is filled in.
+
+    Returns:
+        Plain data of the study in the file, and of the given study.
     """
     old, new = validate(StudySpec, before, f"{file}: study").document(), study.document()
     new["objective"] = _with_metric(new["objective"], old["objective"])
@@ -172,14 +199,15 @@ def comparable(
 
 
 def _with_metric(objective: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with the metric of `written` if it names none."""
+    """Return an objective, with the metric of the objective `written` if it does not set one."""
     if objective["metric"] is not None:
         return objective
     return objective | {key: written[key] for key in ("metric", "direction", "is_share")}
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value as YAML in one line."""
+    """Return a value as YAML on one line, shortened to LONGEST_VALUE characters; "not set" for
+    None."""
     if value is None:
         return "not set"
     text = to_yaml({"x": value}, in_lines=False).strip()
@@ -204,7 +232,7 @@ def _differences(
 
 
 def is_url(place: str | Path) -> bool:
-    """Return whether a place is the URL of an object store."""
+    """Return whether a place is the URL of an object store; False for `file://` URLs."""
     return "://" in str(place) and urlsplit(str(place)).scheme != "file"
 
 
@@ -222,10 +250,13 @@ def local_path(place: str | Path) -> Path:
 
 
 def check_place(place: str) -> str:
-    """Return a URL unchanged, and a local path or `file://` URL as a path.
+    """Check that results can be written to a place; an object store is not contacted.
+
+    Returns:
+        The URL of an object store unchanged; the local path of a folder or `file://` URL.
 
     Raises:
-        UserError: Results cannot be written there; object stores are not contacted to find out.
+        UserError: Results cannot be written there.
     """
     if is_url(place):
         check_url(place)
@@ -236,34 +267,45 @@ def check_place(place: str) -> str:
 
 
 def place_in_words(place: str, folder: Path) -> str:
-    """Return a phrase for the place of results; `folder` is the local copy of a URL, or the place
-    itself."""
+    """Return the place of results as text for a sentence.
+
+    Args:
+        place: Folder or URL of the results.
+        folder: Local path of the results, which is a copy if `place` is a URL.
+    """
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
 
 
 def unique_names(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a unique name for each (name, place): the place if several have that name, followed by
-    a number if it is the same study."""
+    """Return a unique name for each study.
+
+    Args:
+        studies: Pairs (name, place). The unique name is the name, or the place if several studies
+            have the same name, followed by a number if the place occurs several times.
+    """
     names = [name for name, _ in studies]
     names = [name if names.count(name) == 1 else place for name, place in studies]
-    twice = [names[:number].count(name) for number, name in enumerate(names)]
-    return tuple(f"{name} ({n + 1})" if n else name for name, n in zip(names, twice, strict=True))
+    repetitions = [names[:number].count(name) for number, name in enumerate(names)]
+    return tuple(
+        f"{name} ({count + 1})" if count else name
+        for name, count in zip(names, repetitions, strict=True)
+    )
 
 
 LOCK_FILE = "study.lock"
 OWNER_FILE = f"{LOCK_FILE}.owner"
 PATIENCE_S = 0.2
-"""Seconds to wait for the lock: enough for taking over the lock file of a killed process, and for a
-new owner to write OWNER_FILE."""
+"""Seconds to wait for the lock: long enough to take over the lock file of a killed process, and for
+a new owner of the lock to write OWNER_FILE."""
 
 
 class StudyLock:
-    """Locks a results folder while its context is open; a file next to the lock names the owner.
+    """Context manager that locks a results folder; the file OWNER_FILE names the owner of the lock.
 
-    The operating system releases the lock when the process ends, even if it is killed. On a file
-    system that does not support locks, the existence of LOCK_FILE is the lock (`filelock`). That
-    file is taken over if its process ran on this host and has ended; if another host left it, the
-    user has to delete it.
+    The operating system releases the lock when the process ends, even if the process is killed. On
+    a file system that does not support locks, the existence of LOCK_FILE is the lock (see the
+    package `filelock`). Such a file is taken over if its process ran on this host and has ended. If
+    a process on another host left the file behind, the user has to delete it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -272,9 +314,10 @@ class StudyLock:
         self._owner = ""
 
     def __enter__(self) -> Self:
-        """Acquire the lock; UserError names the process that holds it."""
+        """Acquire the lock; raise UserError with a description of its owner if it is taken."""
         try:
-            with warnings.catch_warnings(action="ignore"):  # that the file system knows no locks
+            # Ignores the warning that the file system does not support locks.
+            with warnings.catch_warnings(action="ignore"):
                 self._lock.acquire()
             self._owner = _owner()
             (self.folder / OWNER_FILE).write_text(self._owner)
@@ -293,14 +336,14 @@ class StudyLock:
         with suppress(OSError):
             if (self.folder / OWNER_FILE).read_text() == self._owner:
                 (self.folder / OWNER_FILE).unlink()
-                (self.folder / LOCK_FILE).unlink()  # processes that wait for it open a new one
+                (self.folder / LOCK_FILE).unlink()  # waiting processes will create it again
         self._lock.release()
 
     def _in_use_error(self) -> UserError:
         owner = owner_of(self.folder)
-        advice = "wait for it, end it, or name another folder with --out"
+        advice = "wait for this process, end it, or name another folder with --out"
         if owner.get("host") != platform.node():
-            advice += f"; if it is gone, delete {self.folder / LOCK_FILE}"
+            advice += f"; if the process no longer exists, delete {self.folder / LOCK_FILE}"
         return UserError(
             clean(f"{self.folder}: is in use by {_owner_in_words(owner)}; {advice}."),
             ErrorCode.STUDY_IN_USE,
@@ -308,7 +351,7 @@ class StudyLock:
 
 
 def owner_of(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's OWNER_FILE; {} if there is none, or if it is invalid."""
+    """Return the content of the OWNER_FILE in a folder; {} if the file is missing or invalid."""
     try:
         owner = json.loads((folder / OWNER_FILE).read_bytes())
         return owner if isinstance(owner["pid"], int) else {}
@@ -317,8 +360,12 @@ def owner_of(folder: Path) -> dict[str, Any]:
 
 
 def owner_in(folder: Path) -> str | None:
-    """Return a description of the other process that owns a folder; None if there is none, or if
-    it ran on this host and has died (a killed process leaves OWNER_FILE behind)."""
+    """Return a description of the process that has locked a folder.
+
+    Returns:
+        None if there is no such process, if it is this process, or if it ran on this host and has
+        died (a killed process leaves OWNER_FILE behind).
+    """
     owner = owner_of(folder)
     is_here, pid = owner.get("host") == platform.node(), owner.get("pid", 0)
     is_own_or_dead = is_here and (pid == os.getpid() or not psutil.pid_exists(pid))

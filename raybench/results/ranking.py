@@ -1,11 +1,10 @@
-"""Rankings of a study: its runs by score, its confirmed configurations, and both in one table.
+"""Rankings of the runs and configurations of a study.
 
-After the search, the best configurations train again with new seeds, in parallel (the race, role
-`race`). The winners then train with further seeds, alone on the machine (solo runs, role
-`confirm`). The race decides the order of configurations, since all its runs have the same
-conditions; solo runs may overrule it (`stats.standing.best_first`). Reported times come from the
-solo runs, because times from the race are 9 to 14 % too good. Without a race, there are only solo
-runs.
+After the search, the best configurations are trained again with new seeds, in parallel (the race,
+role `race`). The winners are then trained with further seeds, alone on the machine (solo runs, role
+`confirm`). The race decides the order of configurations, since its runs have equal conditions; solo
+runs may overrule it (`stats.standing.best_first`). Reported times are from solo runs, because times
+from the race are 9 to 14 % too good. If there is no race, there are only solo runs.
 """
 
 import math
@@ -41,6 +40,7 @@ from raybench.stats.standing import (
 )
 
 CONFIRMATION_ROLES = ("race", "confirm")
+"""Roles of the runs in which a configuration is trained again with new seeds."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ class Repeated:
     """A configuration that was trained again with new seeds, and its runs."""
 
     trial: str
-    """Search run whose configuration was trained again."""
+    """Name of the search run whose configuration was trained again."""
     num_workers: int
     cost: float
-    """Cost of a second of training; see `stats.standing.cost_per_s`."""
+    """Cost of a second of training in worker-seconds; see `stats.standing.cost_per_s`."""
     group: ConfigurationRuns
-    """Runs by which the configuration is compared with others: its search run (unless that had the
-    cold start of the study) and its race runs (in parallel, with new seeds). Without a race, its
-    solo runs. Solo runs after a race are in `group.alone` and may overrule the race."""
+    """Runs by which the configuration is compared with others: its run in the search (unless that
+    run included the cold start of the study) and its race runs (in parallel, with new seeds). If
+    there is no race, its solo runs take the place of race runs. Solo runs after a race are in
+    `group.alone` and may overrule the race."""
     chosen_runs: tuple[str, ...]
     """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
@@ -68,13 +69,14 @@ class Repeated:
 
     @property
     def chosen(self) -> list[Replicate]:
-        """Runs by which the configuration is compared with others: those of the search and of the
-        race, without solo runs after it."""
+        """Runs by which the configuration is compared with others: its runs in the search and in
+        the race, without the solo runs after the race."""
         return self.group.runs()
 
     @property
     def new(self) -> list[Replicate]:
-        """Runs of `chosen` with new seeds; the search run is selection-biased and left out."""
+        """Runs in `chosen` with new seeds, without the run in the search, which is
+        selection-biased."""
         return list(self.group.rounds.values())
 
     @property
@@ -83,37 +85,41 @@ class Repeated:
         return sum(run.is_hit for run in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
-        """Return whether there are solo runs but no run in `printed` reached the target.
+        """Return whether solo runs have shown that the configuration does not reach the target.
 
-        With `best_at_budget` (`is_timed=False`), return whether all runs in `printed` failed.
+        This is the case if there are solo runs, and if no run in `printed` reached the target. With
+        `best_at_budget` (`is_timed=False`), it is the case if all runs in `printed` failed.
         """
-        is_enough = self.is_alone or self.group.alone or not is_timed
-        return bool(is_enough) and not any(run.is_hit for run in self.printed)
+        has_evidence = self.is_alone or self.group.alone or not is_timed
+        return bool(has_evidence) and not any(run.is_hit for run in self.printed)
 
     def on(self, axis: Axis) -> ConfigurationRuns:
-        """Return `group` in the unit of an axis: seconds or worker-seconds."""
+        """Return the runs in `group` in the unit of an axis: seconds or worker-seconds."""
         return self.group.times(self.cost) if axis == "worker_seconds" else self.group
 
 
 @once
 def repeated(results: Study) -> dict[str, Repeated]:
-    """Return the configurations that were trained again, keyed by their search run, best first.
+    """Return the configurations that were trained again with new seeds, best first.
 
     For the order see `stats.standing.best_first`.
+
+    Returns:
+        Configurations by name of their search run.
     """
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
-    again: dict[str, list[RunRecord]] = {}
+    new_runs: dict[str, list[RunRecord]] = {}
     for record in results.runs.values():
         origin = results.runs.get(record.source or "")
         if record.role not in CONFIRMATION_ROLES or origin is None or record.trial in unranked:
             continue  # without the search run, the repeated configuration is unknown
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
         if record.counts_for("comparison") and is_alike:
-            again.setdefault(origin.trial, []).append(record)
+            new_runs.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
     by_trial = {}
-    for trial, records in again.items():
+    for trial, records in new_runs.items():
         search_run = results.runs[trial]
         counts = trial != cold and trial not in unranked and search_run.counts_for("comparison")
         by_trial[trial] = _repeated(results, search_run, records, counts=counts)
@@ -123,22 +129,28 @@ def repeated(results: Study) -> dict[str, Repeated]:
 
 
 def as_replicate(results: Study, trial: str) -> Replicate:
-    """Return a run as a `Replicate`: its seconds or value, and whether it reached the target."""
+    """Return the run of a study as a `Replicate`: its seconds or metric value, and whether it
+    reached the target."""
     points = results.evaluations.get(trial, ())
     return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)
 
 
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
-    """Return the cost of a second of training; see `cost_per_s`.
+    """Return the cost of a second of training in worker-seconds; see `cost_per_s`.
 
-    If the study names a price, the runs `names` give the ratio of billed to training seconds.
+    Args:
+        results: The study.
+        num_workers: Number of workers of the configuration.
+        names: Runs from which the ratio of billed to training seconds is computed; used only if the
+            study sets a price.
     """
     price = results.study["study"].get("price")
     return cost_per_s(price, num_workers, [results.runs[name] for name in names])
 
 
 def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
-    """Return the scatter over seeds, pooled over the runs by which configurations are compared."""
+    """Return the variation between seeds, pooled over configurations, from the runs by which they
+    are compared."""
     return pooled(
         (configuration.chosen for configuration in configurations.values()),
         is_timed=results.is_timed,
@@ -148,9 +160,13 @@ def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
 def _repeated(
     results: Study, search_run: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return the configuration of a search run, with its race and solo runs `records`.
+    """Return a configuration that was trained again.
 
-    `counts`: whether the search run is valid for comparisons.
+    Args:
+        results: The study.
+        search_run: Run of the configuration in the search.
+        records: Race and solo runs of the configuration.
+        counts: Whether the search run is valid for comparisons.
     """
     race = [record.trial for record in records if record.role == "race"]
     alone = [record.trial for record in records if record.role == "confirm"]
@@ -184,27 +200,31 @@ def _round_of(name: str) -> int:
 class ConfigurationResult:
     """Results of a configuration, from its runs with new seeds or from its single search run.
 
-    Seconds are training seconds to the target; NaN if unknown. Intervals are 90 % intervals. The
-    floats after `is_interpolated` are in the unit of the metric.
+    Fields that end in `_s` are training seconds to the target. The floats after `is_interpolated`
+    are in the unit of the metric. Unknown values are NaN. Intervals are 90 % intervals.
     """
 
     trial: str
     config: str
-    """The configuration in one line."""
+    """Label of the configuration, one line of text."""
     num_workers: int
     runs: int = 1
-    """Number of runs by which the configuration is compared with others, search run included."""
+    """Number of runs by which the configuration is compared with others, including the search
+    run."""
     hits: int = 0
-    """Number of these runs that reached the target, or with best_at_budget, that did not fail."""
+    """Number of these runs that reached the target; with `best_at_budget`, that did not fail."""
     expected_s: float = math.nan
-    """Expected running time: seconds of all `runs`, successful or not, divided by `hits`."""
+    """Expected running time: total seconds of all `runs`, including misses, divided by `hits`."""
     expected_low_s: float = math.nan
-    """Low end of the interval of a run's typical seconds, from those of `runs` with new seeds;
-    corrected for selecting the best of several configurations."""
+    """Low end of the interval of a typical run's seconds, from those of `runs` with new seeds, and
+    corrected for the selection of the best of several configurations."""
     expected_high_s: float = math.nan
+    """High end of that interval."""
     new_runs: int = 0
-    """Number of runs with new seeds behind the reported numbers; 0 for a single search run."""
+    """Number of runs with new seeds from which the reported numbers are computed; 0 if there is
+    only the search run."""
     new_hits: int = 0
+    """Number of new runs that reached the target; with `best_at_budget`, that did not fail."""
     is_alone: bool = False
     """Whether all new runs are solo runs."""
     median_s: float = math.nan
@@ -212,44 +232,54 @@ class ConfigurationResult:
     low_s: float = math.nan
     """Seconds of the fastest new run."""
     high_s: float = math.nan
+    """Seconds of the slowest new run; infinite if a new run did not reach the target."""
     interval_low_s: float = math.nan
-    """Low end of the interval of a run's typical seconds, from the new runs."""
+    """Low end of the interval of a typical run's seconds, from the new runs."""
     interval_high_s: float = math.nan
+    """High end of that interval."""
     printed_s: float = math.nan
-    """Reported seconds: `median_s`, or the expected running time of the new runs unless all of them
-    reached the target."""
+    """Reported seconds: `median_s` if all new runs reached the target, else the expected running
+    time of the new runs."""
     worker_seconds_to_target: float = math.nan
     """`num_workers` x `printed_s`."""
     search_s: float = math.nan
     """Seconds of the search run."""
     is_interpolated: bool | None = None
-    """Whether the time of any of the runs is interpolated (`stats.standing`)."""
+    """Whether the time to target of any of the runs is interpolated between evaluations; see
+    `stats.standing.interpolated_time`."""
     median: float = math.nan
-    """Median over the new runs. A failed run has the worst value: accuracy 0, error rate 1, an
-    infinite value for metrics that are not proportions."""
+    """Median of the best metric values of the new runs. A failed run has the worst value: for
+    example, accuracy 0, error rate 1, or an infinite loss."""
     low: float = math.nan
+    """Smallest metric value of a new run."""
     high: float = math.nan
+    """Largest metric value of a new run."""
     interval_low: float = math.nan
-    """Low end of the interval of the value; only with best_at_budget (`with_rows`)."""
+    """Low end of the interval of the metric value; only with `best_at_budget` (see `with_rows`)."""
     interval_high: float = math.nan
+    """High end of that interval."""
     search: float = math.nan
-    """Best value of the search run."""
+    """Best metric value of the search run."""
     test: float = math.nan
-    """Mean over the new runs on the test split."""
+    """Mean metric value of the new runs on the test split."""
     test_low: float = math.nan
+    """Low end of the interval of the metric value on the test split."""
     test_high: float = math.nan
+    """High end of that interval."""
     every_run: int = 1
-    """Number of runs by which the configuration is compared or reported; not a column."""
+    """Number of runs that are used for comparisons, for reported numbers, or both; not a column."""
     every_hit: int = 0
+    """Number of these runs that reached the target, or with `best_at_budget` did not fail; not a
+    column."""
 
     @property
     def seconds(self) -> float:
-        """Reported seconds: of the new runs, or of the search run if no new run hit the target."""
+        """Reported seconds of the new runs, or of the search run if no new run hit the target."""
         return self.printed_s if self.new_hits else self.search_s
 
     @property
     def value(self) -> float:
-        """Reported value: of the new runs, or of the search run if there are none."""
+        """Reported metric value of the new runs, or of the search run if there are no new runs."""
         return self.median if self.new_runs else self.search
 
     @property
@@ -266,14 +296,19 @@ METRIC_COLUMNS = CONFIRMED_COLUMNS[CONFIRMED_COLUMNS.index("median") :]
 
 SECONDS_COLUMNS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
 SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
-"""Columns of seconds in `configurations`, and their names in `confirmed`."""
+"""Columns of the table `configurations` in seconds, and the corresponding columns of
+`confirmed`."""
 
 
 def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
-    Runs with a reason in the column `unranked` are left out (`results.trials`). Runs on all GPU
-    models are included; see `gpu_models`.
+    Runs with a reason in the column `unranked` are left out (see `results.trials`). Runs on all GPU
+    models are included, although only runs on the same model are compared (see `gpu_models`).
+
+    Args:
+        trials: Rows of `Study.trials`.
+        phase: Phase of the study, such as `search` or `reference`.
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
@@ -281,10 +316,15 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 
 
 def nearest(results: Study, phase: str = "search") -> str | None:
-    """Return the run of a phase that came nearest to a target that no run reached.
+    """Return the name of the run that came nearest to a target that no run reached.
 
-    None if no run learned anything: given the number of rows, the best value is not significantly
-    better than that of a constant prediction.
+    Args:
+        results: The study.
+        phase: Phase of the study from which the run is chosen.
+
+    Returns:
+        None if no run has learned anything: its best value is not significantly better than that of
+        a constant prediction on the same number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (baseline := results.baselines.get("validation")) is not None:
@@ -293,8 +333,8 @@ def nearest(results: Study, phase: str = "search") -> str | None:
     for trial in ranked(results.trials, phase)["trial"]:
         value = results.runs[trial].best_value
         if value is not None:
-            has_learnt = baseline_value is None or metric.gap(value, baseline_value) > 0
-            return str(trial) if has_learnt else None
+            has_learned = baseline_value is None or metric.gap(value, baseline_value) > 0
+            return str(trial) if has_learned else None
     return None
 
 
@@ -308,21 +348,22 @@ def gpu_models(trials: pd.DataFrame) -> list[str]:
 
 
 def gpu_model_of(trials: pd.DataFrame) -> pd.Series:
-    """Return the GPU model of each row of `trials`; "" without GPUs."""
+    """Return the GPU model of each row of `Study.trials`; "" without GPUs."""
     return trials["accelerators"].fillna("")
 
 
 @once
 def confirmed(results: Study) -> pd.DataFrame:
-    """Return one row per repeated configuration, best first.
+    """Return a table with one row per configuration that was trained again, best first.
 
-    Columns: the fields of `ConfigurationResult`. Columns of the metric have its name appended:
-    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... Without a race (parallel runs with
-    new seeds), the same runs decide the order and are reported. With `best_at_budget`, seconds are
-    NaN.
+    The columns are the fields of `ConfigurationResult`. The name of the metric is appended to the
+    columns of the metric: `median_accuracy`, `search_accuracy`, `test_accuracy`, ... With
+    `best_at_budget`, seconds are NaN. If there is no race (parallel runs with new seeds), the order
+    and the reported numbers are from the same runs.
 
-    Order: upper confidence bound of expected_s, so that one lucky run does not outrank five good
-    runs (`stats.replicates`). With `best_at_budget`, the mean value.
+    Rows are sorted by the upper confidence bound of expected_s, so that one lucky run does not
+    outrank five good runs (see `stats.replicates`), or with `best_at_budget` by that of the mean
+    value.
     """
     names = {column: f"{column}_{results.metric.name}" for column in METRIC_COLUMNS}
     rows = [asdict(result) for result in confirmed_results(results).values()]
@@ -331,7 +372,7 @@ def confirmed(results: Study) -> pd.DataFrame:
 
 @once
 def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
-    """Return the results of the configurations in `repeated`, keyed by trial, best first."""
+    """Return the results of the configurations that were trained again, by trial, best first."""
     by_trial = repeated(results)
     new_and_alone = [
         runs
@@ -350,7 +391,14 @@ def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
 
 
 def result_of(results: Study, trial: str, *, is_confirmed: bool) -> ConfigurationResult:
-    """Return the results of a configuration, of its search run only unless `is_confirmed`."""
+    """Return the results of a configuration.
+
+    Args:
+        results: The study.
+        trial: Search run of the configuration.
+        is_confirmed: Whether the configuration was trained again with new seeds; otherwise, the
+            results are those of the search run.
+    """
     if is_confirmed:
         return confirmed_results(results)[trial]
     row = results.trials[results.trials["trial"] == trial].iloc[0]
@@ -365,18 +413,20 @@ def result_of(results: Study, trial: str, *, is_confirmed: bool) -> Configuratio
 
 
 Ends = tuple[float, float]
-"""Low and high end of a 90 % interval."""
+"""Low end and high end of a 90 % interval."""
 
 
 def _result_of(
     results: Study, configuration: Repeated, noise: Noise, chosen_ends: Ends, tested: Ends
 ) -> ConfigurationResult:
-    """Return the results of a repeated configuration.
+    """Return the results of a configuration that was trained again.
 
     Args:
-        noise: Scatter over seeds, pooled over all configurations.
+        results: The study.
+        configuration: The configuration.
+        noise: Variation between seeds, pooled over all configurations.
         chosen_ends: Interval of seconds (or scores) from the new runs, corrected for selection.
-        tested: Interval of its value on the test split.
+        tested: Interval of the metric value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
     printed_ends = chosen_ends
@@ -411,8 +461,13 @@ def _result_of(
 
 
 def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` in seconds; `chosen_ends` and `printed_ends` are
-    intervals from the runs that decide the order and from those that are reported."""
+    """Return the fields of `ConfigurationResult` in seconds.
+
+    Args:
+        configuration: The configuration.
+        chosen_ends: Interval from the runs by which configurations are compared.
+        printed_ends: Interval from the runs that are reported.
+    """
     times = [run.seconds if run.is_hit else math.inf for run in configuration.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(configuration.printed)
@@ -435,7 +490,14 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
 def _values(
     results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
 ) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` on the metric values of the new runs."""
+    """Return the fields of `ConfigurationResult` for the metric values of the new runs.
+
+    Args:
+        results: The study.
+        configuration: The configuration.
+        runs: Rows of `Study.trials` for the new runs.
+        ends: Interval of the score; used only with `best_at_budget`.
+    """
     worst = worst_value(results.metric)
     values = runs[results.metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     middle = float(values.median())
@@ -447,13 +509,14 @@ def _values(
 
 
 def _tested(results: Study) -> dict[str, Ends]:
-    """Return the 90 % interval of each configuration's value on the test split, keyed by trial; NaN
-    if the sampling error of the rows or the scatter over seeds is unknown.
+    """Return the 90 % interval of each configuration's metric value on the test split, by trial.
+
+    The ends are NaN if the sampling error of the rows or the variation between seeds is unknown.
     """
-    worth = -results.metric.sign
+    sign = -results.metric.sign
     groups = {
         trial: [
-            Replicate(worth * value, is_hit=True)
+            Replicate(sign * value, is_hit=True)
             for name in configuration.printed_runs
             if (value := results.runs[name].test_value) is not None
         ]
@@ -472,17 +535,18 @@ def _tested(results: Study) -> dict[str, Ends]:
 
 
 def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
-    """Return the standard error of a metric value due to the finite number of rows.
+    """Return the standard error of a metric value due to the finite number of rows of the split.
 
     Args:
+        results: The study.
         part: Split on which the value was measured: `validation` or `test`.
-        value: The value, in the unit of the metric.
-        names: Runs that measured it.
+        value: The metric value.
+        names: Names of the runs that measured the value.
 
     Returns:
-        For a proportion, the binomial error. For other metrics, such as F1, the median of the
-        errors that the runs recorded at their last evaluation, scaled to the rows of the test split
-        for `test`. None if unknown.
+        For a proportion such as accuracy, the binomial error. For other metrics such as F1, the
+        median of the errors that the runs recorded on the validation split at their last
+        evaluation, scaled to the number of test rows if `part` is `test`. None if unknown.
     """
     if results.metric.is_share and results.metric.is_mean:
         baseline = results.baselines.get(part)
@@ -506,25 +570,30 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
 def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> Ends:
     """Return a 90 % interval in the unit of the metric, widened by the sampling error of the rows.
 
-    The sampling error (`rows_error`) adds in quadrature to the error over seeds: all seeds share
-    the rows, so more seeds do not reduce it. If it is unknown, the interval is over seeds only.
-    Comparisons of configurations ignore it, since configurations share the rows too.
+    The sampling error (`rows_error`) is added in quadrature to the error between seeds. All seeds
+    are evaluated on the same rows, so more seeds do not reduce the sampling error. If it is
+    unknown, the interval is not widened. Comparisons of configurations do not use this interval,
+    since all configurations are evaluated on the same rows, too.
 
-    `ends` is the interval of the score over seeds; smaller scores are better (`stats.replicates`).
-    For the other arguments, see `rows_error`.
+    Args:
+        results: The study.
+        part: Split on which the value was measured: `validation` or `test`.
+        ends: 90 % interval of the score between seeds; smaller scores are better, so the values of
+            a metric to maximize are negated.
+        names: Names of the runs that measured the value.
     """
     metric = results.metric
     low, high = sorted(-metric.sign * end for end in ends)
     middle = (low + high) / 2
     error = rows_error(results, part, middle, names)
     if error is not None and math.isfinite(high - low):
-        reach = math.hypot((high - low) / 2, ONE_SIDED * error)
-        low, high = middle - reach, middle + reach
+        half_width = math.hypot((high - low) / 2, ONE_SIDED * error)
+        low, high = middle - half_width, middle + half_width
     return (min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)) if metric.is_share else (low, high)
 
 
 def worst_value(metric: Metric) -> float:
-    """Return the metric value assigned to a run that failed or measured nothing."""
+    """Return the metric value that is assigned to a run that failed or has no value."""
     if metric.is_share:
         return 0.0 if metric.direction == "max" else 1.0
     return -metric.sign * float("inf")
@@ -532,34 +601,36 @@ def worst_value(metric: Metric) -> float:
 
 @once
 def configurations(results: Study) -> pd.DataFrame:
-    """Return one row per search run, best first; those of confirmed configurations precede others.
+    """Return a table with one row per run of the search, best first; confirmed configurations
+    precede all others.
 
-    Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
-    time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or `best_` and the
-    name of another metric), then the searched keys (framework, num_workers, ...).
+    The columns are trial, config, is_confirmed, runs, hits, expected_s, expected_low_s,
+    expected_high_s, time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or
+    `best_` and the name of another metric), and then the searched keys (framework, num_workers,
+    ...).
 
-    The row of a confirmed configuration (trained again with new seeds) has the values of
-    `confirmed` (time_to_target_s is `printed_s`), never those of the selection-biased search run.
-    Any other row has the values of its single run. Seconds are missing if no run reached the
-    target; `high_s` is missing unless all runs reached it.
+    The row of a confirmed configuration (trained again with new seeds) has the values of the table
+    `confirmed` (time_to_target_s is `printed_s`), not those of the search run, which is
+    selection-biased. Any other row has the values of its single run. Seconds are missing if no run
+    reached the target; `high_s` is missing unless all runs reached it.
     """
     search = ranked(results.trials).set_index("trial")
-    proof = confirmed(results).set_index("trial").reindex(search.index)
-    is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
+    confirmed_rows = confirmed(results).set_index("trial").reindex(search.index)
+    is_confirmed, search_s = confirmed_rows["runs"].notna(), search["crossed_s"]
     # Without a target, a run that did not fail counts as a hit, as in `confirmed`.
-    is_hit = single.notna() | (not results.is_timed)
+    is_hit = search_s.notna() | (not results.is_timed)
     columns = {
         "config": search["config"],
         "is_confirmed": is_confirmed,
-        "runs": proof["runs"].fillna(1).astype(int),
-        "hits": proof["hits"].where(is_confirmed, is_hit).astype(int),
+        "runs": confirmed_rows["runs"].fillna(1).astype(int),
+        "hits": confirmed_rows["hits"].where(is_confirmed, is_hit).astype(int),
     }
     for name in SECONDS_COLUMNS:
-        seconds = proof[SECONDS_COLUMNS[name]].astype(float).where(is_confirmed, single)
+        seconds = confirmed_rows[SECONDS_COLUMNS[name]].astype(float).where(is_confirmed, search_s)
         columns[name] = seconds.where(np.isfinite(seconds))
     columns["worker_seconds_to_target"] = search["num_workers"] * columns["time_to_target_s"]
     metric = results.metric
-    median = proof[f"median_{metric.name}"].astype(float)
+    median = confirmed_rows[f"median_{metric.name}"].astype(float)
     columns[metric.best_column] = median.where(is_confirmed, search[metric.best_column])
     columns |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
     rank = {trial: number for number, trial in enumerate(confirmed(results)["trial"])}

@@ -1,4 +1,4 @@
-"""Read and validate the files of a results folder, which may have been edited by hand."""
+"""Reading and validation of the files of a results folder, which may have been edited by hand."""
 
 import gc
 import json
@@ -24,19 +24,24 @@ from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
 MOST_DIGITS = 18
-"""Largest number of digits of an integer that always fits into 64 bits."""
+"""Maximum number of digits with which any integer fits into 64 bits."""
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_LINES_NAMED = 3
-"""Maximum number of unreadable lines that the warning names."""
+"""Maximum number of unreadable lines that the warning lists."""
 TORN: Any = object()
-"""Returned by `decoded` for a line that is empty or was not written to its end."""
+"""Result of `decoded` for a line that is empty or incomplete."""
 
 
 def texts_of(path: Path) -> list[str]:
-    """Return a file's lines; bytes that are not UTF-8 are replaced."""
+    """Return the lines of a text file of a results folder; invalid UTF-8 is replaced by U+FFFD.
+
+    Raises:
+        UserError: The file is missing or cannot be read.
+    """
     if not path.is_file():
         raise UserError(
-            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one.",
+            f"{path.parent}: contains no {path.name}, so it is not a results folder; name a "
+            "results folder.",
             ErrorCode.NOT_FOUND,
         )
     try:
@@ -48,47 +53,55 @@ def texts_of(path: Path) -> list[str]:
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
-    """Return a sentence on lines that are not records, given their numbers and the reasons; None if
-    there are none."""
+    """Return a warning about lines that are not records; None if there are no such lines.
+
+    Args:
+        bad: Line number and reason for each line that is not a record.
+    """
     if not bad:
         return None
     reasons = ", ".join(f"line {number} ({reason})" for number, reason in bad[:MOST_LINES_NAMED])
     remainder = f" and {len(bad) - MOST_LINES_NAMED:,} more" if len(bad) > MOST_LINES_NAMED else ""
     return (
         f"records.jsonl: {reasons}{remainder} could not be read and do not count; restore the "
-        "file to have them."
+        "file to count them."
     )
 
 
 def decoded(text: str, *, is_last: bool) -> Any:
-    """Return the value of a JSON line with its strings cleaned.
+    """Parse a line of JSON and clean its strings (`spec.text.clean`).
+
+    NaN and infinity become None, and integers beyond 64 bits become floats.
+
+    Args:
+        text: The line.
+        is_last: Whether it is the last line of the file, which may be incomplete.
 
     Returns:
-        TORN for an empty line, and for a last line that was not written to its end. NaN and
-        infinity become None, and integers beyond 64 bits become floats.
+        The value of the line; TORN for an empty line or an incomplete last line.
 
     Raises:
         ValueError: The line is not JSON.
     """
     if not text:
         return TORN
-    # This parser is twice as fast, and nearly always there is nothing to clean.
+    # This parser is twice as fast, and suffices unless strings or integers need to be converted.
     if "\\" not in text and text.isprintable() and not LONG_NUMBER.search(text):
         with suppress(ValueError):
             return from_json(text, allow_inf_nan=False)
     try:
         return plain(DECODER.decode(text))
     except (ValueError, RecursionError):
-        if is_last:  # no newline follows, so the writer was interrupted
+        if is_last:  # it does not end in a newline, so the writer was interrupted
             return TORN
         raise ValueError("it is not JSON") from None
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector, since records never form cycles.
+    """Context manager: pause Python's cyclic garbage collector while records are read.
 
-    The collector took half of the time of reading 200,000 lines.
+    Records never form cycles, and the collector took half of the time to read 200,000 lines.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -100,7 +113,9 @@ def uncollected() -> Iterator[None]:
 
 
 def _whole_number(digits: str) -> int | float | None:
-    """Parse an integer in JSON; beyond 64 bits it becomes a float, which a column can hold."""
+    """Convert the digits of a JSON integer to an int, or to a float if they may exceed 64 bits,
+    since columns of a table are limited to 64 bits; None if the number exceeds the range of
+    floats."""
     if len(digits) <= MOST_DIGITS:
         return int(digits)
     value = float(digits)
@@ -120,7 +135,7 @@ REQUIRED_KEYS = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
     "ledger": (*PHASES, OTHER, "input"),
 }
-"""Keys that the record of a run must have, although the types have defaults for them."""
+"""Nested keys that the record of a run must have, although the types have defaults for them."""
 
 
 @dataclass
@@ -128,31 +143,32 @@ class Records:
     """Content of `records.jsonl`."""
 
     runs: dict[str, RunRecord] = field(default_factory=dict)
-    """The last record of every run, in the order they finished."""
+    """Last record of each run by name, in the order in which the runs finished."""
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
-    """Evaluations of the last attempt of each run in `runs`."""
+    """Evaluations of each run in `runs`, from its last attempt."""
     unfinished: dict[str, RunSpec] = field(default_factory=dict)
-    """Run specs of trials that have evaluations but no record, since their driver was killed."""
+    """Run specs of trials that have evaluations but no record of the run, because they are still
+    running or because their driver was killed."""
     predictions: list[Prediction] = field(default_factory=list)
-    """The last prediction for each trial, framework, worker count and batch size per worker."""
+    """Last prediction for each combination of a trial and a placement."""
     left_out: str | None = None
-    """Sentence on lines that could not be read; None if all lines were read."""
+    """Warning about lines that could not be read; None if all lines were read."""
 
 
 @uncollected()
 def read_records(folder: Path) -> Records:
-    """Return the records of a results folder.
+    """Read the records of a results folder.
 
     Strings are cleaned (`spec.text.clean`). An incomplete last line is ignored. Any other line that
-    is not a record is left out and named in `Records.left_out`.
+    is not a record is left out and listed in `Records.left_out`.
 
     Raises:
         UserError: There is no `records.jsonl`, or none of its lines is a record.
     """
     path, records = folder / RECORDS_FILE, Records()
     pending: dict[str, list[Evaluation]] = {}
-    begun: dict[str, Any] = {}
-    """First lines of the runs in `pending`."""
+    first_lines: dict[str, Any] = {}
+    """First line of each trial in `pending`."""
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
     bad: list[tuple[int, str]] = []
@@ -165,26 +181,26 @@ def read_records(folder: Path) -> Records:
             if isinstance(record, Evaluation):
                 add_point(pending.setdefault(name, []), record)
                 if line.get("role") == "trial":
-                    begun[name] = line
+                    first_lines[name] = line
             elif isinstance(record, RunRecord):
                 records.runs.pop(name, None)  # a later record moves its run to the end
                 records.runs[name] = record
                 records.curves[name] = pending.pop(name, [])
-                begun.pop(name, None)
+                first_lines.pop(name, None)
             else:
-                split = {**vars(record), "time_to_target_s": None}
-                predictions[tuple(split.values())] = record
+                placement = {**vars(record), "time_to_target_s": None}
+                predictions[tuple(placement.values())] = record
         except ValueError as error:
             bad.append((number, str(error)))
     if bad and not (records.runs or pending or predictions):
         number, problem = bad[0]
         raise UserError(
-            f"{path}, line {number}: is no record ({problem}); restore the file.",
+            f"{path}, line {number}: is not a record ({problem}); restore the file.",
             ErrorCode.INVALID_FILE,
         )
     records.left_out = left_out(bad)
     records.predictions = list(predictions.values())
-    for name, line in begun.items():
+    for name, line in first_lines.items():
         with suppress(ValueError):
             if (role_and_spec := what_runs(line)) is not None:
                 records.unfinished[name] = role_and_spec[1]
@@ -192,16 +208,19 @@ def read_records(folder: Path) -> Records:
 
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
-    """Return the name of the run that a line is about, and the record in the line.
+    """Validate a line of `records.jsonl`.
 
     Args:
-        line: JSON value of the line, with cleaned strings (`plain`).
+        line: JSON value of the line, with cleaned strings (see `plain`).
+
+    Returns:
+        Name of the run, and the record of the run, evaluation or prediction.
 
     Raises:
         ValueError: The line is not a record, or has values that no run can have measured.
     """
     if not isinstance(line, dict):
-        raise ValueError("it holds no keys and values")
+        raise ValueError("it has no keys and values")
     if line.get("kind") not in RECORD_KINDS:
         raise ValueError(f"its kind is none of {', '.join(RECORD_KINDS)}")
     if "trial" not in line:
@@ -210,34 +229,36 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         raise ValueError("'trial' must be text")
     name = clean(line["trial"])
     if line["kind"] == "eval":
-        return name, _built(EVALUATION_TYPE, line)
+        return name, _validated(EVALUATION_TYPE, line)
     if line["kind"] == "prediction":
-        return name, _built(PREDICTION_TYPE, line)
+        return name, _validated(PREDICTION_TYPE, line)
     for part, keys in REQUIRED_KEYS.items():
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    run = _built(RUN_TYPE, line | {"spec": _current(line.get("spec"))})
+    run = _validated(RUN_TYPE, line | {"spec": _current(line.get("spec"))})
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(value is not None and not 0 <= value <= 1 for value in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
     if run.ledger["train"] < 0:
-        raise ValueError("training took less than 0 s")
+        raise ValueError("its training time is negative")
     return name, run
 
 
 def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
-    """Return the role and run spec in the line of a run's first evaluation.
+    """Return the role and the run spec of a run from the line of its first evaluation.
 
     Returns:
-        None for the line of a later evaluation.
+        Role and run spec; None for the line of a later evaluation.
 
     Raises:
-        ValueError: One of the two is invalid.
+        ValueError: The role or the run spec is invalid.
     """
     if "role" not in line:
         return None
-    return _built(ROLE_TYPE, line["role"]), _built(SPEC_TYPE, _current(plain(line.get("spec"))))
+    return _validated(ROLE_TYPE, line["role"]), _validated(
+        SPEC_TYPE, _current(plain(line.get("spec")))
+    )
 
 
 def _current(spec: Any) -> Any:
@@ -248,52 +269,52 @@ def _current(spec: Any) -> Any:
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Append an evaluation, replacing earlier evaluations that a resumed run repeats: those with
-    the same or a higher index."""
+    """Append an evaluation to a learning curve, after removing evaluations with the same or a
+    higher index, which a resumed run repeats."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
 
 
-class _Checked(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class _Objective(Objective):
+class _CheckedObjective(Objective):
     metric: Annotated[str, Field(pattern=METRIC_NAME)] | None = None
 
 
-class _Study(_Checked):
-    objective: _Objective
+class _CheckedStudy(BaseModel):
+    model_config = ConfigDict(strict=True)
+    objective: _CheckedObjective
     price: float | None = None
     space: dict[Any, Any] = {}
 
 
-class _StudyFile(_Checked):
-    study: _Study
+class _CheckedStudyFile(BaseModel):
+    """Keys of `study.yaml` whose types are checked when the file is read."""
+
+    model_config = ConfigDict(strict=True)
+    study: _CheckedStudy
     notes: list[Any] = []
 
 
-STUDY_TYPE = TypeAdapter(_StudyFile)
+STUDY_TYPE = TypeAdapter(_CheckedStudyFile)
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """Return the content of a `study.yaml`; UserError if it is missing or invalid."""
+    """Return the content of a `study.yaml`; raise UserError if the file is missing or invalid."""
     if not path.exists():
         raise UserError(
-            f"{path.parent}: holds no {path.name}, which says what its records are of; restore the "
-            "file, or name another folder.",
+            f"{path.parent}: contains no {path.name}, without which its records cannot be "
+            "interpreted; restore the file, or name another folder.",
             ErrorCode.NOT_FOUND,
         )
     content = read_mapping(path)
     if (version := content.get("format", FORMAT)) != FORMAT:
         raise UserError(
-            f"{path}: is of format {clean(str(version))}, this version reads {FORMAT}; use the "
-            "version of raybench that wrote it.",
+            f"{path}: has format {clean(str(version))}, but this version of raybench reads format "
+            f"{FORMAT}; use the version that wrote the file.",
             ErrorCode.STUDY_CHANGED,
         )
     try:
-        _built(STUDY_TYPE, content)
+        _validated(STUDY_TYPE, content)
     except ValueError as error:
         raise UserError(
             f"{path}: is not a study ({error}); restore the file.", ErrorCode.INVALID_FILE
@@ -301,8 +322,9 @@ def read_study(path: Path) -> dict[str, Any]:
     return content
 
 
-def _built(kind: TypeAdapter[T], content: object) -> T:
-    """Return `content` validated as a `kind`; raise ValueError with the first problem."""
+def _validated(kind: TypeAdapter[T], content: object) -> T:
+    """Validate content and convert it to the type `kind`; raise ValueError with the first
+    problem."""
     try:
         return kind.validate_python(content)
     except ValidationError as error:

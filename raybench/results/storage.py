@@ -1,12 +1,12 @@
-"""Storage of a study: a folder, or a URL with a local folder in front of it.
+"""Storage of a study: a local folder, or the URL of an object store.
 
-All reading and writing is done in `StudyStorage.folder`. For a local path or `file://`, that is the
-place that the user named. For an object store it is a folder in the user's cache, which is copied
-below the URL every `COPY_S` seconds and at the end (`Mirror`), and copied back when another
-machine resumes the study. Only one driver (the process that runs a study) may write there at a
-time: a driver that finds records of another driver below the URL stops.
+A study always reads and writes its files in the local folder `StudyStorage.folder`. For a local
+path or a `file://` URL, it is the folder that the user named. For an object store, it is a folder
+in the user's cache: `Mirror` copies it to the URL every `COPY_S` seconds and at the end, and it is
+copied back when another machine resumes the study. Only one driver (the process that runs a study)
+may write to a URL at a time; a driver that finds records of another driver there stops.
 
-Readers of a URL use a separate copy in the user's cache.
+Commands that only read a study at a URL use a separate copy in the user's cache.
 """
 
 import hashlib
@@ -29,30 +29,35 @@ from raybench.stats.checkpoint import STATE_FILE
 
 
 def study_file(place: str) -> Path | None:
-    """Return the path of the `study.yaml` at a place, for a URL that of a local copy; None if there
-    is none."""
+    """Return the path of the `study.yaml` at a place (for a URL, of a local copy); None if there is
+    no such file."""
     folder = _read_copy(place, [STUDY_FILE]) if is_url(place) else local_path(place)
     return folder / STUDY_FILE if (folder / STUDY_FILE).is_file() else None
 
 
 def fetch(url: str, files: Sequence[str] = ()) -> Path:
-    """Copy a study from a URL into a folder that only readers use; return the folder.
+    """Copy a study from a URL into a local folder that is only for reading; return the folder.
 
     Args:
         url: URL of the study.
         files: Further files to copy if they exist, in addition to the study and its records.
 
     Raises:
-        UserError: The URL holds no study, or cannot be read.
+        UserError: There is no study at the URL, or it cannot be read.
     """
     folder = _read_copy(url, [STUDY_FILE, RECORDS_FILE, *files])
     if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
-        raise UserError(f"{url}: holds no study; name the URL of one.", ErrorCode.NOT_FOUND)
+        raise UserError(f"{url}: contains no study; name the URL of a study.", ErrorCode.NOT_FOUND)
     return folder
 
 
 def _read_copy(url: str, names: Sequence[str]) -> Path:
-    """Return the readers' folder of a URL, with new copies of the files that exist there."""
+    """Copy files from a URL into its local folder for reading; return the folder.
+
+    Args:
+        url: URL of a study.
+        names: Names of the files; files that do not exist at the URL are left out.
+    """
     check_url(url)
     bucket, folder = Bucket(url), cache_folder("read", url)
     try:
@@ -65,7 +70,13 @@ def _read_copy(url: str, names: Sequence[str]) -> Path:
 
 
 def cache_folder(kind: str, url: str) -> Path:
-    """Return the folder in the user's cache for a URL; `kind` is its use, `read` or `spool`."""
+    """Create and return the folder in the user's cache for a URL.
+
+    Args:
+        kind: Use of the folder: `read` for commands that only read the study, `spool` for the
+            process that runs it.
+        url: URL of the study.
+    """
     import pooch  # late import: slow, and not needed for local folders
 
     readable = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
@@ -75,14 +86,16 @@ def cache_folder(kind: str, url: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to another.",
+            f"{folder}: cannot be created ({error.strerror}); set XDG_CACHE_HOME to another "
+            "folder.",
             ErrorCode.NOT_WRITABLE,
         ) from None
     return folder
 
 
 def unused_url(url: str) -> str:
-    """Return a URL without objects below it: the given URL, or that URL with a number appended."""
+    """Return a URL below which there are no objects yet: the given URL, or the given URL with a
+    number appended."""
     path, mark, query = url.partition("?")
     path, number, unused = path.rstrip("/"), 2, url
     try:
@@ -95,51 +108,60 @@ def unused_url(url: str) -> str:
 
 
 JOURNAL = "optuna.log"
+"""Name of Optuna's journal file, which contains the trials of the search."""
 LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged")
-"""Prefixes of the names of files that are not copied, in addition to hidden and partial files."""
+"""Prefixes of the names of files that are not copied to a URL, in addition to hidden files."""
 FETCHERS = 16
 """Number of objects that are fetched at the same time."""
 Stamp = tuple[int, int]
-"""Modification time in ns and size in bytes; an unchanged file keeps both."""
+"""Modification time in nanoseconds and size in bytes, by which changed files are detected."""
 
 
 class Mirror:
-    """Mirrors a study's folder to a URL (object store). Not thread-safe.
+    """Mirrors the folder of a study to the URL of an object store; not thread-safe.
 
-    Object stores cannot append, so a file that grew is written again as a whole. What a reader or
-    another driver finds below the URL is always usable:
+    Object stores cannot append to an object, so a file that has grown is written again as a whole.
+    The copy at the URL can be read at any time:
 
-    - A log (`records.jsonl`, or Optuna's journal `optuna.log`) ends with a complete line. The
-      journal is read before the records and written after them, so it has no run that the records
-      lack.
-    - `state.json` of a checkpoint holds the digest of the weights, so an incomplete copy of a
-      checkpoint is recognized as damaged, and the previous checkpoint is used.
+    - The logs (`records.jsonl` and Optuna's journal `optuna.log`) end with a complete line. The
+      journal is read before the records and written after them, so it never has a run that the
+      records lack.
+    - An incomplete copy of a checkpoint is recognized, because `state.json` contains the digest of
+      the weights. The previous checkpoint is then used.
 
-    A driver that finds records of another driver below the URL changes nothing there, because the
-    other driver has resumed the study.
+    If the records at the URL are from another driver, that driver has resumed the study, and
+    nothing at the URL is changed.
     """
 
     def __init__(self, folder: Path, bucket: Bucket, keys: Sequence[str] = ()) -> None:
-        """Prepare the mirror; `keys` are the objects that an earlier driver left below the URL."""
+        """Prepare the mirror.
+
+        Args:
+            folder: Local folder of the study.
+            bucket: The URL to copy to.
+            keys: Keys of the objects that an earlier driver has left at the URL.
+        """
         self.folder, self._bucket = folder, bucket
         self._copied: dict[str, Stamp | None] = dict.fromkeys(filter(is_copied, keys))
-        """Stamps of the files that are copied below the URL, by relative path; None if unknown."""
+        """Stamp of each file when it was copied to the URL, by relative path; None if unknown."""
         self._may_shrink = False
 
     def forget(self) -> None:
-        """Allow the records to become fewer, since they are about to be deleted."""
+        """Allow the records at the URL to be replaced, because the local records are about to be
+        deleted."""
         self._may_shrink = True
 
     def run(self) -> None:
-        """Copy files that have changed, and delete copies of files that are gone.
+        """Copy the files that have changed to the URL, and delete copies of deleted files.
 
         Raises:
-            BucketError: The store did not answer; the next call continues the copying.
-            StudyError: Another driver (process that runs the study) has written below the URL, or
-                records have disappeared without a call of `forget`.
+            BucketError: A request to the store failed; the next call copies the remaining files.
+            StudyError: Another driver (process that runs the study) has written to the URL, or
+                local records have disappeared without a call of `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
-            return  # not started, or deleted by mistake; then the copy is all that is left
+            # The study has not begun. Or its files were deleted by mistake: then keep the copies.
+            return
         journal = whole_lines(self.folder / JOURNAL)
         files = files_of(self.folder)
         if files == self._copied:
@@ -164,17 +186,17 @@ class Mirror:
                 self._bucket.put(name, self.folder / name)
 
     def _check_records_there(self) -> None:
-        """Raise StudyError if the remote records are not a prefix of the local ones."""
+        """Raise StudyError if the records at the URL are not the beginning of the local records."""
         uploaded = b"" if self._may_shrink else self._bucket.get(RECORDS_FILE) or b""
         if not whole_lines(self.folder / RECORDS_FILE).startswith(uploaded):
             raise StudyError(
-                f"{self._bucket.url}: the study was taken over by another driver, whose records "
-                f"stay there; what this driver measured and did not upload is in {self.folder}."
+                f"{self._bucket.url}: another process has resumed the study, and its records are "
+                f"kept; everything that this process has not uploaded is in {self.folder}."
             )
 
 
 def fetch_all(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
-    """Replace the content of a folder with the objects below a URL."""
+    """Replace the content of a local folder by copies of the objects `keys` at a URL."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -190,7 +212,8 @@ def fetch_all(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 
 
 def files_of(folder: Path) -> dict[str, Stamp]:
-    """Return the stamp (modification time, size) of each file to copy, by relative path."""
+    """Return the stamp (modification time and size) of each file to copy, by path relative to
+    `folder`."""
     stamps: dict[str, Stamp] = {}
     for top, _, files in os.walk(folder):
         for path in (Path(top) / file for file in files):
@@ -203,40 +226,40 @@ def files_of(folder: Path) -> dict[str, Stamp]:
 
 
 def is_copied(name: str) -> bool:
-    """Return whether the file with a relative path is copied.
+    """Return whether a file is copied between the folder and the URL, given its relative path.
 
-    Other keys are not fetched either, since a path such as `../x` would lie outside the folder.
+    Hidden files are not copied. Neither are paths such as `../x`, which lie outside the folder.
     """
-    is_odd = any(not part or part.startswith(".") for part in name.split("/"))
-    return not is_odd and "\0" not in name and not name.startswith(LOCAL_NAMES)
+    is_hidden = any(not part or part.startswith(".") for part in name.split("/"))
+    return not is_hidden and "\0" not in name and not name.startswith(LOCAL_NAMES)
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the complete lines of a log; empty if there are none, or if there is no file."""
+    """Return the content of a log up to its last complete line; empty if there is no such file."""
     content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
 
 
 def _order(name: str) -> int:
-    """Return the sort key for the order of copying: `study.yaml` is first, since without it there
-    is no study; the weights of a checkpoint precede its state."""
+    """Return the sort key by which files are copied: `study.yaml` is first, since readers require
+    it, and the weights of a checkpoint precede its state."""
     if name in (STUDY_FILE, RECORDS_FILE, JOURNAL):
         return (STUDY_FILE, RECORDS_FILE, JOURNAL).index(name)
     return 4 if name.endswith(STATE_FILE) else 3
 
 
 COPY_S = 30.0
-"""Seconds between two copies below the URL."""
+"""Seconds between two copies to the URL."""
 PROBE = ".raybench"
-"""Object that is written and deleted at the start, so that a missing bucket or refused credentials
-are found before anything trains."""
+"""Key of an object that is written and deleted at the start, so that a missing bucket or invalid
+credentials are detected before a run starts."""
 
 
 Warn = Callable[[str], None]
 
 
 class StudyStorage:
-    """Context manager of a study's folder, which this process has locked."""
+    """Context manager for the folder of a study, which is locked by this process."""
 
     def __init__(self, place: str, folder: Path, lock: StudyLock) -> None:
         self.place = place
@@ -246,16 +269,16 @@ class StudyStorage:
         self._lock = lock
 
     def check(self) -> None:
-        """Raise StudyError if another process that runs the study has taken it over."""
+        """Raise StudyError if another process has resumed the study; for a folder, do nothing."""
 
     def forget(self) -> None:
-        """Allow records to disappear, since they are about to be deleted."""
+        """Prepare for the deletion of all records; for a folder, do nothing."""
 
     def close(self) -> None:
-        """Release the folder; for a URL, first upload what is left.
+        """Unlock the folder; for a URL, first upload the files that have changed.
 
         Raises:
-            StudyError: Files could not be uploaded; the message names the folder that has them.
+            StudyError: Files could not be uploaded; the message names their folder.
         """
         self._lock.__exit__()
 
@@ -273,7 +296,7 @@ class StudyStorage:
 
 
 class CopiedStorage(StudyStorage):
-    """Storage below a URL: until it is closed, a thread copies the local folder there."""
+    """Storage at a URL: until it is closed, a thread copies the local folder to the URL."""
 
     def __init__(
         self, url: str, folder: Path, lock: StudyLock, *, mirror: Mirror, warn: Warn
@@ -282,24 +305,24 @@ class CopiedStorage(StudyStorage):
         self._mirror, self._warn = mirror, warn
         self._end = threading.Event()
         self._is_failing = False
-        """Whether the last attempt to copy failed, which has been reported."""
+        """Whether the last attempt to copy failed; a warning was then shown."""
         self._fault: BaseException | None = None
-        """Error that ended the thread."""
+        """Error that ended the thread; None if there was none."""
         self._thread = threading.Thread(target=self._copy_until_end, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if any: StudyError if another process that runs
-        the study has taken it over."""
+        """Raise the error that ended the copying thread, if any; it is a StudyError if another
+        process has resumed the study."""
         if self._fault is not None:
             raise self._fault
 
     def forget(self) -> None:
-        """Allow records below the URL to disappear."""
+        """Allow the records at the URL to be deleted."""
         self._mirror.forget()
 
     def close(self) -> None:
-        """Upload what is left and release the folder."""
+        """Upload the files that have changed, and unlock the folder."""
         self._end.set()
         self._thread.join()
         try:
@@ -307,8 +330,8 @@ class CopiedStorage(StudyStorage):
             self._mirror.run()
         except BucketError as error:
             raise StudyError(
-                f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and the same "
-                "command on this machine uploads it."
+                f"{error} Nothing is lost: files that were not uploaded are in {self.folder}, and "
+                "the same command on this machine uploads them."
             ) from None
         finally:
             super().close()
@@ -320,11 +343,11 @@ class CopiedStorage(StudyStorage):
                     self._mirror.run()
                 except BucketError as error:
                     if not self._is_failing:
-                        self._warn(f"{error} It is tried again; results are kept in {self.folder}.")
+                        self._warn(f"{error} Retrying; results are kept in {self.folder}.")
                     self._is_failing = True
                 else:
                     if self._is_failing:
-                        self._warn(f"{self.place}: takes results again.")
+                        self._warn(f"{self.place}: the upload works again.")
                     self._is_failing = False
         except BaseException as error:  # noqa: BLE001 (in a thread; `check` raises it)
             self._fault = error
@@ -340,15 +363,15 @@ def warn_on_screen(sentence: str) -> None:
 
 
 def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStorage:
-    """Open a place for writing, and for a URL, fetch the results that are already there.
+    """Open the storage of a study for writing; for a URL, first fetch the results that exist there.
 
     Args:
         place: Folder or URL.
-        warn: Called with each warning (a sentence), possibly from another thread.
+        warn: Function that shows a warning (a sentence); it may be called from another thread.
 
     Raises:
-        UserError: The place cannot be used: credentials are refused, the bucket is missing, or
-            another process is writing there.
+        UserError: The place cannot be used, for example because credentials are invalid, the bucket
+            does not exist, or another process has locked the folder.
     """
     if not is_url(place):
         folder = local_path(place)
@@ -363,19 +386,25 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
             bucket.delete(PROBE)
             folder.mkdir(exist_ok=True)
             keys = bucket.list_keys()
-            bring(bucket, keys, folder)
+            fetch_results(bucket, keys, folder)
         except BucketError as error:
             raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
         undo.pop_all()
     return CopiedStorage(url, folder, lock, mirror=Mirror(folder, bucket, keys), warn=warn)
 
 
-def bring(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
-    """Copy a URL's objects into a folder, unless the folder has more records of the same study.
+def fetch_results(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
+    """Copy the objects at a URL into a folder, unless the folder has more records of the same
+    study.
+
+    Args:
+        bucket: The URL.
+        keys: Keys of the objects at the URL.
+        folder: Local folder of the study.
 
     Raises:
-        UserError: The folder has records that the URL lacks, because another driver (process that
-            runs a study) resumed the study.
+        UserError: The folder has records that are missing at the URL, because another driver
+            (process that runs a study) has resumed the study.
     """
     uploaded = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     local = whole_lines(folder / RECORDS_FILE)
@@ -383,8 +412,9 @@ def bring(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
         return
     if not uploaded.startswith(local):
         raise UserError(
-            f"--out {bucket.url}: another driver went on where this machine's last one had records "
-            f"that were not uploaded; move {folder} away to go on with what is at the URL.",
+            f"--out {bucket.url}: another machine has resumed the study, but this machine has "
+            f"records that were not uploaded before; move {folder} away to continue with the "
+            "results at the URL.",
             ErrorCode.CONFLICT,
         )
     fetch_all(bucket, keys, folder)

@@ -1,6 +1,7 @@
-"""Write a results folder: records line by line as runs produce them, other files atomically.
+"""Writing of a results folder: records line by line as runs produce them, other files atomically.
 
-This module also collects the versions, machine and command that `study.yaml` keeps.
+This module also determines the package versions, the machine and the command that are written to
+`study.yaml`.
 """
 
 import json
@@ -20,18 +21,29 @@ from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.text import clean, clean_lines, file_name, program, redact, redact_text
 
 ERRORS_FOLDER, LOGS_FOLDER = "errors", "logs"
+"""Subfolders of a results folder for tracebacks, and for the output of trials."""
 DIAGNOSIS = "diagnosis.yaml"
 WINNERS = ("best.yaml", "cheapest.yaml")
+"""Files with the run specs of the winners."""
 
 
 class StudyFiles:
-    """Writes the files derived from the records; any process may do so, even during a search."""
+    """Writes the files of a results folder that are derived from the records.
+
+    Any process may write them, even while another process runs the study.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write_yaml(self, name: str, content: dict[str, Any], *, comment: str = "") -> None:
-        """Write a YAML file, with the lines of `comment` as comments at the top."""
+        """Write a YAML file.
+
+        Args:
+            name: Name of the file.
+            content: Content of the file.
+            comment: Text for comments at the top of the file.
+        """
         head = "".join(f"# {clean(line)}\n" for line in comment.splitlines())
         self.write_text(name, head + to_yaml(content))
 
@@ -42,7 +54,9 @@ class StudyFiles:
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a binary file atomically.
 
-        Raises StudyError if the folder is gone, and UserError if it is not writable.
+        Raises:
+            StudyError: The results folder was deleted.
+            UserError: The folder is not writable.
         """
         # The process ID is in the name because a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
@@ -53,8 +67,8 @@ class StudyFiles:
             raise self.gone() from None
         except PermissionError as error:
             raise UserError(
-                f"{self.folder}: cannot be written ({error.strerror}); give yourself the right to "
-                "write there, or copy the folder.",
+                f"{self.folder}: cannot be written ({error.strerror}); change its permissions, or "
+                "copy the folder.",
                 ErrorCode.NOT_WRITABLE,
             ) from None
         except OSError:
@@ -62,19 +76,22 @@ class StudyFiles:
             raise
 
     def write_error(self, trial: str, text: str) -> Path:
-        """Write the traceback of a failure, `errors/<trial>.txt`, without secrets; return the path.
+        """Write the traceback of a failure to `errors/<trial>.txt`, with secrets hidden.
 
         A later failure of the same trial replaces the file.
+
+        Returns:
+            Path of the file.
         """
         return self._write_below(ERRORS_FOLDER, trial, text)
 
     def write_log(self, trial: str, printed: bytes) -> Path:
-        """Write the output of a trial, `logs/<trial>.txt`, without secrets and control characters;
-        return the path."""
+        """Write the output of a trial to `logs/<trial>.txt`, with secrets hidden and control
+        characters removed; return the path of the file."""
         return self._write_below(LOGS_FOLDER, trial, printed.decode(errors="replace"))
 
     def log_file(self, trial: str) -> Path:
-        """Return the path of a trial's output."""
+        """Return the path of the file with the output of a trial, which need not exist."""
         return self.folder / LOGS_FOLDER / f"{file_name(trial)}.txt"
 
     def _write_below(self, subfolder: str, trial: str, text: str) -> Path:
@@ -89,18 +106,19 @@ class StudyFiles:
     def gone(self) -> StudyError:
         """Return the error for a folder that was deleted or replaced during the study."""
         return StudyError(
-            f"{clean(str(self.folder))}: the results folder, or a file of it, was deleted or "
-            "replaced while the study ran; what was measured since is lost, run the command again."
+            f"{clean(str(self.folder))}: the results folder or one of its files was deleted or "
+            "replaced while the study ran; results since then are lost; run the command again."
         )
 
 
 def write_out(out: Path, text: str) -> None:
-    """Write the file that `--out` names; UserError if it cannot be written."""
+    """Write text to the file named by the option `--out`; raise UserError if it cannot be
+    written."""
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"--out {out}: cannot be written ({error.strerror}); name another.",
+            f"--out {out}: cannot be written ({error.strerror}); name another file.",
             ErrorCode.NOT_WRITABLE,
         ) from None
 
@@ -108,11 +126,11 @@ def write_out(out: Path, text: str) -> None:
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 FORMAT = 1
-"""Format version of a results folder, as written in its `study.yaml`."""
+"""Version of the format of a results folder, which is written to `study.yaml`."""
 
 
 class Store(StudyFiles):
-    """Writes the records of one study. Only one process may write; any number may read."""
+    """Writes the records of a study. Only one process may write them, but several may read them."""
 
     def __init__(
         self,
@@ -126,10 +144,10 @@ class Store(StudyFiles):
 
         Args:
             folder: Results folder; created if missing.
-            may_write: Raises StudyError if this process no longer owns the folder.
-            forget: Called before records are deleted.
-            versions: Versions of the user's code, each with the digests of its files; new records
-                of runs name the last version.
+            may_write: Function that raises StudyError if another process now owns the folder.
+            forget: Function that is called before all records are deleted.
+            versions: Versions of the user's code by name, each with the digests of its files. New
+                records of runs name the last version.
         """
         super().__init__(folder)
         self.versions = {name: dict(digests) for name, digests in versions.items()}
@@ -151,7 +169,7 @@ class Store(StudyFiles):
         Strings are cleaned (`spec.text.clean`), and secrets in messages are replaced.
 
         Raises:
-            StudyError: The file was deleted or replaced, or another process took the folder over.
+            StudyError: The file was deleted or replaced, or another process now owns the folder.
         """
         self.check()
         if self._code is not None and line.get("kind") == "run" and not line.get("code"):
@@ -164,7 +182,7 @@ class Store(StudyFiles):
 
     def check(self) -> None:
         """Raise StudyError if the folder or its records were deleted, moved or replaced, or if
-        another process took them over."""
+        another process now owns the folder."""
         self._may_write()
         try:
             status = (self.folder / RECORDS_FILE).stat()
@@ -180,7 +198,7 @@ class Store(StudyFiles):
             self._records.truncate(0)
 
     def close(self) -> None:
-        """Flush to the disk and close."""
+        """Write all records to the disk and close the file."""
         try:
             self._records.flush()
             os.fsync(self._records.fileno())
@@ -197,8 +215,9 @@ class Store(StudyFiles):
 def mend_last_line(path: Path) -> bool:
     """Repair the last line of a JSON Lines file; return whether the file was changed.
 
-    A complete line gets its missing newline; an incomplete line (its writer was killed, or the disk
-    was full) is cut off. Used for `records.jsonl` and `optuna.log` while nothing else is writing.
+    If the last line is complete JSON, a missing newline is added. If it is incomplete, because its
+    writer was killed or the disk was full, it is removed. No other process may write to the file,
+    `records.jsonl` or `optuna.log`, at the same time.
     """
     if not path.is_file():
         return False
@@ -218,7 +237,8 @@ def mend_last_line(path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with its strings cleaned, and None for NaN and infinity, which JSON lacks."""
+    """Return a value for JSON: strings are cleaned (`spec.text.clean`), and NaN and infinity, which
+    JSON does not have, become None."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -233,8 +253,18 @@ def plain(value: Any) -> Any:
 def keep_error(
     store: Store, trial: str, message: str, traceback: str, *, log: Path | None = None
 ) -> str:
-    """Write the traceback of a failure, if there is one, to a file; return the message with the
-    names of that file and of `log`, the output of the trial."""
+    """Write the traceback of a failure to a file, and add the names of files to the message.
+
+    Args:
+        store: Store of the study.
+        trial: Name of the trial that failed.
+        message: Error message.
+        traceback: Traceback of the failure; empty if there is none.
+        log: File with the output of the trial; None if there is none.
+
+    Returns:
+        The message with the names of the files for traceback and output.
+    """
     files = [] if log is None else [f"output: {log.relative_to(store.folder)}"]
     if traceback:
         path = store.write_error(trial, "\n".join([traceback.rstrip(), *files]))
@@ -269,26 +299,27 @@ def machine() -> dict[str, Any]:
 def command() -> str:
     """Return the command line of this process, with secrets replaced by `***`."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    began = ["python", "-m", module.name.removesuffix(".__main__")] if module else [program()]
-    arguments = redact([*began, *sys.argv[1:]], os.environ)
+    words = ["python", "-m", module.name.removesuffix(".__main__")] if module else [program()]
+    arguments = redact([*words, *sys.argv[1:]], os.environ)
     return clean(shlex.join(arguments))
 
 
 CODE = "code"
-"""Key of `study.yaml`: versions of the user's code, each with the digests of its files."""
+"""Key of `study.yaml` for the versions of the user's code, each with the digests of its files."""
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the keys of `study.yaml` that describe a study's sessions, the current one included.
+    """Return the keys of `study.yaml` that describe the sessions of a study, with the current
+    session added.
 
     Each command that starts or resumes the study is a session.
 
     Args:
-        earlier: Previous content of the file; the keys of the first session stay.
+        earlier: Previous content of `study.yaml`; empty in the first session.
         **more: Further keys of this session.
 
     Returns:
-        Keys of the first session; later sessions under `continued`.
+        The keys of the first session, and a list of all later sessions under the key `continued`.
     """
     session = {"command": command(), "versions": versions(), "machine": machine(), **more}
     first = {key: earlier.get(key, value) for key, value in session.items()}

@@ -1,8 +1,8 @@
-"""A results folder read from disk: the content of `study.yaml`, the records, and tables of them.
+"""Content of a results folder: `study.yaml`, the records, and tables of the records.
 
-Everything derived from a study is computed by functions that take a `Study`, in `ranking`,
-`verdict`, `scaling.cells`, ...; the decorator `once` caches slow functions. `raybench.report.study`
-has the subclass that `raybench.load` returns.
+Derived results, such as rankings and winners, are computed by functions of a `Study` in `ranking`,
+`verdict`, `scaling.cells` and other modules; the decorator `once` caches slow functions.
+`raybench.load` returns a subclass of `Study` from `raybench.report.study`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,13 @@ from raybench.stats.record import Evaluation, RunRecord
 
 
 def objective_of(study: Mapping[str, Any]) -> Objective:
-    """Return the objective in the content of a `study.yaml`."""
+    """Return the objective of a study, given the content of its `study.yaml`."""
     return Objective.model_validate(study["study"]["objective"])
 
 
 def value_at_start(study: Mapping[str, Any]) -> float | None:
-    """Return the value of the metric before training; see `Study.value_at_start`."""
+    """Return the metric value before training, given the content of a `study.yaml`; see
+    `Study.value_at_start`."""
     dataset = study["study"].get("dataset")
     num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
     known_classes = num_classes if isinstance(num_classes, int) else None
@@ -44,7 +45,7 @@ def value_at_start(study: Mapping[str, Any]) -> float | None:
 
 
 NUM_TRIALS = "num_trials"
-"""Key of `study.yaml`: total number of trials of the search."""
+"""Key of `study.yaml` for the total number of trials of the search."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)  # DataFrames cannot be compared as a whole
@@ -54,33 +55,35 @@ class Study:
     place: str
     """Folder or URL that the user named."""
     folder: Path
-    """The folder, or a local copy of what is below the URL."""
+    """The folder itself, or a local copy of the results at the URL."""
     study: dict[str, Any]
     """Content of `study.yaml`."""
     runs: dict[str, RunRecord]
-    """The finished runs by name, in the order they finished."""
+    """Records of the finished runs by name, in the order in which the runs finished."""
     trials: pd.DataFrame
-    """One row per run, in the order of `runs`; columns TRIAL_COLUMNS first, other searched keys
-    last. For the types see `raybench.results.trials`."""
+    """Table of the finished runs, one row per run in the order of `runs`. The columns TRIAL_COLUMNS
+    come first, further searched keys last; `raybench.results.trials` describes columns and
+    types."""
     curves: pd.DataFrame
-    """One row per evaluation of these runs; columns CURVE_COLUMNS."""
+    """Table of the evaluations of these runs, one row per evaluation, with the columns
+    CURVE_COLUMNS."""
     predictions: pd.DataFrame
-    """Predictions by the step-time model, with columns PREDICTION_COLUMNS: one row per trial and
-    framework, worker count and batch size per worker with which it did not run. Do not mix them
-    with `trials`, which are measured."""
+    """Table of predictions by the step-time model, with the columns PREDICTION_COLUMNS: one row for
+    each trial and each placement (framework, worker count, batch size per worker, ...) on which the
+    trial did not run. Unlike `trials`, these times were not measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False)
-    """Results that `once` has cached, keyed by function."""
+    """Results that the decorator `once` has cached, by function."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
-        """Run spec of every run."""
+        """Run spec of each finished run, by name."""
         return {name: run.spec for name, run in self.runs.items()}
 
     @property
     def name(self) -> str:
-        """The last part of the folder's name, or of the URL."""
+        """Name of the study: the last component of the folder or URL."""
         return Path(self.place.partition("?")[0]).name if is_url(self.place) else self.folder.name
 
     @property
@@ -91,28 +94,30 @@ class Study:
 
     @property
     def is_target_awaited(self) -> bool:
-        """Whether reference runs have yet to set the target."""
+        """Whether reference runs have not set the target yet."""
         return target_of(self.study["study"]) is None and self.objective.target is not None
 
     @cached_property
     def objective(self) -> Objective:
-        """Objective of the runs; its target may be a placeholder for `auto` (see `target`)."""
+        """Objective of the runs. Until reference runs have set the target, the objective contains a
+        placeholder; see `target`."""
         return objective_of(self.study)
 
     @cached_property
     def metric(self) -> Metric:
-        """Metric on the validation set by which the study is judged; columns are named after it."""
+        """Metric on the validation split by which runs are compared; columns are named after it."""
         return self.objective.judged_by
 
     @property
     def value_at_start(self) -> float | None:
-        """Value of the metric before training: the baseline value, or 1 / number of classes for an
-        accuracy without a baseline value."""
+        """Metric value before training: the baseline value of the objective, or 1 / number of
+        classes for an accuracy without a baseline value; None if unknown."""
         return value_at_start(self.study)
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Baselines (best constant prediction) by split, `validation` and `test`; {} if unknown."""
+        """Baseline (metric of the best constant prediction) for each of the splits `validation` and
+        `test`; splits whose baseline is unknown are missing."""
         content = self.study.get("baseline") or {}
         return {
             part: Baseline(**baseline) for part, baseline in content.items() if baseline is not None
@@ -127,24 +132,26 @@ class Study:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the study is judged by time to target, not by the best value at a budget."""
+        """Whether runs are compared by their time to target, rather than by the best metric value
+        within a budget."""
         return self.objective.kind == TIME and self.objective.target is not None
 
     @property
     def num_trials_asked(self) -> int | None:
-        """Total number of trials of the search; None if it has not begun or there is no search."""
+        """Total number of trials of the search; None if the search has not begun, or if the study
+        has no search."""
         search = self.study["study"].get("search") or {}
         number = self.study.get(NUM_TRIALS, search.get("trials"))
         return number if isinstance(number, int) else None
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The keys of the run spec that the study searched, in the order of its space."""
+        """Run-spec keys that the study searched, in the order of its search space."""
         return tuple(self.study["study"].get("space", {}))
 
     @cached_property
     def kind(self) -> StudyKind:
-        """Kind of the study."""
+        """Kind of the study: search, scaling study, imported runs, ..."""
         return study_kind(self.study)
 
     @property
@@ -154,42 +161,47 @@ class Study:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another tool recorded the runs, with unknown code and clock."""
+        """Whether the runs were recorded by another tool and imported."""
         return self.kind is StudyKind.IMPORTED
 
     @cached_property
     def scaling_study(self) -> ScalingStudy:
-        """The scaling study in `study.yaml`; UserError if the folder holds none."""
+        """Scaling study in `study.yaml`; raises UserError if this is not a scaling study."""
         if not self.is_scaling:
             raise UserError(
-                f"{self.place}: holds no scaling study; raybench scale makes one.",
+                f"{self.place}: contains no scaling study; raybench scale runs one.",
                 ErrorCode.UNSUPPORTED,
             )
         return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
 
     @cached_property
     def owner(self) -> str | None:
-        """Description of the process that writes to the folder; None if there is none, or for a
-        URL."""
+        """Description of the other process that currently writes to the folder; None if there is no
+        such process, or for a URL."""
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:
-        """Return a raybench command line about this study, in the form of the command that created
-        the study (`raybench` or `python -m`)."""
+        """Return a raybench command line, in the form of the command that created this study:
+        `raybench NAME` or `python -m raybench.NAME`.
+
+        Args:
+            name: Name of the command, such as `report`.
+            arguments: Arguments of the command.
+        """
         return command_line(name, *arguments, given=str(self.study.get("command", "")))
 
     def label(self, spec: RunSpec) -> str:
-        """Return a configuration of this study in one line, with the keys that were searched."""
+        """Return the label of a configuration, one line of text with the searched keys."""
         return _label(spec, self.study)
 
     @classmethod
     def load(cls, folder: str | Path, files: Sequence[str] = ()) -> Self:
         """Read a results folder or URL; needs neither Ray nor a framework.
 
-        A run that was interrupted and run again counts once, with its last record.
+        A run that was interrupted and started again counts once, with its last record.
 
         Args:
-            folder: Folder, or URL of an object store, of which a local copy is made.
+            folder: Folder, or URL of an object store, which is copied to a local folder.
             files: Further files to copy from a URL if they exist.
 
         Raises:
@@ -239,7 +251,7 @@ T = TypeVar("T")
 
 
 def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
-    """Decorator: compute a function of a study once and cache the result on the study."""
+    """Decorator for a function of a study: the result is computed once and cached in the study."""
 
     @wraps(function)
     def cached(results: Study) -> T:

@@ -1,23 +1,24 @@
-"""The kinds of studies, and how `study.yaml` tells them apart."""
+"""Kinds of studies, and the keys of `study.yaml` by which they are distinguished."""
 
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 SCALING = "scaling_study"
-"""Key of `study.yaml` that holds a scaling study."""
+"""Key of `study.yaml` that contains a scaling study."""
 COMPARISON = "compare"
-"""Key of `study.yaml` that holds the sides of a comparison."""
+"""Key of `study.yaml` that contains the two sides, A and B, of a comparison."""
 IMPORTED = "imported"
-"""Key of `study.yaml` that names the source of runs of another tool; also their workload."""
+"""Key of `study.yaml` that names the source of runs imported from another tool; also the name of
+the workload of such runs."""
 TRAINING = "run"
-"""Key below `study` that is true for a single training."""
+"""Key in the section `study` of `study.yaml` that is true for a single training run."""
 PROBED = "diagnosis"
-"""Key below `study` that holds the run spec of a diagnosis."""
+"""Key in the section `study` of `study.yaml` that contains the run spec of a diagnosis."""
 
 
 class StudyKind(Enum):
-    """Kind of a study; the value names the command that makes it."""
+    """Kind of a study. The value is the name of the command that creates such a study."""
 
     SEARCH = "tune"
     TRAINING = "train"
@@ -28,7 +29,7 @@ class StudyKind(Enum):
 
 
 def study_kind(content: Mapping[str, Any]) -> StudyKind:
-    """Return the kind of the study with this content of `study.yaml`."""
+    """Return the kind of a study, given the content of its `study.yaml`."""
     study = content.get("study")
     if isinstance(content.get(COMPARISON), Mapping):
         return StudyKind.COMPARISON

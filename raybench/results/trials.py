@@ -1,19 +1,20 @@
-"""Tables of a study: their columns and types.
+"""Tables of a study (runs, learning curves, predictions): their columns and types.
 
-Types do not depend on the content: strings are `object` (None if missing), counts are `int64`, or
+Types do not depend on the content. Strings are `object` (None if missing), counts are `int64`, or
 `Int64` if they may be missing, measured numbers are `float64` (NaN if missing), Booleans are
 pandas' `boolean`, points in time are UTC timestamps. The column of a searched key has the type of
-its values if all are numbers or all are Booleans; mixed types, lists and mappings become strings
-(`spec.values.short`).
+its values if all values are numbers or all are Booleans; mixed types, lists and mappings become
+strings (`spec.values.short`).
 
-Columns of the metric are named after it: `best_accuracy`, `test_accuracy` and `accuracy` (curves),
-or `best_rmse`, `test_rmse` and `rmse`. The constants below are for accuracy; `for_metric` returns
-them for another metric.
+Columns of metric values are named after the metric: `best_accuracy`, `test_accuracy` and (in the
+table of curves) `accuracy`, or `best_rmse`, `test_rmse` and `rmse`. The constants below are for
+accuracy; `for_metric` and `metric_columns` rename them for another metric.
 
-Only runs with the same layout of workers are compared. Of the runs with the same number and kind of
-workers, only those on the fewest hosts count. `spread` runs count only if the study asked for them.
-GPU models are compared separately. The distribution strategy is not part of the layout; like the
-framework, it is a way of using the layout.
+Runs are compared only with runs that have a comparable layout of workers (`TrialsLayout`). Among
+runs with the same number of workers and the same resources per worker, only those on the fewest
+hosts count. Runs with `placement_strategy: spread` count only if the study sets this key. Runs on
+different GPU models are ranked separately. The key `strategy` is not part of the layout, because
+like the framework it only determines how the workers are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +36,13 @@ from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.stats.standing import interpolated_time
 
 STRATEGY = "placement_strategy"
-NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a training"
-NOT_ASKED = "spread, which the study did not ask for"
+NOT_EXCHANGED = "without gradient exchange (only a measurement)"
+NOT_ASKED = "spread over hosts, which the study did not ask for"
+"""Reasons why a run is not ranked, as in "Not ranked, REASON: 0001."."""
 
 
 class TrialsLayout(NamedTuple):
-    """Layout of a run's workers, as far as it matters for comparisons."""
+    """Layout of the workers of a run, as far as it matters for comparisons."""
 
     num_workers: int
     cpus_per_worker: int
@@ -50,16 +52,17 @@ class TrialsLayout(NamedTuple):
     num_nodes: int
     """Number of hosts; 0 if unknown."""
     exchanges: bool = True
-    """Whether its workers exchanged gradients."""
+    """Whether the workers exchanged gradients."""
 
     @property
     def size(self) -> "TrialsLayout":
-        """The layout without the number of hosts; equal for all runs of the same size."""
+        """Layout without the number of hosts. Runs with the same number of workers and the same
+        resources per worker have the same size."""
         return self._replace(num_nodes=0)
 
 
 def layout_of(record: RunRecord) -> TrialsLayout:
-    """Return the layout of a run's workers."""
+    """Return the layout of the workers of a run."""
     spec = record.spec
     return TrialsLayout(
         spec.num_workers,
@@ -73,23 +76,27 @@ def layout_of(record: RunRecord) -> TrialsLayout:
 
 
 def accelerators_of(record: RunRecord) -> str | None:
-    """Return the GPU models of a run as one string; None without GPUs."""
+    """Return the GPU models of a run as text, separated by commas; None without GPUs."""
     return ", ".join(record.accelerators) or None
 
 
 class TypicalNodes:
-    """The number of hosts on which runs of each size (`TrialsLayout.size`) are compared.
+    """Determines the typical number of hosts for each size of run (`TrialsLayout.size`).
 
-    This typical number is the smallest among the runs of a size, or the largest if their workers
-    are spread over hosts. A run whose number of hosts is unknown counts as typical.
+    Only runs on the typical number of hosts are compared. It is the smallest number among the runs
+    of a size, or the largest if their workers are spread over hosts. A run whose number of hosts is
+    unknown counts as typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
+        """Start without runs; `may_spread`: whether runs with `placement_strategy: spread`
+        count."""
         self._may_spread = may_spread
         self._num_nodes: dict[TrialsLayout, int] = {}
 
     def add(self, layout: TrialsLayout) -> bool:
-        """Add a run's layout; return whether that changed the typical number of its size."""
+        """Add the layout of a run; return whether it has changed the typical number of hosts for
+        runs of the same size."""
         if not layout.num_nodes or not layout.exchanges:
             return False
         previous = self._num_nodes.get(layout.size)
@@ -98,7 +105,7 @@ class TypicalNodes:
         return best != previous
 
     def objection(self, layout: TrialsLayout) -> str | None:
-        """Return the reason why runs with this layout are not ranked; None if they are."""
+        """Return the reason why runs with a layout are not ranked; None if they are ranked."""
         if not layout.exchanges:
             return NOT_EXCHANGED
         if layout.is_spread and not self._may_spread:
@@ -106,7 +113,8 @@ class TypicalNodes:
         typical = self._num_nodes.get(layout.size, layout.num_nodes)
         if layout.num_nodes in (0, typical):
             return None
-        return f"on {counted(layout.num_nodes, 'host')}, others of its size on {typical}"
+        hosts = counted(layout.num_nodes, "host")
+        return f"on {hosts}, while runs of the same size are on {typical}"
 
 
 def typical_of(
@@ -114,8 +122,13 @@ def typical_of(
 ) -> TypicalNodes:
     """Return the typical number of hosts for each size of run in a study.
 
-    Runs spread over hosts are ranked only if `space` or `fixed` of the study has
-    `placement_strategy`. Failed runs are ignored, since they may have had no workers.
+    Failed runs are ignored, since they may have had no workers.
+
+    Args:
+        runs: Records of the runs.
+        space: Search space of the study. Runs whose workers are spread over hosts are ranked only
+            if `space` or `fixed` has the key `placement_strategy`.
+        fixed: Fixed keys of the study.
     """
     typical = TypicalNodes(may_spread=STRATEGY in space or STRATEGY in fixed)
     for record in runs:
@@ -147,10 +160,11 @@ TRIAL_TYPES = {
     "samples_per_s": NUMBER,
     "worker_seconds": NUMBER,
 }
-"""Stable columns of `trials` and their types; EXTRA_TYPES and searched keys follow.
+"""Types of the stable columns of `trials`, by name; the columns EXTRA_TYPES and further searched
+keys follow.
 
-`worker_seconds` is `num_workers` x `train_s` of the whole run; `worker_seconds_to_target` counts up
-to the target.
+`worker_seconds` is `num_workers` x `train_s` for the whole run; `worker_seconds_to_target` counts
+only the seconds until the target was reached.
 """
 EXTRA_TYPES = {
     "score": NUMBER,
@@ -181,20 +195,21 @@ EXTRA_TYPES = {
     "best_of": TEXT,
     "code": TEXT,
 }
-"""Further columns of `trials`.
+"""Types of further columns of `trials`, by name.
 
-| column | holds |
+| column | content |
 |---|---|
 | source | trial whose configuration the run repeats |
-| num_nodes, accelerators | number of hosts of its workers; models of their GPUs |
-| waited_for | resources that were missing while it was queued |
-| unranked | reason why it is not compared with other runs of its size |
+| num_nodes, accelerators | number of hosts, and GPU models, of the workers |
+| waited_for | resources that were missing while the run was queued |
+| unranked | reason why the run is not compared with other runs of its size |
 | crossed_s | time to target that is compared and reported: as recorded, or interpolated between \
 two evaluations that are far apart (`is_interpolated`; see `stats.standing`) |
 | train_cpu_s, disturbed_s | CPU seconds of training, and training seconds that other processes \
 took, max over ranks; `is_disturbed`: see `RunRecord.is_disturbed` |
-| best_of | `curve`: `best_accuracy` is the best evaluation; `budget`: the last in the budget |
-| code | version of the user's code; left out of `trials.csv` if all runs had the same |
+| best_of | `curve` if `best_accuracy` is the best evaluation, `budget` if it is the last one \
+within the budget |
+| code | version of the user's code; left out of `trials.csv` if it is the same for all runs |
 """
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
@@ -222,7 +237,7 @@ RUN_COLUMNS = [field.name for field in fields(RunRecord) if field.name in TRIAL_
 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
-    """Return the types of columns, with the accuracy columns renamed for another metric."""
+    """Return the types of columns by name, with the accuracy columns renamed for another metric."""
     return dict(zip(metric_columns(types, metric), types.values(), strict=True))
 
 
@@ -237,15 +252,16 @@ def metric_columns(columns: Iterable[str], metric: Metric) -> list[str]:
 
 
 def searched_columns(trials: pd.DataFrame) -> list[str]:
-    """Return the columns of searched keys that follow the fixed columns."""
+    """Return the names of the columns for searched keys that follow TRIAL_COLUMNS and
+    EXTRA_COLUMNS."""
     fixed = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
     return [str(key) for key in trials.columns if is_key(str(key)) and key not in fixed]
 
 
 def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
-    """Return a string for the configuration of each run in `trials`, keyed by run.
+    """Return a string that identifies the configuration of each run in `trials`, by run.
 
-    Runs that differ only in the seed have equal strings.
+    Runs that differ only in the seed have the same string.
     """
     keys = [*BASE_KEYS, *searched_columns(trials)]
     rows = trials[keys].itertuples(index=False, name=None)
@@ -255,10 +271,11 @@ def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
 def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return the score of each row of `trials`, for the interpolated time to target (`crossed_s`).
 
-    The recorded score is the log of the recorded time, so the log ratio of both times is added.
+    The recorded score is the log of the recorded time. To correct it, the log of the ratio of
+    interpolated to recorded time is added.
     """
-    earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
-    return trials["score"] + earlier
+    correction = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
+    return trials["score"] + correction
 
 
 def trial_table(
@@ -270,14 +287,15 @@ def trial_table(
     curves: Mapping[str, Sequence[Evaluation]] = MappingProxyType({}),
     baseline_value: float | None = None,
 ) -> pd.DataFrame:
-    """Return the table of runs, one row per run.
+    """Return the table of runs, one row per run, with the columns of `Study.trials`.
 
     Args:
         runs: Records of the runs.
         space: Search space of the study; each of its keys is a column.
         fixed: Fixed keys of the study.
-        curves: Evaluations by run, for the interpolated time to target.
-        baseline_value: Metric value before training, also for interpolation (`stats.standing`).
+        metric: Metric of the study.
+        curves: Evaluations by run, from which the time to target is interpolated.
+        baseline_value: Metric value before training, which is also used for the interpolation.
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
@@ -306,7 +324,11 @@ def trial_table(
 def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) -> pd.Series:
     """Return the column of a searched key.
 
-    `are_known`: whether each run has the key; `is_typed`: whether None always means missing.
+    Args:
+        values: Value of the key in each run; None if the value is null or the run lacks the key.
+        are_known: Whether each run has the key.
+        is_typed: Whether None always means that the value is missing; otherwise, it may also be the
+            value null of a setting such as `model.NAME`.
     """
     present = [value for value in values if value is not None]
     kinds = {type(value) for value in present}
@@ -341,7 +363,7 @@ def curve_table(
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
-    """Return predictions as a table, one row each; columns PREDICTION_COLUMNS."""
+    """Return predictions as a table, one row per prediction; columns PREDICTION_COLUMNS."""
     rows = [astuple(prediction) for prediction in predictions]
     return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS), dtype=object).astype(
         PREDICTION_TYPES

@@ -1,4 +1,5 @@
-"""Winners of a study by expected running time, and the configurations tied with them."""
+"""Winners of a study (the fastest and the cheapest configuration), and the configurations that are
+statistically tied with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, ONE_SIDED
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
-"""Values of `standing` in `winners`. `ran once`: ran only in the search, and is not significantly
-worse than the best either."""
+"""Values of the column `standing` of the table `winners`. `ran once` means that a configuration ran
+only in the search and is not significantly worse than the best."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,25 @@ class Verdict:
     fastest: str
     """Trial with the lowest training seconds to the target."""
     cheapest: str
-    """Trial with the lowest worker-seconds of training to the target; if the study names a price,
-    with the lowest bill, which covers all seconds in which a run held workers."""
+    """Trial with the lowest worker-seconds of training to the target; if the study sets a price,
+    the trial with the lowest bill, which covers all seconds in which a run occupied workers."""
     is_confirmed: bool
-    """True if both were chosen by repeated runs, False if by a single search run each."""
+    """Whether both winners were chosen by repeated runs; otherwise, each was chosen by a single run
+    of the search."""
     ties: tuple[str, ...]
-    """Trials that are statistically tied with the fastest, itself included."""
+    """Trials that are statistically tied with the fastest one, which is included."""
     once: tuple[str, ...]
-    """Configurations that ran only in the search and may be as good as the fastest, each named by
-    its best trial."""
+    """Configurations that ran only in the search and may be as good as the fastest; each is named
+    by its best trial."""
     cheapest_ties: tuple[str, ...] = ()
-    """Trials tied with the cheapest, itself included; empty without a target."""
+    """Trials that are statistically tied with the cheapest one, which is included; empty without a
+    target."""
     cheapest_once: tuple[str, ...] = ()
-    """The same as `once`, for the cheapest."""
+    """Configurations that ran only in the search and may be as good as the cheapest; each is named
+    by its best trial."""
     undecided: tuple[str, ...] = ()
-    """Trials tied with either winner for which more runs may still show a relevant difference."""
+    """Trials that are tied with one of the winners, and for which more runs may still show a
+    relevant difference."""
 
     @property
     def is_one(self) -> bool:
@@ -56,33 +61,36 @@ class Verdict:
         return self.fastest == self.cheapest
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
-        """Return the repeated configurations that are statistically tied with the winner."""
+        """Return the trials that are statistically tied with the fastest (or the cheapest) one,
+        without the winner itself."""
         return self.cheapest_ties[1:] if is_cheapest else self.ties[1:]
 
 
 def judge(results: Study) -> Verdict | None:
-    """Return the winners; None if no run reached the target.
+    """Return the winners of a study; None if no run reached the target.
 
-    With objective best_at_budget, the fastest and the cheapest are both the configuration with the
-    best value. If there are runs on several GPU models, this is the first verdict of `judge_each`.
+    With `best_at_budget`, the fastest and the cheapest are both the configuration with the best
+    value. If there are runs on several GPU models, this is the first verdict of `judge_each`.
     """
     return next(iter(judge_each(results).values()), None)
 
 
 @once
 def judge_each(results: Study) -> dict[str, Verdict]:
-    """Return the winners by GPU model ("" without GPUs), starting with the model of the best run;
-    models without a confirmed run come last.
+    """Return the winners for each GPU model ("" without GPUs).
+
+    The model of the best run comes first, models without confirmed winners come last.
     """
     return find_verdicts(results)
 
 
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
-    """Return the winners by GPU model, without the cache of `judge_each`.
+    """Return the winners for each GPU model, like `judge_each` but without its cache.
 
     Args:
-        untested: Include verdicts whose fastest configuration has no solo runs (alone on the
-            machine) yet, even if it is not better than the baseline.
+        results: The study.
+        untested: Whether to include a verdict that is no better than the baseline so far if its
+            fastest configuration still lacks solo runs (alone on the machine).
 
     Returns:
         Verdicts by GPU model; {} for imported runs.
@@ -90,28 +98,32 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
     verdicts: dict[str, Verdict] = {}
     if results.is_imported:  # single runs, measured by an unknown clock
         return verdicts
-    for kind in gpu_models(results.trials):
-        verdict = best_of(results, kind)
+    for gpu_model in gpu_models(results.trials):
+        verdict = best_of(results, gpu_model)
         if verdict is None:
             continue
-        is_due = untested and not _ran_alone(results, verdict.fastest)
-        if is_due or is_better_than_baseline(results, verdict) is not False:
-            verdicts[kind] = verdict
+        is_awaited = untested and not _ran_alone(results, verdict.fastest)
+        if is_awaited or is_better_than_baseline(results, verdict) is not False:
+            verdicts[gpu_model] = verdict
     return dict(sorted(verdicts.items(), key=lambda item: not item[1].is_confirmed))
 
 
-def best_of(results: Study, kind: str) -> Verdict | None:
-    """Return the winners among the runs on a GPU model, even if not better than the baseline."""
-    return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
+def best_of(results: Study, gpu_model: str) -> Verdict | None:
+    """Return the winners among the runs on a GPU model ("" without GPUs), even if they are not
+    better than the baseline."""
+    return _confirmed_winners(results, gpu_model) or _search_winners(results, gpu_model)
 
 
 def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     """Return whether the fastest configuration is better than a constant prediction.
 
-    This is tested on the test split, which was not used for any choice. All seeds share its rows,
-    so the mean of their values is as uncertain as a single value. If there is no test value and
-    none will follow, the validation split is used; its bound is stricter because the best
-    evaluation was selected on it. None if unknown so far.
+    The test split is used, because no choice depended on it. Its bound is that of a single value,
+    although the mean over several seeds is compared with it, because all seeds are evaluated on the
+    same rows. If there is no test value and none will follow, the validation split is used; its
+    bound is stricter, because the best evaluation was selected on this split.
+
+    Returns:
+        None if it is not known yet.
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -123,17 +135,22 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
 
 
 def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
-    """Return the split on which the fastest configuration is tested against the baseline, and the
-    mean value of its reported runs there; None if that is unknown so far."""
+    """Return the split and the value by which the fastest configuration is compared with the
+    baseline.
+
+    Returns:
+        Name of the split, and mean metric value of the configuration's reported runs on this split;
+        None if they are not known yet.
+    """
     if not verdict.is_confirmed:
         return None
-    tested = new_value(results, verdict.fastest, "test")
+    tested = mean_reported_value(results, verdict.fastest, "test")
     if "test" in results.baselines:
         if tested is not None:
             return "test", tested
-        if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
-            return None  # its solo runs are still to come
-    value = new_value(results, verdict.fastest, "validation")
+        if not _ran_alone(results, verdict.fastest) and not _are_all_like_baseline(results):
+            return None  # its solo runs will follow
+    value = mean_reported_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
 
@@ -142,30 +159,41 @@ def _ran_alone(results: Study, trial: str) -> bool:
     return configuration is not None and bool(configuration.is_alone or configuration.group.alone)
 
 
-def _were_all_guessing(results: Study) -> bool:
-    """Return whether configurations were tested and none of them was better than the baseline."""
+def _are_all_like_baseline(results: Study) -> bool:
+    """Return whether there are test values, but none is significantly better than the baseline."""
     bound = results.baselines["test"].beyond(results.metric, ONE_SIDED)
-    tests = [new_value(results, trial, "test") for trial in repeated(results)]
+    tests = [mean_reported_value(results, trial, "test") for trial in repeated(results)]
     measured = [value for value in tests if value is not None]
     if bound is None or not measured:
         return False
     return not any(results.metric.reaches(value, bound) for value in measured)
 
 
-def new_value(results: Study, trial: str, part: str) -> float | None:
-    """Return the mean value of a configuration's reported runs on a split; None if unknown."""
+def mean_reported_value(results: Study, trial: str, part: str) -> float | None:
+    """Return the mean metric value of a configuration's reported runs on a split.
+
+    Args:
+        results: The study.
+        trial: Search run of the configuration.
+        part: Name of the split: `validation` or `test`.
+
+    Returns:
+        None if no run has a value.
+    """
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [run.test_value if part == "test" else run.best_value for run in runs]
     measured = [value for value in values if value is not None]
     return fmean(measured) if measured else None
 
 
-def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
-    of_kind = set(results.trials["trial"][gpu_model_of(results.trials) == kind])
+def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
+    """Return the winners by repeated runs on a GPU model; None if no repeated configuration has
+    reached the target with new seeds."""
+    on_model = set(results.trials["trial"][gpu_model_of(results.trials) == gpu_model])
     candidates = [
         configuration
         for configuration in repeated(results).values()
-        if configuration.trial in of_kind and configuration.hits
+        if configuration.trial in on_model and configuration.hits
     ]
     # A configuration is refuted if only its search run reached the target.
     candidates = [
@@ -176,7 +204,7 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     if not candidates:
         return None
     groups = {configuration.trial: configuration.group for configuration in candidates}
-    best = _ties(results, groups, kind, "seconds")
+    best = _ties(results, groups, gpu_model, "seconds")
     if not results.is_timed:
         first = best.repeated[0]
         return Verdict(first, first, True, best.repeated, best.once, undecided=best.undecided)
@@ -184,7 +212,7 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     groups = {
         configuration.trial: configuration.on("worker_seconds") for configuration in candidates
     }
-    cheap = _ties(results, groups, kind, "worker_seconds")
+    cheap = _ties(results, groups, gpu_model, "worker_seconds")
     return Verdict(
         *(best.repeated[0], cheap.repeated[0], True, best.repeated, best.once),
         *(cheap.repeated, cheap.once),
@@ -192,10 +220,11 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     )
 
 
-def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
-    """Return the winners by single search runs, for when no repeated configuration has won."""
+def _search_winners(results: Study, gpu_model: str) -> Verdict | None:
+    """Return the winners by single search runs on a GPU model, for when `_confirmed_winners`
+    returns None."""
     runs = ranked_runs(results.trials)
-    runs = runs[gpu_model_of(runs) == kind]
+    runs = runs[gpu_model_of(runs) == gpu_model]
     if results.is_timed:
         # Repeated configurations are left out: their new runs missed the target.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
@@ -211,23 +240,31 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
     once = _ties(
-        results, {best: ConfigurationRuns(as_replicate(results, best))}, kind, "seconds"
+        results, {best: ConfigurationRuns(as_replicate(results, best))}, gpu_model, "seconds"
     ).once
     return Verdict(best, cheapest, False, (best,), once)
 
 
-def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
-    """Return the best of `groups` in the unit of `axis`, and the configurations tied with it.
+def _ties(
+    results: Study, groups: Mapping[str, ConfigurationRuns], gpu_model: str, axis: Axis
+) -> Ties:
+    """Return the configurations on a GPU model that are statistically tied with the best.
 
-    A configuration that ran only in the search is compared by all its search runs, and named by the
-    best of them.
+    A configuration that ran only in the search is compared by all of its search runs, and is named
+    by the best of these runs.
+
+    Args:
+        results: The study.
+        groups: Runs of the configurations that may win, in the unit of `axis`, by trial.
+        gpu_model: GPU model; "" without GPUs.
+        axis: Unit of the comparison: seconds or worker-seconds.
     """
-    runs, again = ranked_runs(results.trials), repeated(results)
+    runs = ranked_runs(results.trials)
     configuration = configuration_of(results.trials)
-    taken = {configuration[trial] for trial in (*groups, *again)}
+    repeated_configurations = {configuration[trial] for trial in (*groups, *repeated(results))}
     searched: dict[str, list[str]] = {}
-    for trial in runs["trial"][gpu_model_of(runs) == kind]:
-        is_other = configuration[trial] not in taken
+    for trial in runs["trial"][gpu_model_of(runs) == gpu_model]:
+        is_other = configuration[trial] not in repeated_configurations
         if is_other and results.runs[trial].counts_for("comparison"):
             searched.setdefault(configuration[trial], []).append(trial)
     searched_only = {}
@@ -249,22 +286,21 @@ WINNER_COLUMNS = (
 
 @once
 def winners(results: Study) -> pd.DataFrame:
-    """Return the winner and the configurations that are statistically tied with it.
+    """Return a table of the winners and of the configurations that are statistically tied with the
+    fastest one; empty if no run reached the target.
 
-    | column | holds |
+    | column | content |
     |---|---|
     | trial, config, num_workers | the configuration |
-    | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (ran |
-    |  | only in the search and may be as good), or `worse` (only the cheapest) |
-    | is_cheapest | whether it has the lowest cost: `Verdict.cheapest` |
+    | standing | `best` (fastest, or best value), `statistically tied` with the best, `ran once` |
+    |  | (ran only in the search and may be as good), or `worse` (only the cheapest) |
+    | is_cheapest | whether the configuration has the lowest cost (`Verdict.cheapest`) |
     | is_confirmed, runs, hits | whether it was trained again; number of runs by which it is |
-    |  | compared; how many of them reached the target |
+    |  | compared; number of these runs that reached the target |
     | seconds, low_s, high_s | reported seconds to the target; their 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
     | best_accuracy, low_accuracy, high_accuracy | value of the metric (here accuracy), and with |
-    |  | best_at_budget its 90 % interval |
-
-    Empty if no run reached the target.
+    |  | best_at_budget the 90 % interval of the value |
     """
     metric = results.metric
     columns = [*WINNER_COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
@@ -278,31 +314,35 @@ def winners(results: Study) -> pd.DataFrame:
     order += [name for name in (*verdict.once, verdict.cheapest) if name not in order]
     order = list(dict.fromkeys(order))
     table = configurations(results).set_index("trial").loc[order]
-    proof = confirmed(results).set_index("trial").reindex(order)
+    confirmed_rows = confirmed(results).set_index("trial").reindex(order)
     table = table.assign(
         standing=[standing[name] for name in order],
         is_cheapest=[results.is_timed and name == verdict.cheapest for name in order],
         seconds=table["time_to_target_s"] if results.is_timed else np.nan,
-        low_s=proof["interval_low_s"].astype(float),
-        high_s=proof["interval_high_s"].astype(float),
+        low_s=confirmed_rows["interval_low_s"].astype(float),
+        high_s=confirmed_rows["interval_high_s"].astype(float),
         worker_seconds=table["worker_seconds_to_target"] if results.is_timed else np.nan,
     )
     for end in ("low", "high"):
-        table[f"{end}_{metric.name}"] = proof[f"interval_{end}_{metric.name}"].astype(float)
+        column = f"interval_{end}_{metric.name}"
+        table[f"{end}_{metric.name}"] = confirmed_rows[column].astype(float)
     return table.reset_index()[columns]
 
 
 def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `configurations` that reached the target, fastest first.
 
-    time_to_target_s and worker_seconds_to_target come from the expected running time, by which
-    configurations are compared; low_s and high_s are the 90 % interval of confirmed configurations.
-    Empty with `best_at_budget`. With several GPU models, only rows on the winner's model.
+    Here, time_to_target_s and worker_seconds_to_target are computed from the expected running time,
+    by which configurations are compared, and low_s and high_s are its 90 % interval (only for
+    confirmed configurations). If there are runs on several GPU models, only configurations on the
+    model of the winner are included. The table is empty with `best_at_budget`.
     """
     table = configurations(results)
     if (verdict := judge(results)) is not None:
-        kind = results.runs[verdict.fastest].accelerators
-        table = table[[results.runs[trial].accelerators == kind for trial in table["trial"]]]
+        gpu_models_of_winner = results.runs[verdict.fastest].accelerators
+        table = table[
+            [results.runs[trial].accelerators == gpu_models_of_winner for trial in table["trial"]]
+        ]
     compared = {
         "time_to_target_s": table["expected_s"],
         "worker_seconds_to_target": table["num_workers"] * table["expected_s"],
