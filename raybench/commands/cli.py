@@ -67,7 +67,7 @@ FUNCTIONS = {
     "doctor": "raybench.commands.doctor:doctor",
     "data": "raybench.commands.data:data",
 }
-"""By command, the function that runs it, as `module:name`."""
+"""Function that runs a command, as `module:name`, by name of the command."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")
 """Commands that start Ray; their functions also take an Interrupt."""
 SHOW_LOG = "show_log"

@@ -27,7 +27,7 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""By prefix of a tag, (factor, name of a value): the step of an evaluation is the factor times the
+"""(Factor, name of a value) by prefix of a tag: the step of an evaluation is the factor times the
 value."""
 NOT_DRAWN = ("train_s", "samples")
 """Values of an evaluation that are used as axes and are not plotted as curves."""

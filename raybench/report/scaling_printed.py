@@ -180,8 +180,8 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""By kind of scaling, the beginning of the sentence of `scaling_answer`, and the format of the
-batch size that is constant."""
+"""Beginning of the sentence of `scaling_answer`, and format of the batch size that is constant, by
+kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:

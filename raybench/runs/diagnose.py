@@ -286,7 +286,7 @@ class SpeedRuns:
         self.found: dict[str, AxisProbes] = {}
         """Results of the probes by axis."""
         self.left_out: dict[str, str] = {}
-        """By name of an axis or variant that was not measured, the reason."""
+        """Reason why an axis or variant was not measured, by its name."""
         self._single_run, self._dataset, self._leeway = single_run, dataset, leeway
         self._steps, self._repeats = PILOT_STEPS, 1
         self._wall_s: list[float] = []

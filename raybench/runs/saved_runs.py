@@ -67,9 +67,9 @@ class SavedRuns:
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """By name of a resumed run, its output before it was interrupted."""
+        """Output of each resumed run before it was interrupted, by run name."""
         self._looked: dict[str, float] = {}
-        """By name of a run, the time (`monotonic`) at which its output was last written."""
+        """Time (`monotonic`) at which the output of each run was last written, by run name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:

@@ -260,7 +260,7 @@ SUMMARIES: Mapping[str, Callable[[list[float]], float]] = MappingProxyType(
         "evenness": fmean,
     }
 )
-"""By field of `Evaluation`, the function that summarizes it over the evaluations of a run."""
+"""Function that summarizes a field of `Evaluation` over the evaluations of a run, by field."""
 
 
 def median_time(times: "pd.Series[float]") -> float:

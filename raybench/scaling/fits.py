@@ -43,7 +43,7 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 DOUBLINGS = 2
-"""By default, this number of doublings beyond the largest measured worker count is predicted."""
+"""Number of doublings beyond the largest measured worker count that are predicted by default."""
 LEAST_CELLS = 3
 """Minimum number of cells in a series that is fitted, so that two remain when one is left out."""
 

@@ -29,8 +29,8 @@ PHASES_ONCE, PHASES_PER_EVALUATION = ("setup", "compile"), ("eval", "report")
 """Phases of a run besides training, on workers that are already running: phases that occur once per
 run, and phases that occur at every evaluation."""
 SIMILAR_RATE = 1.3
-"""Of configurations that differ only in the learning rate, and by less than this factor, only the
-best is a candidate."""
+"""Configurations that differ only in the learning rate, and by less than this factor, are similar;
+only the best of them is a candidate."""
 NUM_PLACEMENT_CHECKS = 3
 """Expected number of placement checks before the race: runs that measure predicted placements
 (`verify.py`)."""

@@ -174,7 +174,7 @@ def _facts_grid(
 SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 60, "curve": 60, "samples/s": 100}
-"""By column, the minimum width of the terminal at which it is shown; 30 for other columns."""
+"""Minimum width of the terminal at which a column is shown; 30 for the columns not listed."""
 LONGEST_NAME, LEAST_RUNS = 20, 4
 """LONGEST_NAME: maximum width of the name of a trial. LEAST_RUNS: number of runs that are listed
 even if the terminal has few lines."""

@@ -106,8 +106,8 @@ class LiveState:
         self.runs: dict[str, LiveRun] = {}
         """Open runs by name, in the order in which they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """By name of a run without workers, the resource for which it waits and the seconds
-        waited."""
+        """Resource for which each run without workers waits, and the seconds waited, by run
+        name."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
