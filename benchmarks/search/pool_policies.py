@@ -1,4 +1,4 @@
-"""How a study on a pool of recorded runs ends: which configuration is named, at what cost."""
+"""Policies that name a configuration of a pool of recorded runs, and their cost."""
 
 import math
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, stages
 
 TOP, REPEATS = 3, 3
-"""Of the confirm phase that the race replaces."""
+"""Number of best configurations that run again, and of their new runs, in `name_median`."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a study."""
+    """Result of a study."""
 
     named: int | None
-    """The option; None: nothing reached the target."""
+    """The named option; None if none reached the target."""
     seconds: float
-    """Of training, all runs together."""
+    """Training seconds of all runs."""
     num_runs: int
 
 
@@ -31,7 +31,7 @@ Policy = Callable[[Pool, Draws, np.random.Generator], Outcome]
 
 
 def until(run: Run, cap_s: float) -> Replicate:
-    """Return what a run gives that is stopped where its next evaluation comes after `cap_s`."""
+    """Return a run that is stopped if its next evaluation would come after `cap_s` seconds."""
     if math.isfinite(run.reached_s) and run.reached_s <= cap_s:
         return Replicate(run.reached_s, is_hit=True)
     within = run.seconds[run.seconds <= cap_s]
@@ -45,21 +45,20 @@ def search(
     rng: np.random.Generator,
     cap_factor: float | None,
 ) -> dict[int, Replicate]:
-    """Run every option once, in random order, as raybench's search does of a grid.
+    """Run every option once, in random order, as raybench's search does with a grid.
 
-    `cap_factor` stops runs that come later than so many times the best time so far; None never
-    does.
+    Runs are stopped at `cap_factor` times the best time so far; None stops no run.
     """
-    found: dict[int, Replicate] = {}
+    runs: dict[int, Replicate] = {}
     times: list[float] = []
     for option in rng.permutation(len(pool.options)).tolist():
         cap_s = math.inf
         if cap_factor is not None and times:
             cap_s = cap_factor * min(times)
-        found[option] = until(draws.next(option), cap_s)
-        if found[option].is_hit:
-            times.append(found[option].seconds)
-    return found
+        runs[option] = until(draws.next(option), cap_s)
+        if runs[option].is_hit:
+            times.append(runs[option].seconds)
+    return runs
 
 
 def leaders(found: dict[int, Replicate]) -> list[int]:
@@ -69,12 +68,12 @@ def leaders(found: dict[int, Replicate]) -> list[int]:
 
 
 def name_single(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
-    """One run each, to the end; the fastest is named."""
+    """Run every option once, to its end; name the fastest."""
     return _name_best(search(pool, draws, rng, None))
 
 
 def name_single_capped(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
-    """raybench's search alone."""
+    """Run raybench's search alone; name the fastest."""
     return _name_best(search(pool, draws, rng, SearchSpec().cap_factor))
 
 
@@ -85,7 +84,7 @@ def _name_best(found: dict[int, Replicate]) -> Outcome:
 
 
 def name_median(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
-    """raybench's search; its best three run three times more, the least median is named."""
+    """Run raybench's search, then its best three options again; name the least median."""
     found = search(pool, draws, rng, SearchSpec().cap_factor)
     spent = [repeat.seconds for repeat in found.values()]
     medians: dict[int, float] = {}
@@ -98,13 +97,13 @@ def name_median(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
 
 
 def name_raced(pool: Pool, draws: Draws, rng: np.random.Generator, number: int) -> Outcome:
-    """raybench's search, and its race of so many new runs (all contenders are of one width)."""
+    """Run raybench's search, then a race of `number` new runs; all options have equal workers."""
     found = search(pool, draws, rng, SearchSpec().cap_factor)
     spent = [repeat.seconds for repeat in found.values()]
     candidates = [Candidate(str(o), found[o], pool.num_workers) for o in leaders(found)]
     race = Race(candidates, stages(number), axis="seconds")
     while due := race.due():
-        # As in a study, the runs of a stage start together: one cap holds for all of them.
+        # As in a study, the runs of a stage start together, so all have the same cap.
         learned = [(one, until(draws.next(int(one.name)), _cap(race, one.name))) for one in due]
         for one, repeat in learned:
             race.learn(one.name, one.round, repeat)
@@ -127,4 +126,4 @@ POLICIES: dict[str, Policy] = {
     RACED: lambda pool, draws, rng: name_raced(pool, draws, rng, 24),
     "raybench, race of 40": lambda pool, draws, rng: name_raced(pool, draws, rng, 40),
 }
-"""Those that need no library."""
+"""Policies that need no search library."""

@@ -9,11 +9,11 @@ from pool_policies import RACED
 from pool_worlds import Pool
 
 Cell = dict[str, Any]
-"""What a policy's studies on a pool came to."""
+"""Results of a policy's studies on a pool."""
 Bar = tuple[str, float, float, bool]
-"""What, value, bar, met."""
+"""Label, value, bar, and whether it is met."""
 SHARES = {"criteo1tb": 0.93, "fastmri": 0.84}
-"""Of studies whose named configuration is within 5 %: the bars of raybench's race."""
+"""Bars of raybench's race: share of studies whose named configuration is within 5 % of the best."""
 SAME_COST = 1.1
 RACES = "raybench, race"
 SOURCES: dict[str, Callable[[str], bool]] = {
@@ -27,7 +27,7 @@ def key_of(row: Cell) -> tuple[str, str]:
 
 
 def means(cells: list[Cell], name: str, is_in: Callable[[str], bool]) -> dict[str, float] | None:
-    """Return a policy's means over the pools it was run on, and the race's there; None: on none."""
+    """Return means of a policy over its pools, with those of the race there; None without pools."""
     base = {row["pool"]: row for row in cells if row["policy"] == RACED and is_in(row["pool"])}
     rows = {row["pool"]: row for row in cells if row["policy"] == name and row["pool"] in base}
     if not rows:
@@ -48,7 +48,7 @@ def means(cells: list[Cell], name: str, is_in: Callable[[str], bool]) -> dict[st
 
 
 def bars(cells: list[Cell]) -> list[Bar]:
-    """Hold raybench's race to its bars, where it was run."""
+    """Return the bars of raybench's race on the pools that were run."""
     held: list[Bar] = []
     for row in cells:
         if row["policy"] == RACED and row["pool"] in SHARES:
@@ -71,7 +71,7 @@ def bars(cells: list[Cell]) -> list[Bar]:
 
 
 def lines_of(known: list[Pool], cells: list[Cell], held: list[Bar]) -> list[str]:
-    """Write the means over pools, the bars, and every pool's table."""
+    """Return the lines of the means over pools, the bars, and the table of each pool."""
     lines: list[str] = []
     for source, is_in in SOURCES.items():
         count = sum(is_in(pool.name) for pool in known)

@@ -1,8 +1,8 @@
-"""Search libraries on a pool of recorded runs: they choose options and stop runs, as documented.
+"""Search libraries on a pool of recorded runs, used as documented.
 
-One run at a time, which favours those that learn from every run. The pool is a space of
-categories: the optimizer, and which of its listed settings. Each names its best single trial, as
-its documentation does.
+They make one run at a time, which favors those that learn from every run. The pool is a space of
+categories: the optimizer, and which of its listed settings. Each library names its best single
+trial.
 """
 
 import math
@@ -22,16 +22,17 @@ from recorded import Point
 
 GROUP = "optimizer"
 MISS = 2.0
-"""How far the worst miss scores above the log of max_seconds, as in `core.objective`."""
+"""Score of the worst miss above log(max_seconds), as `raybench.spec.objective.MISS_WEIGHT`."""
 GRACE = 1 / 8
-"""No run is stopped before this share of max_seconds. Pools are evaluated 40 to 110 times in it and
-their schedules decay over all of it: a 64th, as in the tables, is one or two evaluations."""
-MOST = 8
-"""Trials of a tool at most, over the pool's configurations, whatever is left of its budget."""
+"""Share of max_seconds before which no run is stopped. Runs of pools are evaluated 40 to 110 times
+in max_seconds, and their schedules decay over all of it, so a 64th, as in the tables, would be one
+or two evaluations."""
+MAX_TRIALS = 8
+"""Maximum number of a tool's trials over the number of configurations, whatever its budget."""
 
 
 def axes_of(pool: Pool) -> tuple[Axis, ...]:
-    """Return the pool as axes: the group, and for each group which of its settings."""
+    """Return the axes of a pool: the group, and the setting within each group."""
     groups = pool.groups
     first = Axis(GROUP, tuple(groups))
     if len(groups) == 1:
@@ -44,7 +45,7 @@ def axes_of(pool: Pool) -> tuple[Axis, ...]:
 
 
 def option_of(pool: Pool, values: Values) -> int:
-    """Return the option that the values of `axes_of` choose."""
+    """Return the option with these values of `axes_of`."""
     groups = pool.groups
     group = str(values[GROUP]) if len(groups) > 1 else next(iter(groups))
     return pool.find(group, int(values[group]))
@@ -83,7 +84,7 @@ TOOLS: dict[str, tuple[str, Any]] = {
 
 
 def points_of(pool: Pool, run: Run) -> tuple[list[Point], str]:
-    """Return a run as tools see it, and what ends it by itself."""
+    """Return the evaluations of a run, and what ends it if the tool does not stop it."""
     points: list[Point] = []
     best = -math.inf
     for seconds, metric in zip(run.seconds.tolist(), run.metric.tolist(), strict=True):
@@ -101,14 +102,14 @@ def points_of(pool: Pool, run: Run) -> tuple[list[Point], str]:
 
 
 def replay(pool: Pool, tool: Tool, draws: Draws, budget_s: float) -> Outcome:
-    """Let a tool train until it has spent `budget_s` (the last run ends), and name its best run."""
+    """Let a tool run options until `budget_s` is spent (the last run ends); name its best run."""
     spent, best, named = 0.0, math.inf, None
     number = 0
-    while spent < budget_s and number < MOST * len(pool.options):
+    while spent < budget_s and number < MAX_TRIALS * len(pool.options):
         trial = f"t{number}"
         values = tool.ask(trial)
         if values is None:
-            break  # it has nothing left that it wants trained
+            break  # the tool proposes nothing more
         option = option_of(pool, values)
         points, stop = points_of(pool, draws.next(option))
         end = next((point for point in points[:-1] if not tool.goes_on(trial, point)), None)
@@ -123,6 +124,6 @@ def replay(pool: Pool, tool: Tool, draws: Draws, budget_s: float) -> Outcome:
 
 def seeded(pool: Pool, name: str, seed: int, folder: Path) -> Tool:
     """Build a tool for a pool."""
-    np.random.seed(seed)  # noqa: NPY002  Ray's brackets come from it
-    made: Tool = TOOLS[name][1](axes_of(pool), seed, pool.max_seconds, folder)
-    return made
+    np.random.seed(seed)  # noqa: NPY002  Ray draws its brackets from the global generator
+    tool: Tool = TOOLS[name][1](axes_of(pool), seed, pool.max_seconds, folder)
+    return tool

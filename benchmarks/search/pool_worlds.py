@@ -1,7 +1,7 @@
-"""Pools: fixed configurations that others trained several times, to be replayed with their seeds.
+"""Pools: configurations that others trained with several seeds, replayed from their records.
 
-AlgoPerf's learning curves and Zeus's traces (`RAYBENCH_DATA`; their README says what is measured
-and what is not). Nothing is simulated but the order in which a configuration's seeds are met.
+The data are AlgoPerf's learning curves and Zeus's traces (`RAYBENCH_DATA`; their README states what
+was measured). Only the order in which the seeds of a configuration are drawn is simulated.
 """
 
 import gzip
@@ -25,13 +25,13 @@ ZEUS_TARGETS = {
     "movielens-1m": 0.41,
     "sentiment140": 0.84,
 }
-"""Those of the source's own simulator."""
+"""Targets of the source's own simulator."""
 GPU = "V100"
-"""Of Zeus's four, which differ by nearly constant factors; AlgoPerf's is the same."""
+"""The one of Zeus's four GPUs that AlgoPerf has, too; they differ by nearly constant factors."""
 PATIENCE = 8.0
-"""Seconds a run may take in Zeus's pools, over the best median: a user's guess (`recorded.py`)."""
+"""Time limit of runs in Zeus's pools over the best median, as in `recorded.py`."""
 MIN_SEEDS, MIN_OPTIONS = 4, 4
-"""A batch size of Zeus that was run less often is left out, and a task with fewer of them."""
+"""Minimum number of runs of a batch size of Zeus, and of batch sizes of a task."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +39,31 @@ class Run:
     """One recorded training."""
 
     seconds: np.ndarray
-    """Of training, at each evaluation; at least one."""
+    """Training seconds at each evaluation; at least one."""
     metric: np.ndarray
-    """There, the more the better (a loss has its sign turned); NaN: not a number."""
+    """Metric at each evaluation, higher is better (the sign of a loss is reversed)."""
     reached_s: float
-    """Seconds to the target; infinite where it was not reached."""
+    """Seconds to the target; infinite for a miss."""
 
     @property
     def spent_s(self) -> float:
-        """Seconds the run cost: up to the target, or to where its record ends."""
+        """Training seconds up to the target, or to the end of the record."""
         return self.reached_s if math.isfinite(self.reached_s) else float(self.seconds[-1])
 
 
 @dataclass(frozen=True)
 class Option:
-    """A configuration: its place in the pool, and its recorded runs."""
+    """A configuration of a pool and its recorded runs."""
 
     group: str
-    """The optimizer; one of all where it is not searched."""
+    """The optimizer, or the only group if it is not searched."""
     setting: int
-    """Within the group."""
+    """Number of the setting within the group."""
     runs: tuple[Run, ...]
 
     @cached_property
     def median_s(self) -> float:
-        """The truth: the median of all recorded runs' seconds to the target."""
+        """True time: the median seconds to the target of all recorded runs."""
         return float(np.median([run.reached_s for run in self.runs]))
 
 
@@ -76,9 +76,9 @@ class Pool:
     max_seconds: float
     num_workers: int
     target: float
-    """Of the metric, the more the better."""
+    """Target of the metric, higher is better."""
     start: float
-    """What the metric is before training, about: the worst value recorded."""
+    """Approximate metric before training: the worst recorded value."""
 
     @cached_property
     def best_s(self) -> float:
@@ -100,21 +100,21 @@ class Pool:
 
 
 class Draws:
-    """Hands out an option's recorded runs: any of them each time, or every one once.
+    """Draws recorded runs of an option, with or without replacement.
 
-    With replacement the recorded seeds are all there is, and the truth is their median exactly;
-    but two runs may be the same one. Each once (in a random order, anew once all were met), a
-    policy that repeats as often as there are seeds has seen the truth itself.
+    With replacement the true time is exactly the median of the recorded seeds, but two runs may be
+    the same. Without replacement (in random order, anew after the last one), a policy that repeats
+    an option as often as it has seeds knows its true time.
     """
 
     def __init__(self, pool: Pool, rng: np.random.Generator, *, is_once: bool = False) -> None:
         self._pool, self._rng, self._is_once = pool, rng, is_once
         self._left: dict[int, list[int]] = {}
         self.used: dict[int, set[int]] = {}
-        """The seeds that were met, by option."""
+        """Seeds that were drawn, by option."""
 
     def next(self, option: int) -> Run:
-        """Train an option once more."""
+        """Return the next run of an option."""
         runs = self._pool.options[option].runs
         left = self._left.setdefault(option, [])
         if not left:
@@ -126,7 +126,7 @@ class Draws:
         return runs[seed]
 
     def unused_s(self, option: int) -> float | None:
-        """Return the median seconds to the target of the seeds not met; None: all were."""
+        """Return the median seconds to the target of the seeds not drawn; None if all were."""
         runs = self._pool.options[option].runs
         unused = [run for seed, run in enumerate(runs) if seed not in self.used.get(option, set())]
         return float(np.median([run.reached_s for run in unused])) if unused else None
@@ -163,11 +163,11 @@ def _algoperf(name: str, content: dict[str, Any]) -> Pool:
 
 
 def _zeus(task: str, target: float, epochs: pd.DataFrame, profiles: pd.DataFrame) -> Pool | None:
-    """Build a task's pool over batch sizes; None where too few were run often enough.
+    """Build a task's pool of batch sizes; None if too few were run often enough.
 
-    A run's curve is what its epochs to all targets tell: the best target met by every epoch. How
-    long a run trained that missed is not recorded; it is taken to have gone on for as long as the
-    longest known run of the task.
+    The curve of a run follows from its epochs to all targets: the best target reached by each
+    epoch. How long a run that missed has trained is not recorded; it is assumed to be as long as
+    the longest known run of the task.
     """
     sign = 1.0 if epochs["direction"].iloc[0] == "max" else -1.0
     (optimizer,) = epochs["optimizer"].unique()
@@ -205,7 +205,7 @@ def _zeus_run(rows: pd.DataFrame, epoch_s: float, last: float, sign: float, targ
 
 
 def _ended(run: Run, most: float) -> Run:
-    """Return the run as it is where nothing may train for longer; the first evaluation stays."""
+    """Return a run cut at the time limit `most`; the first evaluation stays."""
     kept = max(1, int((run.seconds <= most).sum()))
     reached = run.reached_s if run.reached_s <= most else math.inf
     return Run(run.seconds[:kept], run.metric[:kept], reached)

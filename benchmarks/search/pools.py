@@ -1,30 +1,29 @@
 """Claim: on trainings that others recorded, raybench names a configuration nearer to the best.
 
-Pools of AlgoPerf (five optimizers' listed settings, five seeds each) and of Zeus (batch sizes,
-four to ten) in `RAYBENCH_DATA` are replayed: every run of a study is one of that
-configuration's recorded seeds, drawn with replacement. A study names one configuration; the truth
-is the median time to the target of all its recorded seeds, a missed target counting as infinite.
-Two columns leave out what a study has met: `unused seeds`, the median of those that it did not
-meet, where there are any, over the best (pessimistic: it met the lucky ones); and `each seed
-once`, the same studies drawn without replacement (of the policies that need no library;
-optimistic: who repeats as often as there are seeds has seen the truth itself).
+Pools of AlgoPerf (listed settings of five optimizers, five seeds each) and of Zeus (batch sizes,
+four to ten seeds each) in `RAYBENCH_DATA` are replayed: every run of a study is one of the
+configuration's recorded seeds, drawn with replacement. A study names one configuration; its true
+time is the median time to target of all its recorded seeds, where a miss counts as infinite. Two
+more columns: `unused seeds` is the median of the seeds that a study did not draw, over the best
+(pessimistic, because the study drew lucky ones); `each seed once` has the same studies drawn
+without replacement, for the policies that need no library (optimistic, because a policy that
+repeats a configuration as often as it has seeds knows its true time).
 
-Policies: one run each; raybench's search (as of a grid: every configuration once, in random
-order, capped) alone, with the 3 x 3 medians it had, and with its race; and search libraries, told
-to spend as much as raybench with its race does in the mean, one run at a time, each ended as
-documented. FLAML counts seconds as cost; NePS resumes what it promotes.
+Policies: one run each; raybench's search (of a grid: every configuration once, in random order,
+with a cutoff) alone, with three more runs of its best three configurations, and with its race; and
+search libraries, which spend as many seconds as raybench with its race in the mean, one run at a
+time. FLAML counts seconds as cost.
 
-Bars, of raybench's race of 24: named within 5 % in >= 93 of 100 studies on criteo1tb and in >= 84
-on fastmri; and no policy that costs 1.1 times as much or less is within 5 % more often, in the mean
-of the pools of AlgoPerf, and of Zeus, that it was run on.
+Bars of raybench's race of 24: within 5 % of the best in at least 93 of 100 studies on criteo1tb and
+in 84 on fastmri; and no policy of at most 1.1 times its cost is within 5 % more often, in the mean
+over the pools of AlgoPerf, and of Zeus, that it was run on.
 
     python benchmarks/search/pools.py [--replays 400] [--library-replays 60] [--pools criteo1tb ...]
 
-Libraries that are not installed are named at the start and left out; `README.md` says how to
-install them apart. Policies can be run apart (`--policies`) and put into one table
-(`--add FILE.json`; `--policies` without names runs none). Two minutes without libraries; SMAC3
-and NePS take an hour. Writes results/pools.{md,json}; prints losses like wins; exit 1 below a
-bar.
+Libraries that are not installed are named at the start and left out; `README.md` states how to
+install them. `--policies` runs some of the policies (none without names), `--add FILE.json` joins
+earlier results. Two minutes without libraries. Writes results/pools.{md,json} with losses and wins;
+exit 1 below a bar.
 """
 
 import argparse
@@ -64,7 +63,7 @@ def library_policy(name: str, seed: int, budget_s: float, folder: Path) -> Polic
 
 
 def study(pool: Pool, policy: Policy, seed: int, *, is_once: bool = False) -> dict[str, float]:
-    """Replay one study; ratios are to the least median."""
+    """Replay one study; return its row, with times over the best median."""
     draws = Draws(pool, np.random.default_rng([seed, 0]), is_once=is_once)
     outcome = policy(pool, draws, np.random.default_rng([seed, 1]))
     named = outcome.named
@@ -78,7 +77,7 @@ def study(pool: Pool, policy: Policy, seed: int, *, is_once: bool = False) -> di
 
 
 def cell(pool: Pool, name: str, options: argparse.Namespace, budget_s: float) -> Cell:
-    """Replay a policy's studies on a pool."""
+    """Replay a policy's studies on a pool; return their means."""
     is_library = name in LIBRARIES
     number = options.library_replays if is_library else options.replays
     began = time.process_time()
@@ -113,10 +112,10 @@ def cell(pool: Pool, name: str, options: argparse.Namespace, budget_s: float) ->
 
 
 def run_all(options: argparse.Namespace, known: list[Pool]) -> list[Cell]:
-    """Replay all policies, pool by pool; join what was run before."""
+    """Replay all policies, pool by pool; join earlier results."""
     cells: list[Cell] = []
     for pool in known if options.policies else []:
-        # Libraries are given what the race costs, also where its row was not asked for.
+        # Libraries get the budget of the race, even if its row is not requested.
         budget = cell(pool, RACED, options, 0.0)
         budget_s = budget["cost"] * pool.best_s
         for name in options.policies:

@@ -1,25 +1,25 @@
-"""Claim: a race over seeds names a better configuration than 3 x 3, and what is printed holds.
+"""Claim: a race over seeds names a better configuration than 3 x 3 runs, and what it prints holds.
 
-A search's best single runs are lucky ones. Here the search is over: each of 30 configurations (or
-those of a recorded pool) has had one run, and a policy chooses by running them again. Worlds
+The best single runs of a search are partly lucky. Here each of 30 configurations (or those of a
+recorded pool) has had one run in the search, and a policy chooses among them by more runs. Worlds
 (`race_worlds.py`): plateaus of 30 configurations evenly spaced up to 40 % behind the best, whose
 seeds share 26 % of their variance, as measured, or nothing; one whose configurations differ in
 sigma; one with misses, judged by expected running time; measured repetitions of `search_real.py`;
-three pools of AlgoPerf's (with `RAYBENCH_DATA`), judged by the medians of their five seeds.
+and three pools of AlgoPerf (with `RAYBENCH_DATA`), judged by the medians of their five seeds.
 
-1. The share of studies whose named winner is truly within 5 and 10 % of the best, and the seconds
-   of the new runs against those of three by three, also with other budgets; the oracle sees 24 new
-   runs of all of them.
-2. What is printed: whether ties hold the best of those that ran twice or more, how far the printed
-   time (the median of three fresh runs of the winner) is off, and how often the 90 % interval holds
-   the median of 20 more runs; the same for the time read from the runs that chose it.
-3. Wall-clock of the race in a search's slots, three fresh runs alone included, over that of nine
+1. The share of studies whose named winner is within 5 and 10 % of the best, and the seconds of the
+   new runs over those of three by three runs, also with other budgets. The oracle knows 24 new runs
+   of every configuration.
+2. What is printed: whether the ties include the best configuration that ran at least twice, the
+   error of the printed time (the median of three fresh runs of the winner), and how often the 90 %
+   interval holds the median of 20 more runs; the same for the time from the runs that chose it.
+3. Wall-clock of the race in the slots of a search, with three fresh runs alone, over that of nine
    runs alone.
 
     RAYBENCH_DATA=DIR python benchmarks/search/race.py [--replays 400]
 
-Bars are those of `BARS` below, at the default race of 24. About 5 minutes on one core; prints
-losses like wins; writes results/race.md; exit 1 below a bar.
+Bars: `BARS` below, for the default race of 24. Five minutes on one core. Writes results/race.md
+with losses and wins; exit 1 below a bar.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from race_policies import (
     oracle,
     raced,
     single,
-    today,
+    three_by_three,
     wall_s,
 )
 from race_worlds import PRINTED, Study, World, misses, plateau, pool, real, uneven
@@ -46,14 +46,14 @@ from raybench.results.store import machine, versions
 from raybench.stats.standing import stages
 
 RESULTS = Path(__file__).parents[1] / "results" / "race.md"
-DEFAULT, TODAY = "race 24", "three by three, least median (today)"
+DEFAULT, THREE_BY_THREE = "race 24", "three by three, least median"
 WIDER = "race 40, without caps"
 DEEP = "21 runs: 9 x 1, 5 x 1, 3 x 1, 2 x 2"
 DEEPER = ((9, 1), (5, 1), (3, 1), (2, 2))
-"""A quarter fewer contenders, an eighth fewer runs."""
+"""Stages with a quarter fewer configurations and an eighth fewer runs."""
 POLICIES: dict[str, Policy] = {
     "one run each": single,
-    TODAY: today,
+    THREE_BY_THREE: three_by_three,
     "race 10": raced(stages(10)),
     DEFAULT: raced(stages(24)),
     WIDER: raced(stages(40), caps=False),
@@ -71,12 +71,12 @@ BARS = {  # a world: shares of 100 within 5 and 10 %
 }
 COST_BAR, REGRET_BAR, REGRET_WORLD = 2.7, 0.20, "plateau of 30, sigma 0.3, shared 26%"
 SURER = 4
-"""Times the replays behind a bar: it must not be met or missed by luck."""
+"""Factor on the number of replays behind a bar, so that luck does not decide it."""
 SLOTS = (1, 2, 4, 8)
 
 
 def worlds() -> list[World]:
-    """Return all worlds; without the pools where RAYBENCH_DATA does not have them, said so."""
+    """Return all worlds; pools that RAYBENCH_DATA lacks are left out with a message."""
     found = [plateau(0.3), plateau(0.2), plateau(0.3, 0.0), plateau(0.5), uneven(), misses()]
     found.append(real())
     folder = Path(os.environ.get("RAYBENCH_DATA", "nowhere")) / "algoperf"
@@ -89,7 +89,7 @@ def worlds() -> list[World]:
 
 def chosen(world: World, outcomes: dict[str, list[Outcome]]) -> list[str]:
     """Return a table of all policies in a world."""
-    base = np.mean([outcome.spent_s for outcome in outcomes[TODAY]])
+    base = np.mean([outcome.spent_s for outcome in outcomes[THREE_BY_THREE]])
     lines = [f"### {world.name}", ""]
     lines += ["| policy | within 5 / 10 % | 90 % regret | cost | runs |", "|---|---|---|---|---|"]
     for name, found in outcomes.items():
@@ -103,21 +103,21 @@ def chosen(world: World, outcomes: dict[str, list[Outcome]]) -> list[str]:
 
 
 def regrets_of(world: World, outcomes: Sequence[Outcome]) -> np.ndarray:
-    """Return by how much winners are slower than the best; infinite where none was named."""
+    """Return by how much winners are slower than the best; infinite if none was named."""
     return np.array(
         [np.inf if one.winner is None else world.regret(one.winner) for one in outcomes]
     )
 
 
 def share(regrets: np.ndarray, margin: float) -> float:
-    """Return how many of 100 are within a margin."""
+    """Return how many of 100 regrets are within a margin."""
     return 100 * float(np.mean(regrets <= margin + 1e-9))
 
 
 def walls(world: World, studies: Sequence[Study], outcomes: dict[str, list[Outcome]]) -> list[str]:
-    """Return a table of wall-clock by slots, runs of the winner alone included."""
+    """Return a table of wall-clock by slots, including the winner's runs alone."""
     lines = ["| slots | " + " | ".join(map(str, SLOTS)) + " |", "|---" * (1 + len(SLOTS)) + "|"]
-    base = np.mean([outcome.spent_s for outcome in outcomes[TODAY]])
+    base = np.mean([outcome.spent_s for outcome in outcomes[THREE_BY_THREE]])
     for name in (DEFAULT, DEEP, WIDER):
         cells = []
         for slots in SLOTS:
@@ -132,11 +132,11 @@ def walls(world: World, studies: Sequence[Study], outcomes: dict[str, list[Outco
 
 
 def held_bars(
-    world: World, raced_now: Sequence[Outcome], today_s: float, printed: Calibration
+    world: World, raced_now: Sequence[Outcome], base_s: float, printed: Calibration
 ) -> list[tuple[str, bool]]:
-    """Return what was asked of the default race in a world, with its figures.
+    """Return the bars of the default race in a world, each with its figures and whether it is met.
 
-    `today_s` are the mean seconds of three by three in the same studies.
+    `base_s` are the mean seconds of three by three runs in the same studies.
     """
     regrets = regrets_of(world, raced_now)
     found = []
@@ -152,7 +152,7 @@ def held_bars(
     if world.name == REGRET_WORLD:
         tail = float(np.quantile(regrets, 0.9))
         found.append((f"90 % regret {tail:.1%} ({REGRET_BAR:.0%})", tail <= REGRET_BAR))
-        cost = float(np.mean([outcome.spent_s for outcome in raced_now]) / today_s)
+        cost = float(np.mean([outcome.spent_s for outcome in raced_now]) / base_s)
         whole = cost + PRINTED / 9
         found.append((f"cost of the race {cost:.2f} ({COST_BAR})", cost <= COST_BAR))
         found.append((f"the runs alone included {whole:.2f} ({COST_BAR})", whole <= COST_BAR))
@@ -160,7 +160,7 @@ def held_bars(
 
 
 def main() -> int:
-    """Replay every policy in every world; print shares and hold the bars."""
+    """Replay every policy in every world; print the shares and check the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--replays", type=int, default=400)
     options = parser.parse_args()
@@ -171,7 +171,7 @@ def main() -> int:
         f"({error / math.sqrt(SURER):.1f}) where there is a bar.",
         "",
     ]
-    calibrations, bars, wall = [], [], []
+    calibrations, bars, wall = [], [], list[str]()
     for world in worlds():
         studies = [world.draw(np.random.default_rng([15, i])) for i in range(options.replays)]
         outcomes = {name: list(map(policy, studies)) for name, policy in POLICIES.items()}
@@ -183,9 +183,9 @@ def main() -> int:
             count = SURER * options.replays
             studies = [world.draw(np.random.default_rng([16, i])) for i in range(count)]
         default = list(map(POLICIES[DEFAULT], studies))
-        today_s = float(np.mean([today(study).spent_s for study in studies]))
+        base_s = float(np.mean([three_by_three(study).spent_s for study in studies]))
         calibrations.append(calibrate(world, studies, default))
-        bars += held_bars(world, default, today_s, calibrations[-1])
+        bars += held_bars(world, default, base_s, calibrations[-1])
     said = len(lines)
     lines += ["### What is printed", "", *Calibration.table(calibrations), "", *wall]
     lines += [f"- {what}: {'met' if is_met else 'MISSED'}" for what, is_met in bars]

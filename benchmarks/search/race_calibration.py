@@ -1,4 +1,4 @@
-"""What a race lets raybench print, held against what is true: ties, time, interval."""
+"""Ties, time and interval that raybench prints after a race, compared with the truth."""
 
 import math
 from collections.abc import Sequence
@@ -23,29 +23,30 @@ TIES_BAR, BIAS_BAR, INTERVAL_BAR = 90, 0.03, 85
 
 @dataclass(frozen=True)
 class Calibration:
-    """Shares of 100 and mean relative errors, over the studies of a world."""
+    """Shares (of 100) and mean relative errors over the studies of a world."""
 
     world: str
     holds_best: float
-    """Ties that hold the truly best of those that ran twice or more."""
+    """Studies whose ties include the best configuration that ran at least twice."""
     num_repeated: float
-    """Ties that ran twice or more, the winner included."""
+    """Mean number of ties that ran at least twice, including the winner."""
     holds_any: float
-    """Ties, those that ran once included, that hold the truly best of all contenders."""
+    """Studies whose ties, including those that ran once, include the best configuration."""
     num_once: float
+    """Mean number of ties that ran once."""
     bias: float
-    """Of the printed time, against the winner's true median."""
+    """Error of the printed time relative to the winner's true median."""
     chosen_bias: float
-    """Of the median of the runs that chose the winner, the search's own included."""
+    """Error of the median of the runs that chose the winner, including that of the search."""
     holds_later: float
-    """Intervals from fresh runs that hold the median of 20 later ones."""
+    """Studies whose interval from fresh runs holds the median of 20 later runs."""
     chosen_holds: float
-    """Intervals from the runs that chose the winner, which hold it."""
+    """Studies whose interval from the runs that chose the winner holds it."""
     width: float
-    """High over low end, in the median."""
+    """Median ratio of the ends of the interval."""
 
     def bars(self) -> list[tuple[str, bool]]:
-        """Return what was asked of it, with its figures."""
+        """Return the bars, each with its figure and whether it is met."""
         return [
             (
                 f"{self.world}: ties hold the best replicated one in {self.holds_best:.1f} "
@@ -65,7 +66,7 @@ class Calibration:
 
     @staticmethod
     def table(found: Sequence["Calibration"]) -> list[str]:
-        """Return a row per world."""
+        """Return a table with a row per world."""
         lines = [
             "| world | ties hold the best replicated one | of how many | with those that ran once, "
             "the best of all | once | printed time off | from the choosing runs | 90 % interval "
@@ -83,9 +84,9 @@ class Calibration:
 
 
 def calibrate(world: World, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> Calibration:
-    """Hold what a race would print against the truth of its world.
+    """Compare what a race would print with the truth of its world.
 
-    Times are looked at where both what is printed and the truth are finite.
+    Times count if both the printed and the true one are finite.
     """
     rows = [
         _look(world, study, outcome)
@@ -109,7 +110,7 @@ def calibrate(world: World, studies: Sequence[Study], outcomes: Sequence[Outcome
 
 
 def _look(world: World, study: Study, outcome: Outcome) -> tuple[float, ...]:
-    """Return the figures of one study, in the order of `Calibration`; nan where there is none."""
+    """Return the figures of one study in the order of `Calibration`; NaN if there is none."""
     race, winner = outcome.race, outcome.winner
     if race is None or winner is None:
         raise TypeError("only what a race has named can be looked at")

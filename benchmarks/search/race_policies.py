@@ -1,4 +1,4 @@
-"""What `race.py` compares: ways to choose among a search's configurations by running them again."""
+"""Policies of `race.py`: ways to choose among the configurations of a search by more runs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ from raybench.search.race import Race
 from raybench.stats.replicates import Replicate, expected_running_time
 from raybench.stats.standing import Candidate, Stages, group_of, runs_to_decide, ties_of
 
-TODAY = (3, 3)
-"""Best single runs, new runs of each."""
+NUM_BEST, NUM_RUNS = 3, 3
+"""Number of best configurations that run again, and of their new runs, in `three_by_three`."""
 
 
 @dataclass
 class Outcome:
-    """What a policy has named, and what it took."""
+    """The winner of a policy and its new runs."""
 
     winner: int | None
     stages_s: list[list[float]] = field(default_factory=list)
-    """Seconds of its new runs, stage by stage."""
+    """Seconds of the new runs, stage by stage."""
     race: Race | None = None
 
     @property
@@ -34,23 +34,22 @@ Policy = Callable[[Study], Outcome]
 
 
 def single(study: Study) -> Outcome:
-    """Name the best single run."""
+    """Name the configuration with the fastest single run."""
     return Outcome(next(iter(study.ranking()), None))
 
 
-def today(study: Study) -> Outcome:
-    """Run the three best again, three times each; most hits, then the least median."""
-    count, runs = TODAY
+def three_by_three(study: Study) -> Outcome:
+    """Run the three best again, three times each; name that of most hits, then least median."""
     found = {
-        config: [study.run(config, number) for number in range(runs)]
-        for config in study.ranking()[:count]
+        config: [study.run(config, number) for number in range(NUM_RUNS)]
+        for config in study.ranking()[:NUM_BEST]
     }
     best = min(found, key=lambda config: (-_hits(found[config]), _median(found[config])))
     return Outcome(best, [[run.seconds for group in found.values() for run in group]])
 
 
 def raced(stages: Stages, *, caps: bool = True, extra: int = 0) -> Policy:
-    """The product's race, run after run; `extra` runs are spent on the undecided afterwards."""
+    """Return raybench's race as a policy; afterwards `extra` runs go to tied configurations."""
 
     def policy(study: Study) -> Outcome:
         candidates = [Candidate(str(config), study.own(config), 1) for config in study.ranking()]
@@ -84,7 +83,7 @@ def spend_more(
     number: int,
     outcome: Outcome,
 ) -> None:
-    """Run the undecided again, as `raybench.tune --more` does, and name the winner anew."""
+    """Run tied configurations again, as `raybench tune --more` does, and name the winner anew."""
     left = number
     while left and (due := runs_to_decide(candidates, learned, left, axis="seconds")):
         for run in due:
@@ -103,7 +102,7 @@ def spend_more(
 
 
 def oracle(count: int) -> Policy:
-    """A bound: the least mean of logs when every contender's runs are `count` and cost nothing."""
+    """Return an upper bound as a policy: `count` new runs of every configuration at no cost."""
 
     def policy(study: Study) -> Outcome:
         runs = {
@@ -124,7 +123,7 @@ def _median(runs: Sequence[Replicate]) -> float:
 
 
 def wall_s(stages_s: Sequence[Sequence[float]], slots: int) -> float:
-    """Seconds of stages one after another, each one's runs in order on the first free slot."""
+    """Return the seconds of consecutive stages, with each run on the first free slot."""
     total = 0.0
     for runs in stages_s:
         free = [0.0] * slots

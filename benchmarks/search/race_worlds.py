@@ -1,8 +1,8 @@
-"""Worlds for `race.py`: configurations whose true times are known, and seeds drawn from them.
+"""Worlds for `race.py`: configurations with known true times, and runs drawn from them.
 
-A study holds one draw: the search's own run of every configuration, the runs a race can ask for
-(round r has one seed for all), and fresh ones. Made worlds have log-normal times; recorded ones
-draw from measured repetitions with replacement, so their medians are the truth.
+A study is one draw: the run of every configuration in the search, the runs that a race can request
+(all runs of a round have the same seed), and fresh runs. Times of simulated worlds are log-normal;
+recorded worlds draw measured repetitions with replacement, so their medians are the truth.
 """
 
 import gzip
@@ -21,39 +21,39 @@ ROUNDS, PRINTED, LATER = 24, 3, 20
 COLUMNS = 1 + ROUNDS + PRINTED + LATER
 REAL = Path(__file__).parents[1] / "results" / "search_real.json"
 ICC = 0.26
-"""Share of the variance that a seed does to all configurations alike (`search_real.json`)."""
+"""Share of the variance that seeds have in common over configurations (`search_real.json`)."""
 SEEDS = 20
-"""Of configurations near the best there; those far from it were run less often."""
+"""Seeds of configurations near the best there; those far from it were run less often."""
 LIMIT = 3.0
-"""`max_train_seconds` in best medians, in the worlds with misses."""
+"""`max_train_seconds` over the best median, in the world with misses."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """One draw: outcomes by configuration and column, nothing stopped early."""
+    """One draw: runs by configuration and column, none stopped early."""
 
     seconds: np.ndarray
-    """(configurations, COLUMNS): to the target, or spent where it was missed."""
+    """Seconds to the target, or until a miss ended; shape [configurations, COLUMNS]."""
     hits: np.ndarray
 
     def own(self, config: int) -> Replicate:
-        """The search's run."""
+        """Return the run in the search."""
         return self._repeat(config, 0)
 
     def run(self, config: int, number: int) -> Replicate:
-        """The run of a round, not stopped early."""
+        """Return the run of a round, not stopped early."""
         return self._repeat(config, 1 + number)
 
     def printed(self, config: int) -> list[Replicate]:
-        """The exclusive runs of the winner, from which its time is printed."""
+        """Return the winner's runs alone on the machine, which give its printed time."""
         return [self._repeat(config, 1 + ROUNDS + i) for i in range(PRINTED)]
 
     def later(self, config: int) -> list[Replicate]:
-        """What fresh runs take afterwards."""
+        """Return later runs."""
         return [self._repeat(config, 1 + ROUNDS + PRINTED + i) for i in range(LATER)]
 
     def ranking(self) -> list[int]:
-        """Configurations whose own run hit, best first."""
+        """Return the configurations whose run in the search hit, best first."""
         hit = np.flatnonzero(self.hits[:, 0])
         return [int(one) for one in hit[np.argsort(self.seconds[hit, 0], kind="stable")]]
 
@@ -63,29 +63,29 @@ class Study:
 
 @dataclass(frozen=True)
 class World:
-    """Where studies are drawn, and what is true there."""
+    """A distribution of studies, with the true times of its configurations."""
 
     name: str
     medians: np.ndarray
-    """True median seconds of every configuration; infinite where most runs miss."""
+    """True median seconds of every configuration; infinite if most runs miss."""
     expected: np.ndarray
     """True expected running times [s]."""
     draw: Callable[[np.random.Generator], Study]
     by_expected: bool = False
-    """Whether the best is the one of least expected running time, not of least median."""
+    """Whether configurations are judged by expected running time instead of the median."""
 
     @property
     def truth(self) -> np.ndarray:
-        """What configurations are judged by."""
+        """True time by which configurations are judged."""
         return self.expected if self.by_expected else self.medians
 
     def regret(self, config: int) -> float:
-        """How much slower than the best one."""
+        """Return by how much a configuration is slower than the best one."""
         return float(self.truth[config] / self.truth.min() - 1)
 
 
 def plateau(sigma: float, icc: float = ICC, *, count: int = 30, width: float = 0.4) -> World:
-    """Configurations evenly spaced, the last `width` slower than the best."""
+    """Return evenly spaced configurations, the last one slower than the best by `width`."""
     truth = np.linspace(1.0, 1.0 + width, count)
     sigmas = np.full(count, sigma)
     name = f"plateau of {count}, sigma {sigma:g}, shared {icc:.0%}"
@@ -93,7 +93,7 @@ def plateau(sigma: float, icc: float = ICC, *, count: int = 30, width: float = 0
 
 
 def uneven(count: int = 30) -> World:
-    """A plateau on which configurations differ in sigma as `search_real.json`'s do."""
+    """Return a plateau whose configurations differ in sigma like those of `search_real.json`."""
     truth = np.linspace(1.0, 1.4, count)
     # Spread over the plateau by the golden ratio, so that neither end is the noisier one.
     sigmas = 0.12 + 0.42 * (0.618034 * np.arange(count) % 1.0)
@@ -101,7 +101,7 @@ def uneven(count: int = 30) -> World:
 
 
 def misses(count: int = 30, sigma: float = 0.3) -> World:
-    """Two in five configurations hit in 40 to 100 % of their runs; truth is the ERT."""
+    """Return a world in which two of five configurations hit in 40 to 100 % of their runs."""
     place = 0.618034 * np.arange(count) % 1.0
     baseline_value = np.where(place < 0.4, 0.4 + 0.6 * place / 0.4, 1.0)
     median = np.linspace(1.0, 1.4, count)
@@ -124,7 +124,7 @@ def misses(count: int = 30, sigma: float = 0.3) -> World:
 
 
 def real() -> World:
-    """20 seeds of the near-best configurations of real searches; a seed is the same for all."""
+    """Return the near-best configurations of real searches, with 20 seeds common to all."""
     found = [one["runs"] for one in json.loads(REAL.read_text())["truth"]]
     runs = np.array([times for times in found if len(times) == SEEDS and None not in times])
 
@@ -137,13 +137,13 @@ def real() -> World:
 
 
 def pool(file: Path) -> World:
-    """A pool of AlgoPerf's: five runs a configuration, no seed in common."""
+    """Return a pool of AlgoPerf: five runs per configuration, no common seeds."""
     with gzip.open(file) as opened:
         content = json.load(opened)
     seconds: list[list[float]] = [[] for _ in content["configs"]]
     hits: list[list[bool]] = [[] for _ in content["configs"]]
     for run in content["runs"]:
-        # What a run without an evaluation has spent is unknown: to the first one at least.
+        # A run without an evaluation has trained for an unknown time, at least to the first one.
         spent = run["seconds"][-1] if run["seconds"] else content["eval_period_seconds"]
         is_hit = run["reached_s"] is not None
         seconds[run["config"]].append(run["reached_s"] if is_hit else spent)

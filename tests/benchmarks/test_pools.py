@@ -100,5 +100,5 @@ def test_a_library_spends_its_budget_and_names_the_clear_best(
     tool = tools.seeded(pool, name, 0, tmp_path)
     outcome = tools.replay(pool, tool, draws, 600.0)
     assert outcome.named == 1
-    ended_early = outcome.num_runs == tools.MOST * 4 or tool.ask("one more") is None
+    ended_early = outcome.num_runs == tools.MAX_TRIALS * 4 or tool.ask("one more") is None
     assert 600 <= outcome.seconds <= 700 or ended_early
