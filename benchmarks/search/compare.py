@@ -1,16 +1,16 @@
 """Claim: `raybench compare` names the wrong side in at most 5 of 100 comparisons, whenever it ends.
 
-Runs are drawn from trainings recorded with several seeds (four tables, five seeds and more of their
-fastest cells), each stretched by the 3 % that runs scatter by on one machine. "The same" compares a
-configuration with itself, by seeds drawn for each; the others are pairs of configurations whose
-median seconds to the target differ by 5 to 15, 15 to 40 and 40 to 100 %. Peers on the same draws:
-the means of three runs each, as tuned by hand; a t-test of log seconds looked at after every pair
-(what one does who watches); a Mann-Whitney test of a size fixed before.
+Runs are drawn from trainings recorded with several seeds (four tables, at least five seeds of their
+fastest cells); their times scatter by another 3 %, as those of runs on one machine do. "The same"
+compares a configuration with itself, with seeds drawn for each side; other worlds have pairs of
+configurations whose median seconds to the target differ by 5 to 15, 15 to 40 and 40 to 100 %.
+Compared on the same draws: the means of three runs each, a t-test of log seconds after every pair,
+and a Mann-Whitney test of fixed size.
 
     python benchmarks/search/compare.py [--draws 400] [--pairs 40]
 
-Shares of comparisons that name B better where it is not (bar: 5 %) or where it is, and the pairs
-they took. 3 minutes on one core; writes results/compare.md; exit 1 above the bar.
+Measured are the shares of comparisons that name B better if it is not (bar: 5 %) or if it is, and
+the number of pairs. 3 minutes on one core. Writes results/compare.md; exit 1 above the bar.
 """
 
 import argparse
@@ -37,14 +37,15 @@ WORLDS = {
     "40 to 100 %": (0.4, 1.0),
 }
 SEEDS = 5
-"""With which a configuration must have been recorded."""
+"""Minimum number of recorded seeds of a configuration."""
 FEW = 3
+"""Runs of each side in `three_means`."""
 Verdict = tuple[str, int]
-"""What was named, and after how many pairs."""
+"""Outcome and number of pairs."""
 
 
 def sequential(a: np.ndarray, b: np.ndarray) -> Verdict:
-    """Look after every pair, as `raybench compare` does."""
+    """Test after every pair, as `raybench compare` does."""
     with np.errstate(invalid="ignore"):
         differences = (a - b).tolist()
     for number in range(2, len(differences) + 1):
@@ -61,7 +62,7 @@ def three_means(a: np.ndarray, b: np.ndarray) -> Verdict:
 
 
 def watched_t_test(a: np.ndarray, b: np.ndarray) -> Verdict:
-    """Stop at the first pair after which p is below 5 % on either side; misses are left out."""
+    """Stop at the first pair with p below 5 % on either side; misses are left out."""
     for number in range(FEW, len(a) + 1):
         ours, theirs = (one[:number][np.isfinite(one[:number])] for one in (a, b))
         if min(len(ours), len(theirs)) < 2:
@@ -89,7 +90,8 @@ TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Verdict]] = {
 
 
 def known_runs() -> list[list[np.ndarray]]:
-    """Return log seconds to target by table, configuration and seed; of those that all arrive."""
+    """Return log seconds to target by table, configuration and seed, for configurations without
+    misses."""
     found = []
     for name in NAMES:
         task = Task(Table(name))
@@ -104,7 +106,7 @@ def known_runs() -> list[list[np.ndarray]]:
 
 
 def pairs_between(rows: list[np.ndarray], low: float, high: float) -> list[tuple[int, int]]:
-    """Return (A, B) where B is faster by a share of its seconds between the two; A is B at 0."""
+    """Return pairs (A, B) in which B is faster by `low` to `high`, or equal ones for 0."""
     if not high:
         return [(place, place) for place in range(len(rows))]
     middles = [float(np.median(row)) for row in rows]

@@ -1,12 +1,12 @@
 """Two processes that train together with torch's DistributedDataParallel, without Ray.
 
-Rank 0 is the caller's process; rank 1 waits for configurations. What Optuna's own example for
-torch.distributed does: all ranks stay alive, rank 0 asks and tells, decisions are broadcast.
+Rank 0 is the caller's process; rank 1 waits for configurations. As in Optuna's example for
+torch.distributed, all ranks stay alive, rank 0 asks and tells, and decisions are broadcast.
 """
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +19,7 @@ from raybench.training.base import find_backend
 
 
 class Pair:
-    """A context manager; `train` runs one configuration on one or both processes."""
+    """Context manager of both processes; `train` runs a configuration on one or both."""
 
     def __enter__(self) -> "Pair":
         with socket.socket() as free:
@@ -37,13 +37,13 @@ class Pair:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._other.kill()  # it may wait in an exchange that does not come
+            self._other.kill()  # it may wait in an exchange
         else:
             _share(None)
         self._other.join()
         dist.destroy_process_group()
 
-    def train(self, config: real_task.Config, seed: int) -> Iterator[Evaluation]:
+    def train(self, config: real_task.Config, seed: int) -> Generator[Evaluation, None, None]:
         """Yield evaluations; close the generator to stop early."""
         if config["num_workers"] == 1:
             yield from real_task.train(real_task.spec_of(config, seed), _world(0, 1))
@@ -56,7 +56,7 @@ class Pair:
                 yield evaluation
                 goes_on = True
             finally:
-                # Also when the caller closes this generator: rank 1 then stops here too.
+                # Also if the caller closes this generator, so that rank 1 stops here, too.
                 _share(goes_on)
                 if not goes_on:
                     evaluations.close()

@@ -2,7 +2,7 @@
 
     python real_peers.py {ray,optuna} --seed S --trials N --seconds T --log FILE
 
-Each ended trial becomes a line of FILE.
+Each ended trial is appended to FILE as a line.
 """
 
 import argparse
@@ -17,14 +17,12 @@ from typing import Any
 import real_task
 
 GRACE_S = real_task.T_MAX / 64
-"""No trial is stopped before it."""
-
-
+"""Training seconds before which no trial is stopped."""
 Log = Callable[[dict[str, Any]], None]
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
-    """Append a line."""
+    """Append a line of JSON."""
     with file.open("a") as stream:
         stream.write(json.dumps(line) + "\n")
 
@@ -58,7 +56,7 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.optuna import OptunaSearch
 
-    # A trial may wait for the other one's workers longer than Train's default of a minute.
+    # A trial may wait for the workers of the other one longer than Train's default of a minute.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"
     folder = tempfile.mkdtemp(prefix="search_real_")
     here = str(Path(__file__).parent)
@@ -68,8 +66,8 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
         TorchTrainer(
             ray_worker,
             train_loop_config={"config": chosen, "seed": seed, "search_path": here},
-            # Not a whole CPU: the trials' own processes hold a thousandth each, and two workers
-            # would never start beside them on two cores.
+            # Not a whole CPU: the processes of the trials reserve a thousandth each, so two workers
+            # with a whole CPU each would never start on two cores.
             scaling_config=ScalingConfig(
                 num_workers=chosen["num_workers"], resources_per_worker={"CPU": 0.9}
             ),
@@ -77,7 +75,7 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
         ).fit()
 
     class Ends(tune.Callback):  # type: ignore[misc]
-        """Logs the ends of trials."""
+        """Logs each trial that ends."""
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             result = trial.last_result
@@ -88,7 +86,7 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
             log(real_task.end_line(trial.config, None, "error"))
 
     tune.Tuner(
-        # The trial's own process only waits; its workers take the cores.
+        # The process of a trial only waits; its workers take the cores.
         tune.with_resources(trainable, {"CPU": 0.001}),
         tune_config=tune.TuneConfig(
             search_alg=OptunaSearch(space=real_task.ask, metric="score", mode="min", seed=seed),
@@ -101,7 +99,7 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
             ),
             num_samples=trials,
             time_budget_s=seconds,
-            # One trial a core; a trial of two workers waits until both are free.
+            # One trial per core; a trial of two workers waits until both are free.
             max_concurrent_trials=2,
         ),
         run_config=tune.RunConfig(storage_path=folder, callbacks=[Ends()]),
@@ -109,7 +107,7 @@ def search_with_ray(seed: int, trials: int, seconds: float, log: Log) -> None:
 
 
 def search_with_optuna(seed: int, trials: int, seconds: float, log: Log) -> None:
-    """TPE and Hyperband in one process; trials of two workers bring in the second process."""
+    """TPE and Hyperband in one process; trials of two workers use the second process, too."""
     import optuna
     from real_pair import Pair
 
@@ -146,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tool", choices=("ray", "optuna"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, required=True, help="of the search, at most")
-    parser.add_argument("--seconds", type=float, required=True, help="then the search ends")
+    parser.add_argument("--trials", type=int, required=True, help="maximum of the search")
+    parser.add_argument("--seconds", type=float, required=True, help="time limit of the search")
     parser.add_argument("--log", type=Path, required=True)
     options = parser.parse_args()
     search = {"ray": search_with_ray, "optuna": search_with_optuna}[options.tool]

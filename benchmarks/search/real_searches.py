@@ -1,4 +1,4 @@
-"""Runs one search of search_real.py, raybench's or a peer's, as a command of its own."""
+"""Runs one search of search_real.py, of raybench or another tool, as a command."""
 
 import json
 import os
@@ -15,15 +15,16 @@ import raybench
 from raybench.results.verdict import judge
 
 PATIENCE_S = 180.0
-"""After its time budget, a tool may take this long to end."""
+"""Time that a tool may take to end after its time budget."""
 HERE = Path(__file__).parent
 Search = dict[str, Any]
-"""`tool`, `seed`, `wall_s`, and `ends`: seconds since the command, config, time to target, stop,
-phase. raybench's has `named` too: the configuration that it called fastest, None without one."""
+"""`tool`, `seed`, `wall_s`, and `ends`: for each ended trial the seconds since the command, config,
+time to target, stop and phase. raybench's also has `named`, the configuration that it named
+fastest, or None."""
 
 
 def run_raybench(seed: int, trials: int, seconds: float, folder: Path) -> Search:
-    """Run the command, and note when its records of runs are written."""
+    """Run the command, and record when its lines of runs are written."""
     space = folder / "space.yaml"
     content = {
         "workload": "mnist_small",
@@ -54,7 +55,7 @@ def run_raybench(seed: int, trials: int, seconds: float, folder: Path) -> Search
 
 
 def run_peer(tool: str, seed: int, trials: int, seconds: float, folder: Path) -> Search:
-    """Run a peer's script; it writes the ends of its trials."""
+    """Run the script of another tool, which logs its ended trials."""
     log = folder / "ends.jsonl"
     command = [str(HERE / "real_peers.py"), tool.lower(), "--seed", str(seed)]
     command += ["--trials", str(trials), "--seconds", str(seconds), "--log", str(log)]

@@ -1,7 +1,7 @@
 """The task of search_real.py: one space, one training loop and one score for all three tools."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from raybench.models.find import load_workload_dataset
@@ -15,10 +15,13 @@ from raybench.training.run import run
 T_MAX = 10.0
 OBJECTIVE = Objective(kind="time_to_target", target=0.95, max_train_seconds=T_MAX)
 DATASET = DatasetSpec(name="mnist", image_size=14, limit=25000, validation_size=5000)
-"""Target and validation set are chosen for little noise: where the curve flattens (96 % of 2,000
-images) one configuration's time varied threefold by seed, here by a tenth."""
-EVAL_EVERY = 1000  # samples; a good run evaluates about ten times
-EPOCHS = 100.0  # more than ten seconds hold: the objective ends every run
+"""Target and validation set are chosen for little noise: the time of one configuration varies by a
+tenth between seeds. At a target where the curve is flat (96 % of 2,000 images), it varied by a
+factor of three."""
+EVAL_EVERY = 1000
+"""Samples between evaluations; a good run evaluates about ten times."""
+EPOCHS = 100.0
+"""More than ten seconds of training, so that the objective ends every run."""
 RATES = {
     "sgd": (1e-3, 3.0),
     "adam": (1e-4, 3e-2),
@@ -26,11 +29,11 @@ RATES = {
     "lars": (1e-2, 10.0),
     "lamb": (1e-4, 3e-2),
 }
-"""As in the shipped spaces, and SGD."""
+"""Ranges of the shipped spaces, and of SGD."""
 BATCH_SIZES = (16, 32, 64, 128, 256, 512)  # per worker
 WORKERS = (1, 2)
 Config = dict[str, Any]
-"""optimizer, learning_rate, batch_size_per_worker, num_workers."""
+"""A configuration with the KEYS."""
 KEYS = ("optimizer", "learning_rate", "batch_size_per_worker", "num_workers")
 SPACE = {
     "framework": ["torch"],
@@ -45,7 +48,7 @@ SPACE = {
 
 
 def ask(trial: Any) -> Config:
-    """Suggest a configuration in Optuna's define-by-run manner, conditional rates included."""
+    """Suggest a configuration by Optuna's define-by-run API, with one rate for each optimizer."""
     optimizer = trial.suggest_categorical("optimizer", list(RATES))
     low, high = RATES[optimizer]
     return {
@@ -69,8 +72,8 @@ def spec_of(config: Config, seed: int = 0) -> RunSpec:
     )
 
 
-def train(spec: RunSpec, world: DistributedContext) -> Iterator[Evaluation]:
-    """Train on one worker of a group; the same on every side."""
+def train(spec: RunSpec, world: DistributedContext) -> Generator[Evaluation, None, None]:
+    """Train on one worker of a group; all tools use this function."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     trainer = find_backend("torch").Trainer(spec, workload, dataset, world)
     try:
@@ -80,7 +83,7 @@ def train(spec: RunSpec, world: DistributedContext) -> Iterator[Evaluation]:
 
 
 def score(evaluation: Evaluation) -> float:
-    """Return what every tool minimises: log seconds to the target, above them where missed."""
+    """Return the score that every tool minimizes: log seconds to the target, more for a miss."""
     return search_score(
         OBJECTIVE,
         time_to_target_s=evaluation.time_to_target_s,

@@ -1,21 +1,22 @@
 """Records the learning curves and step times that `search_table.py` replays.
 
-Really trains every cell of a grid (`table_grids.py`): 5 optimizers x 6 to 10 learning rates x 6
-global batch sizes x seeds, one torch worker without Ray (equal updates and sample order make the
-curve the same for every framework and worker count, as tests/training/test_worker_equality.py and
-test_layers_agree.py hold), validated twenty times or more. Step times are another matter: `times`
-measures them in worker groups of one and two, interleaved.
+Trains every cell of a grid (`table_grids.py`): 5 optimizers x 6 to 10 learning rates x 6 global
+batch sizes x seeds, with one torch worker without Ray, and validates it twenty times or more. Equal
+updates and sample order make the curve the same for every framework and worker count, as
+tests/training/test_worker_equality.py and test_layers_agree.py check. `times` measures step times
+in worker groups of one and two, in turns.
 
     RAYBENCH_DATA=DIR python benchmarks/search/record_table.py curves mnist_conv [--jobs 2]
     RAYBENCH_DATA=DIR python benchmarks/search/record_table.py best flights_mlp [--seeds 5]
     RAYBENCH_DATA=DIR python benchmarks/search/record_table.py times mnist_conv [--rounds 3]
     python benchmarks/search/record_table.py summary mnist_conv
 
-`curves` trains the whole grid, `best` more seeds of what may be the best tenth of it at any worker
-count (`table_best.py`). Run from the repository's root; the data of the newer tables are made by
-`table_data.py`. Both go on where they were stopped. Each ends by packing what there is into
-`tables/NAME.npz` (curves as counts of correct answers) and `tables/NAME.json` (provenance, times).
-`summary` tells the target, the best, and how far the seeds of the best tenth lie apart.
+`curves` trains the whole grid, `best` more seeds of the cells that may be the best tenth of it at
+any worker count (`table_best.py`). Run them from the root of the repository; `table_data.py` makes
+the data of the newer tables. Both resume where they were stopped, and end by packing the results
+into `tables/NAME.npz` (curves as counts of correct answers) and `tables/NAME.json` (provenance,
+times). `summary` prints the target, the best configuration, and the scatter of seeds in the best
+tenth.
 """
 
 import argparse
@@ -60,12 +61,12 @@ def record(job: tuple[str, Cell]) -> dict[str, Any]:
 
 
 def recorded(table: str) -> list[dict[str, Any]]:
-    """Return what was trained so far."""
+    """Return the cells that were trained so far."""
     return [json.loads(line) for line in _lines(TABLES / f"{table}.jsonl")]
 
 
 def record_all(table: str, cells: list[Cell], jobs: int) -> None:
-    """Train those cells that are not in the table's file yet, in this order."""
+    """Train the cells that are not in the table's file yet, in this order."""
     done = {tuple(line["cell"]) for line in recorded(table)}
     fresh = [(table, cell) for cell in cells if cell not in done]
     print(f"{table}: {len(done)} cells recorded, {len(fresh)} to train", flush=True)
@@ -89,9 +90,9 @@ def record_curves(table: str, num_seeds: int, jobs: int) -> None:
 
 
 def record_best(table: str, num_seeds: int, jobs: int) -> None:
-    """Train more seeds of the best cells, all of the best one first.
+    """Train more seeds of the best cells, the best one first, until all best cells have enough.
 
-    More seeds make other cells the best: this ends when those that are have enough.
+    The best cells change with more seeds.
     """
     while True:
         pack(table)
@@ -138,7 +139,7 @@ def record_times(table: str, rounds: int) -> None:
 
 
 def pack(table: str, times: list[dict[str, Any]] | None = None) -> None:
-    """Write the table that is read and committed: curves, step times, provenance.
+    """Write the files of a table that are committed: curves, step times, provenance.
 
     Args:
         table: Name of the table.
@@ -215,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("curves", "best", "times", "pack", "summary"))
     parser.add_argument("table", choices=tuple(GRIDS))
-    parser.add_argument("--seeds", type=int, help="3 of the whole grid, 5 of the best cells")
+    parser.add_argument("--seeds", type=int, help="default: 3 of the grid, 5 of the best cells")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

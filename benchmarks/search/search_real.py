@@ -2,32 +2,30 @@
 
 Three tools search the same space (five optimizers, their rates, six batch sizes, one or two
 workers; `real_task.py`) with the same training loop, score and data (20,000 images of MNIST at
-14 x 14, a small convolution net, target 95 % of 5,000 validation images, at most 10 s of
-training), each in a fresh process, start-up included, in turns (ABCABC):
+14 x 14, a small convolutional network, target 95 % of 5,000 validation images, at most 10 s of
+training), each in a new process, start-up included, in turns (ABCABC):
 
 - *Ray*: Tuner, a function that fits a TorchTrainer (Train V2), OptunaSearch, ASHA by seconds of
-  training, two trials at a time: as its documentation shows, told raybench's score;
+  training, two trials at a time, as in its documentation, with raybench's score;
 - *Optuna*: TPE and Hyperband in one process, plain DistributedDataParallel, no Ray; the second
   worker's process stays alive between trials, as in its example for torch.distributed;
-- *raybench*: `python -m raybench.tune` on the same space, with its confirm phase.
+- *raybench*: `python -m raybench.tune` on the same space, with confirmation.
 
-Each has 120 trials or `--seconds` of wall-clock, and holds at any moment the ended trial that
-reached the target in the fewest seconds; raybench, when it ends, the winner that it names.
+Each has 120 trials or `--seconds` of wall-clock. At any moment it holds the ended trial that
+reached the target in the fewest seconds; raybench at its end holds the winner that it names.
 Afterwards all configurations that were ever held are trained again, alone on the machine, in
-turns, with 20 new seeds (fewer where they are far from the best): their medians are the truth.
-Measured is the wall-clock from the command until a configuration is held whose true time is
-within 10 % of the best known one. A search that never holds one counts with its end in the table,
-and in the ratios, which favours the peers; for raybench never is infinitely late there, a ratio
-of 0.
+turns, with 20 new seeds (fewer if they are far from the best); their medians are the true times.
+Measured is the wall-clock from the command until the tool holds a configuration whose true time is
+within 10 % of the best known one. A search that never holds one counts with its end, which favors
+the other tools; in the ratios, a search of raybench that never does counts as infinitely late.
 
     RAYBENCH_DATA=DIR python benchmarks/search/search_real.py [--repeats 3] [--seconds 900]
 
 `--tools raybench --add results/search_real.json` searches with raybench alone and compares it with
-searches of an earlier day, whose machine may have been another; the truth is measured anew for all.
+searches of an earlier day, maybe on another machine; the true times of all are measured anew.
 
-An hour and a half on two quiet cores. Bars, on medians: stock Ray >= 3 times as long, Optuna
->= 1.5; exit 1 below them. Losses are printed like wins. Searches are kept in `--folder` one by
-one, and the same command goes on where it was cut off.
+An hour and a half on two idle cores. Bars on medians: stock Ray at least 3 times as long, Optuna
+1.5; exit 1 below them. Each search is stored in `--folder`, and the same command resumes there.
 """
 
 import argparse
@@ -52,19 +50,19 @@ BARS = {"Ray": 3.0, "Optuna": 1.5}
 MARGINS = (0.1, 0.2, 0.5)
 SEEDS_OF_TRUTH = tuple(range(1001, 1021))
 FAR = {1: 2.0, 4: 1.5, 8: 1.3, 12: 1.2}
-"""After so many seeds, those whose median is beyond so many times the best one get no more."""
+"""Number of seeds, and the multiple of the best median beyond which no more are run."""
 COLOURS = {"raybench": "#000000", "Ray": "#D55E00", "Optuna": "#0072B2"}
 HERE = Path(__file__).parent
 Key = tuple[Any, ...]
 
 
 def key_of(config: real_task.Config) -> Key:
-    """Return a configuration as a dictionary's key."""
+    """Return a configuration as a dictionary key."""
     return tuple(config[key] for key in real_task.KEYS)
 
 
 def held(search: Search) -> list[tuple[float, Key]]:
-    """Return since when which configuration was held."""
+    """Return the configurations that a search held, each with the time since when."""
     best, changes = math.inf, []
     for end in sorted(search["ends"], key=lambda end: float(end["time"])):
         seconds, key = end["time_to_target_s"], key_of(end["config"])
@@ -77,7 +75,7 @@ def held(search: Search) -> list[tuple[float, Key]]:
 
 
 def measure_truth(keys: list[Key], file: Path) -> dict[Key, list[float | None]]:
-    """Train every configuration with new seeds, in turns; runs on file are not repeated."""
+    """Train every configuration with new seeds, in turns; runs in the file are not repeated."""
     runs: dict[Key, list[float | None]] = {key: [] for key in keys}
     if file.is_file():
         for line in map(json.loads, file.read_text().splitlines()):
@@ -103,16 +101,16 @@ def measure_truth(keys: list[Key], file: Path) -> dict[Key, list[float | None]]:
 
 
 def true_time(runs: list[float | None]) -> float:
-    """Return the median, a miss counting as infinite."""
+    """Return the median; a miss counts as infinite."""
     return statistics.median(math.inf if one is None else one for one in runs)
 
 
 def shrunk(runs: dict[Key, list[float | None]]) -> dict[Key, float]:
-    """Return true times of the configurations that got all seeds, shrunk towards their mean.
+    """Return the times [s] of configurations that have all seeds, shrunk towards their mean.
 
-    The best of many measured medians is partly a lucky one. Means of the logs of what reached the
-    target (less noisy than medians) are drawn to their common mean by the share of their variance
-    that is noise (Efron and Morris, 1975); seconds. Those that missed have no place here.
+    The best of many measured medians is partly lucky. Mean log seconds, which are less noisy than
+    medians, are moved to their common mean by the share of their variance that is noise (Efron and
+    Morris, 1975). Configurations that missed the target are left out.
     """
     full = {
         key: np.log([one for one in times if one is not None])
@@ -129,7 +127,7 @@ def shrunk(runs: dict[Key, list[float | None]]) -> dict[Key, float]:
 
 
 def shrunk_line(searches: list[Search], runs: dict[Key, list[float | None]]) -> str:
-    """Say how far from the best raybench's winners are by shrunk times."""
+    """Return the line on how far raybench's winners are from the best by shrunk times."""
     times = shrunk(runs)
     own = [search for search in searches if search["tool"] == "raybench" and search.get("named")]
     far = [times.get(key_of(search["named"]), math.inf) / min(times.values()) for search in own]
@@ -147,7 +145,7 @@ def time_within(search: Search, truth: dict[Key, float], margin: float) -> float
 
 
 def table(searches: list[Search], truth: dict[Key, float]) -> tuple[list[str], bool]:
-    """Compare the tools; return the lines and whether the bars are met."""
+    """Compare the tools; return the lines of the table and whether the bars are met."""
     best = min(truth, key=lambda key: truth[key])
     close = sum(seconds <= (1 + MARGINS[0]) * truth[best] for seconds in truth.values())
     lines = [
@@ -167,7 +165,8 @@ def table(searches: list[Search], truth: dict[Key, float]) -> tuple[list[str], b
             times = [time_within(search, truth, margin) for search in own]
             counted = [min(one, search["wall_s"]) for one, search in zip(times, own, strict=True)]
             never = sum(map(math.isinf, times))
-            # Never is no time at all for raybench, and the search's end for the others.
+            # A search that never got there is infinitely late for raybench, and counts with its end
+            # for the others.
             medians[tool].append(statistics.median(times if tool == "raybench" else counted))
             columns.append(_spread(counted) + (f", never {never}" if never else ""))
         firsts = [min(float(end["time"]) for end in search["ends"]) for search in own]
@@ -202,7 +201,7 @@ def _spread(values: list[float], digits: int = 0) -> str:
 
 
 def draw(searches: list[Search], truth: dict[Key, float], file: Path) -> None:
-    """Plot the true time of what each search held over its wall-clock."""
+    """Plot the true time of the configuration that each search holds over wall-clock."""
     figure = Figure(figsize=(8, 4.4), dpi=100, layout="constrained")
     axes = figure.subplots()
     best = min(truth.values())
@@ -247,8 +246,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=120, help="of a search, at most")
-    parser.add_argument("--seconds", type=float, default=900.0, help="of a search, at most")
+    parser.add_argument("--trials", type=int, default=120, help="maximum of a search")
+    parser.add_argument("--seconds", type=float, default=900.0, help="time limit of a search")
     parser.add_argument("--folder", type=Path, default=Path("search_real"), help="of the searches")
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS, help="that search now")
     parser.add_argument("--add", type=Path, help="searches of the others, a search_real.json")

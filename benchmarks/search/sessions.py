@@ -1,26 +1,27 @@
 """Claim: a program that edits a training and keeps what `compare --session` calls better keeps a
-change that is none in at most 5 of 100 sessions.
+useless change in at most 5 of 100 sessions.
 
-A session begins at a configuration of a recorded table (one worker) that is 1.5 to 10 times (far)
-or 1.05 to 1.5 times (near) as slow as the best, and proposes edits: a third change nothing (a
-refactoring), the others the optimizer, or the rate or the batch by a step of the grid. Runs draw a
-recorded seed and scatter by another 3 %; the truth is the expected time over all recorded seeds.
-Programs:
+A session begins with a configuration of a recorded table (one worker) that takes 1.5 to 10 times
+(far) or 1.05 to 1.5 times (near) as long as the best, and proposes edits. A third of them change
+nothing (a refactoring), the others change the optimizer, or the rate or the batch by a step of the
+grid. Runs draw a recorded seed and scatter by another 3 %; the true time is the expected time over
+all recorded seeds. Programs:
 
-- `once`: keep a candidate whose run was faster than the run that the present version was kept for.
+- `once`: keep a candidate if its run was faster than the run of the present version.
 - `mean of three`: the same with the means of three runs.
-- `compare`: every candidate is compared in pairs, at most 20, in one `--session`.
-- `run once, then compare`: a candidate that is not faster than the median known of the present
-  version in one run is dropped, the others are compared with new runs (`examples/agent/loop.py`).
+- `compare`: compare every candidate in at most 20 pairs, in one `--session`.
+- `run once, then compare`: drop a candidate if its first run is not faster than the median run of
+  the present version, otherwise compare it with new runs (`examples/agent/loop.py`).
 
-A false keep is a kept candidate whose truth is no better. Progress is the logarithm of the truth at
-the start over that at the budget, which counts all training seconds, in runs of the start.
+A false keep is a kept candidate whose true time is not better. Progress is the logarithm of the
+true time at the start over that at the end of the budget. A budget counts all training seconds, in
+runs of the start.
 
     python benchmarks/search/sessions.py [--sessions 200]
 
-Bar: sessions with a false keep at most 5 %, at every budget. What the certainty costs is printed,
-gain or loss: progress per second in that of `once`, where 1.5 was hoped for. Writes
-results/sessions.md; exit 1 above the bar. 5 minutes on one core.
+Bar: at most 5 % of sessions have a false keep, at every budget. The price of certainty is printed,
+too: progress per second over that of `once`. Writes results/sessions.md; exit 1 above the bar. Five
+minutes on one core.
 """
 
 import argparse
@@ -42,17 +43,16 @@ from raybench.stats.sequential import ALPHA, outcome_of
 RESULTS = Path(__file__).parents[1] / "results" / "sessions.md"
 NAMES = ("flights_mlp", "docstrings_text", "cifar_resnet", "docstrings_throttled")
 BUDGETS = (30, 100, 300)
-"""Training seconds of a session, in runs of its start."""
+"""Training seconds of a session over the seconds of a run of its start."""
 STARTS = {"far": (1.5, 10.0), "near": (1.05, 1.5)}
-"""Times of the starts, in times of the best."""
+"""Range of the true time of a start over the best one."""
 PAIRS = 20
 NO_EDIT = 1 / 3
-"""Share of the edits that change nothing."""
+"""Share of edits that change nothing."""
 
 
 class World:
-    """A table with the seconds of each recorded seed, and the truth, of the configurations on one
-    worker."""
+    """Configurations of a table on one worker, with seconds by recorded seed and the true time."""
 
     def __init__(self, name: str) -> None:
         self.task = Task(Table(name))
@@ -69,7 +69,7 @@ class World:
         }
 
     def edit(self, config: Config, rng: np.random.Generator) -> Config:
-        """Return a proposal beside a configuration; the same one for an edit that is none."""
+        """Return an edited configuration; for a useless edit, the same one."""
         if rng.random() < NO_EDIT:
             return config
         rates = self.table.meta["rates"]
@@ -88,17 +88,17 @@ class World:
 
 @dataclass
 class Session:
-    """A session: the present version, the seconds spent, and what became of it."""
+    """A session: its present version, the seconds spent, and the candidates kept."""
 
     world: World
     present: Config
     rng: np.random.Generator
     spent: float = 0.0
     keeps: list[tuple[float, Config, bool]] = field(default_factory=list)
-    """Seconds spent, what was kept, and whether that was false."""
+    """Each kept candidate: seconds spent by then, configuration, whether it is a false keep."""
     compared: int = 0
     known: list[float] = field(default_factory=list)
-    """Log seconds by which the present version is known to the program."""
+    """Log seconds of the runs of the present version."""
 
     def run(self, config: Config) -> float:
         """Train once; return log seconds to the target, infinite for a miss."""
@@ -114,17 +114,17 @@ class Session:
         self.present = candidate
 
     def progress_at(self, start: Config, budget: float) -> float:
-        """Return the log progress when the budget was spent."""
+        """Return the progress at the end of a budget."""
         held = [start, *(config for spent, config, _ in self.keeps if spent <= budget)][-1]
         return math.log(self.world.truth[start] / self.world.truth[held])
 
     def falsely_kept(self, budget: float) -> list[bool]:
-        """Return for each keep within the budget whether it was false."""
+        """Return for each kept candidate within the budget whether it is a false keep."""
         return [is_false for spent, _, is_false in self.keeps if spent <= budget]
 
 
 def by_mean(runs: int) -> Callable[[Session, Config], None]:
-    """Return the program that keeps the lower mean of some runs."""
+    """Return the program that keeps the lower mean of `runs` runs."""
 
     def step(session: Session, candidate: Config) -> None:
         session.known = session.known or [session.run(session.present) for _ in range(runs)]
@@ -137,7 +137,7 @@ def by_mean(runs: int) -> Callable[[Session, Config], None]:
 
 
 def by_compare(session: Session, candidate: Config) -> None:
-    """Compare in pairs; keep what is called better."""
+    """Compare in pairs; keep a candidate that is called better."""
     session.compared += 1
     errors = ALPHA / (session.compared * (session.compared + 1))
     sides: dict[str, list[float]] = {"A": [], "B": []}
@@ -155,7 +155,7 @@ def by_compare(session: Session, candidate: Config) -> None:
 
 
 def by_screen(session: Session, candidate: Config) -> None:
-    """Drop what is slower in one run; compare the others."""
+    """Drop a candidate that is slower in one run; compare the others."""
     session.known = session.known or [session.run(session.present)]
     if session.run(candidate) < median(session.known):
         by_compare(session, candidate)
@@ -173,7 +173,7 @@ OURS = "run once, then compare"
 def sessions(
     program: Callable[[Session, Config], None], worlds: list[World], starts: str, number: int
 ) -> Iterator[tuple[Session, Config]]:
-    """Yield ended sessions and their starts; those of all programs begin alike."""
+    """Yield ended sessions and their starts, which are the same for all programs."""
     for seed in range(number):
         rng = np.random.default_rng(seed)
         world = worlds[seed % len(worlds)]

@@ -1,4 +1,4 @@
-"""Which cells of a recorded table may be of its best tenth, and how far their seeds lie apart."""
+"""Cells of a recorded table that may be in its best tenth, and the scatter of their seeds."""
 
 import math
 
@@ -9,15 +9,15 @@ SHARE = 0.1
 Rated = tuple[str, float, int]
 """Optimizer, learning rate, global batch size."""
 Indices = tuple[int, int, int]
-"""The same, as places in the table."""
+"""The same as indices of the table."""
 
 
 def best_cells(name: str) -> list[Rated]:
-    """Return the cells that may be of the best tenth by time to the default target, best first.
+    """Return the cells that may be in the best tenth by time to the default target, best first.
 
-    Before step times are measured: of every batch size the tenth with the fewest samples (steps of
-    one batch size take about as long with every optimizer, whatever the workers), then the next
-    rates to both sides. Once they are: the tenth with the least seconds on any worker count.
+    With measured step times, this is the tenth with the fewest seconds on any worker count. Without
+    them, it is the tenth of each batch size with the fewest samples (steps of a batch size take
+    about as long with every optimizer), then the cells with the next rates on both sides.
     """
     table = Table(name)
     target = table.default_target()
@@ -30,7 +30,7 @@ def best_cells(name: str) -> list[Rated]:
 
 
 def by_seconds(table: Table, target: float) -> list[Indices]:
-    """Return the tenth of the cells that is there soonest on the best of the worker counts."""
+    """Return the tenth of the cells with the fewest seconds on their best worker count."""
     fastest: dict[Indices, float] = {}
     for config in table.configs():
         cell = table.cell(config)
@@ -40,7 +40,7 @@ def by_seconds(table: Table, target: float) -> list[Indices]:
 
 
 def by_samples(table: Table, target: float) -> list[Indices]:
-    """Return the tenth of every batch size with the fewest samples, then their neighbours."""
+    """Return the tenth of every batch size with the fewest samples, then the neighboring rates."""
     hits = table.mean >= target
     samples = table.samples[np.arange(hits.shape[2]), hits.argmax(-1)]
     needed = np.where(hits.any(-1), samples, np.inf)
@@ -56,7 +56,7 @@ def by_samples(table: Table, target: float) -> list[Indices]:
 
 
 def summary(name: str) -> str:
-    """Say how good the best are, how many are near, and how far their seeds lie apart."""
+    """Return a sentence on the best configuration, those near it, and the scatter of seeds."""
     task = Task(Table(name))
     table, best = task.table, task.best_config
     squares, freedom, seeds = 0.0, 0, []

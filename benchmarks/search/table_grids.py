@@ -1,4 +1,4 @@
-"""The recorded tables: what is trained in each, and over which grid."""
+"""The recorded tables: the training of each, and its grid."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from raybench.spec.run import DatasetSpec, RunSpec
 
 TABLES = Path(__file__).parents[1] / "tables"
 DATA = TABLES / "data"
-"""What `table_data.py` writes."""
+"""Folder that `table_data.py` writes to."""
 
 Cell = tuple[str, float, int, int]
 """Optimizer, learning rate, global batch size, seed."""
 
 
 def rates(number: int, **ranges: tuple[float, float]) -> dict[str, list[float]]:
-    """Return so many rates of each optimizer, evenly spaced in log, ends included."""
+    """Return `number` rates of each optimizer, evenly spaced in log, including the ends."""
     return {
         name: [float(f"{rate:.3g}") for rate in np.geomspace(low, high, number)]
         for name, (low, high) in ranges.items()
@@ -28,7 +28,7 @@ def rates(number: int, **ranges: tuple[float, float]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """One table."""
+    """Grid of a table and its training."""
 
     workload: str
     dataset: DatasetSpec
@@ -44,20 +44,20 @@ class Grid:
             lamb=(3e-4, 3e-1),
         )
     )
-    """Of each optimizer, equally many."""
+    """Learning rates of each optimizer, equally many."""
     batches: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    """Global ones."""
+    """Global batch sizes."""
     timed_batches: tuple[int, ...] = (16, 32, 64)
-    """Per worker: those that a replay knows (`recorded.Table`)."""
+    """Batch sizes per worker whose steps are timed, those of a replay (`recorded.Table`)."""
     timed_samples: int = 2000
-    """Of one measurement of a step's time."""
+    """Samples of one measurement of the step time."""
     step_statistic: Literal["median", "least"] = "least"
-    """Of a step's measurements: on a machine that others use too, the least is nearest to a quiet
-    one's."""
+    """Statistic over the measurements of a step. On a machine with other users, the least is
+    nearest to the time on an idle machine."""
     curves: str | None = None
-    """Another table of the same training, whose curves are this one's; only times are measured."""
+    """Table whose curves are used, so that only step times are measured."""
     note: str = ""
-    """What a reader has to know of its figures."""
+    """Remark on the figures of the table."""
 
     def cells(self, seed: int) -> list[Cell]:
         """Return the whole grid with a seed."""

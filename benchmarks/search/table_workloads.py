@@ -1,4 +1,4 @@
-"""Workloads of a user's own for recorded tables: a small residual network, a throttled one."""
+"""User-defined workloads for recorded tables: a residual network, a throttled one, two widths."""
 
 import time
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 WAIT_S = 0.002
-"""Of a sample, in the throttled network."""
+"""Seconds that the throttled network waits per sample."""
 _NORMED: tuple[Layer, ...] = (GroupNorm(groups=4), ReLU())
 
 
@@ -30,20 +30,20 @@ def _block(filters: int) -> tuple[Layer, ...]:
 
 
 class TableResnet(LayerWorkload):
-    """Five convolutions, two of them residual: trained on one core in seconds."""
+    """Five convolutions, two of them residual, that train on one core in seconds."""
 
     name = "table_resnet"
     input_shape = (12, 12, 3)
     num_classes = 10
     layers = (
-        # Pooled before they are normalised: a quarter of the work.
+        # Pooled before normalization, which saves three quarters of its work.
         *(Conv(8), MaxPool(), *_NORMED, *_block(16), Residual((*_block(16), *_block(16)))),
         *(MaxPool(), *_block(32), GlobalAveragePool(), Dense(10)),
     )
 
 
 class ThrottledText(Workload):
-    """`text_bag`, every training sample of which waits: a stand-in for a heavy network.
+    """`text_bag` with a wait for every training sample, in place of a large network.
 
     Waiting needs no core, so several workers on a small machine take the time that they would take
     with a core each.
@@ -54,7 +54,7 @@ class ThrottledText(Workload):
     num_classes = 8
 
     def build_torch(self) -> "torch.nn.Module":
-        """Return the network with a hook before it that sleeps in training."""
+        """Return the network with a hook that sleeps before each training step."""
         from raybench.training.torch.model import build_model
 
         model = build_model(text_bag(self.input_shape, self.num_classes, 2000), seed=0)
@@ -80,7 +80,7 @@ class Widths(LayerWorkload):
 
 
 class ConvWidths(LayerWorkload):
-    """Two convolutions and a dense layer, for the same."""
+    """Two convolutions and a dense layer, to be tuned at one width and trained at another."""
 
     name = "conv_widths"
     input_shape = (14, 14, 1)

@@ -1,19 +1,19 @@
 """Claim: a rate that was tuned on small networks is carried to a large one by `raybench forecast`.
 
-Two networks (two hidden layers; two convolutions; MNIST, 6,000 training images) at four widths,
-each really trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray).
-Then (`compare`) small studies are drawn: 12 random cells at each of the three smaller widths, one
-seed each, whose runs end at the target. What `raybench.scaling.forecast` predicts from the errors
-at the length of the shortest run is run at the largest: its value alone, and 6 rates of its
-interval; beside the best rate of the largest small study copied, and searches from nothing of 6, 20
-and 60 random cells. Regret is over the least median of samples to the target.
+Two networks (two hidden layers; two convolutions; MNIST, 6,000 training images) at four widths are
+trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray). `compare`
+then draws small studies: 12 random cells at each of the three smaller widths, one seed each, whose
+runs end at the target. From the errors at the length of the shortest run,
+`raybench.scaling.forecast` predicts the rate of the largest width. Compared at that width are the
+predicted rate alone, 6 rates of its interval, the best rate of the largest small study, and 6, 20
+and 60 random rates. Results are samples to the target over the lowest median.
 
     RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
     python benchmarks/search/widths.py compare [--studies 200]
 
-Recording takes two hours on two cores and goes on where it was stopped; writes
-tables/widths_*.json. `compare` takes two minutes; writes results/widths.md; prints losses like
-wins; exit 1 below a bar: 6 trials within 5 % of the least in 8 of 10 draws, the interval holds 9
+Recording takes two hours on two cores, resumes where it was stopped, and writes
+tables/widths_*.json. `compare` takes two minutes and writes results/widths.md with losses and wins;
+exit 1 below a bar: 6 trials are within 5 % of the lowest in 8 of 10 draws, and the interval holds 9
 of 10.
 """
 
@@ -40,7 +40,7 @@ TABLES = Path(__file__).parents[1] / "tables"
 
 
 class Network(NamedTuple):
-    """What is trained."""
+    """A network and its training."""
 
     workload: str
     widths: tuple[int, ...]
@@ -55,7 +55,7 @@ NETWORKS = {
     "conv": Network("table_workloads:ConvWidths", (12, 24, 48, 96), 14, 3000, 5, 0.94),
 }
 RATES = {"adam": tuple(1e-4 * 2**n for n in range(10))}
-"""By optimizer."""
+"""Learning rates by optimizer."""
 BATCHES, SEEDS = (32, 128), (0, 1)
 EVERY = 1500
 Cell = tuple[int, str, float, int, int]
@@ -63,7 +63,7 @@ Cell = tuple[int, str, float, int, int]
 
 
 def table_of(name: str) -> Path:
-    """Return the file of what was recorded of a network."""
+    """Return the file of a network's recorded runs."""
     return TABLES / f"widths_{name}.json"
 
 
@@ -129,13 +129,13 @@ SMALL_TRIALS, TRIALS = 12, 6
 NEAR = 1.05
 NEAR_BAR, HELD_BAR = 0.8, 0.9
 BATCH = 128
-"""Of the large one."""
+"""Batch size of the large run."""
 Costs = dict[tuple[float, int], list[float]]
-"""Cost of each seed by rate and batch."""
+"""Costs of all seeds by rate and batch."""
 
 
 def costs_of(optimizer: str, width: int, rows: list[dict[str, Any]], target: float) -> Costs:
-    """Return what was recorded of a width."""
+    """Return the costs of a width's recorded runs."""
     found: Costs = {}
     for row in rows:
         of_width, name, rate, batch, _ = row["cell"]
@@ -145,8 +145,10 @@ def costs_of(optimizer: str, width: int, rows: list[dict[str, Any]], target: flo
 
 
 def cost(values: list[float], target: float) -> float:
-    """Return what a search minimises, in samples: their log to the target, between two evaluations
-    by a straight line, or more where it was missed (`spec.objective.search_score`)."""
+    """Return the log samples to the target, interpolated between evaluations.
+
+    A miss costs more (`raybench.spec.objective.search_score`).
+    """
     reached = next((index for index, value in enumerate(values) if value >= target), None)
     samples = None
     if reached is not None:
@@ -161,22 +163,23 @@ def cost(values: list[float], target: float) -> float:
 
 
 class Large:
-    """The largest network at BATCH: what a rate costs, between those recorded by straight lines."""
+    """The largest network at BATCH: the cost of a rate, interpolated between recorded ones."""
 
     def __init__(self, costs: Costs, rng: np.random.Generator) -> None:
         own = sorted((rate, seeds) for (rate, batch), seeds in costs.items() if batch == BATCH)
         self._rates = np.log([rate for rate, _ in own])
         self._costs = np.array([seeds for _, seeds in own])
         self._rng = rng
-        self.best = float(min(map(self.truth, np.exp(np.linspace(*self._rates[[0, -1]], 400)))))
-        self.range = tuple(self._rates[[0, -1]])
+        self.range = float(self._rates[0]), float(self._rates[-1])
+        """Log of the lowest and the highest recorded rate."""
+        self.best = float(min(map(self.truth, np.exp(np.linspace(*self.range, 400)))))
 
     def truth(self, rate: float) -> float:
-        """Return the mean over seeds."""
+        """Return the mean cost of a rate over seeds."""
         return float(np.interp(math.log(rate), self._rates, self._costs.mean(axis=1)))
 
     def regret_of(self, rates: Sequence[float]) -> float:
-        """Run each rate once, take the best one; return how many times the least it truly costs."""
+        """Run each rate once; return the true cost of the best one over the lowest cost."""
         seeds = self._rng.integers(self._costs.shape[1], size=len(rates))
         ran = [
             np.interp(math.log(rate), self._rates, self._costs[:, seed])
@@ -188,8 +191,11 @@ class Large:
 def study_of(
     rows: list[dict[str, Any]], target: float, rng: np.random.Generator
 ) -> tuple[list[SmallRun], float]:
-    """Draw a study of a small network from its rows: its runs at the length of the shortest, and
-    the rate of the run with the least cost."""
+    """Draw a study of a small network.
+
+    Returns:
+        Its runs at the length of the shortest, and the rate of the run with the lowest cost.
+    """
     cells: dict[tuple[float, int], list[list[float]]] = {}
     for row in rows:
         cells.setdefault((row["cell"][2], row["cell"][3]), []).append(row["accuracy"])
@@ -209,8 +215,7 @@ def study_of(
 
 
 def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
-    """Return a network's table (what each way names, over the least that the largest width takes),
-    and whether the bars are met."""
+    """Return the table of a network, costs over the lowest one, and whether the bars are met."""
     network, rows = NETWORKS[name], json.loads(table_of(name).read_text())
     lines = [
         f"{name}: samples to {network.target:.0%} at width {network.widths[-1]}, batch {BATCH}, "
@@ -251,13 +256,13 @@ def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
             grid = np.exp(np.linspace(*large.range, 400))
             truly = float(min(grid, key=large.truth))
             held.append(found.low <= truly <= found.high)
-        for (way, number), those in regrets.items():
-            within = np.mean([one <= NEAR for one in those])
+        for (name, number), costs in regrets.items():
+            within = np.mean([cost <= NEAR for cost in costs])
             lines.append(
-                f"| {optimizer} | {way} | {number} | {np.median(those):.2f} | "
-                f"{np.quantile(those, 0.9):.2f} | {within:.0%} |"
+                f"| {optimizer} | {name} | {number} | {np.median(costs):.2f} | "
+                f"{np.quantile(costs, 0.9):.2f} | {within:.0%} |"
             )
-        near = np.mean([one <= NEAR for one in regrets["predicted", TRIALS]])
+        near = np.mean([cost <= NEAR for cost in regrets["predicted", TRIALS]])
         is_met &= bool(near >= NEAR_BAR and np.mean(held) >= HELD_BAR)
         lines.append(
             f"| {optimizer} | the interval holds the best rate | | | | {np.mean(held):.0%} |"
@@ -270,7 +275,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def main() -> int:
-    """Do what is asked for."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("record", "compare"))
     parser.add_argument("--jobs", type=int, default=2)
