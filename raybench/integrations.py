@@ -41,7 +41,7 @@ class _Clock:
         self.interval: Any = None
         self.steps, self.samples, self.first_s = 0, 0, 0.0
         self.is_first = True
-        self.checkpoint = _unpacked(run)
+        self.checkpoint = _unpack_checkpoint(run)
 
     def require_workers(self, number: int) -> None:
         """Raise UserError unless the number of the trainer's processes is that of the run's
@@ -77,7 +77,7 @@ class _Clock:
         """
         self.run.gather([0.0])
         if self.run.rank == 0:
-            self.run.save(_packed(folder))
+            self.run.save(_pack_folder(folder))
 
     def report(self, values: Mapping[str, Any]) -> bool:
         """Report an evaluation; return whether to stop.
@@ -269,7 +269,7 @@ LIGHTNING_FILE = "last.ckpt"
 """File name of the checkpoint of `lightning.Trainer` inside the saved folder."""
 
 
-def _packed(folder: Path) -> bytes:
+def _pack_folder(folder: Path) -> bytes:
     """Return the files of a folder as a tar archive."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -277,7 +277,7 @@ def _packed(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(run: Run) -> str | None:
+def _unpack_checkpoint(run: Run) -> str | None:
     """Extract the checkpoint of a resumed run to a folder that belongs to this rank.
 
     Returns:

@@ -119,7 +119,9 @@ def parser_of(name: str) -> Parser:
     parser = Parser(name)
     for option, field in OPTIONS[name].model_fields.items():
         argument = next((item for item in field.metadata if isinstance(item, Argument)), Argument())
-        keywords = {"help": _help(field), "default": argparse.SUPPRESS} | _reading(field, argument)
+        keywords = {"help": _help(field), "default": argparse.SUPPRESS} | _parsing_options(
+            field, argument
+        )
         if argument.metavar is not None:
             keywords["metavar"] = argument.metavar
         if argument.is_positional:
@@ -130,7 +132,7 @@ def parser_of(name: str) -> Parser:
     return parser
 
 
-def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
+def _parsing_options(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` that determine how the value of an option is
     parsed."""
     kind, is_required = field.annotation, field.is_required()

@@ -43,7 +43,7 @@ def init(options: InitOptions) -> Ended:
             f"--out {out}: the folder {out.parent} does not exist; create it first.",
             ErrorCode.NOT_FOUND,
         )
-    summary, workload = _see(options)
+    summary, workload = _inspect(options)
     for line in summary.lines:
         print(line)
     start = start_for(summary, options.framework, workload)
@@ -57,7 +57,7 @@ def init(options: InitOptions) -> Ended:
     return Ended(DONE, answer=[*summary.lines, task], details={"wrote": out})
 
 
-def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
+def _inspect(options: InitOptions) -> tuple[DataSummary, str | None]:
     """Inspect the data.
 
     Returns:

@@ -230,7 +230,7 @@ class Loggers:
         self._threads = [
             _Follower(tool, self._folder, self._place, position, self._say) for tool in self._tools
         ]
-        with _hidden(NOT_NEEDED):
+        with _hidden_modules(NOT_NEEDED):
             for follower in self._threads:
                 follower.load()
         for follower in self._threads:
@@ -259,7 +259,7 @@ class Loggers:
 
 
 @contextlib.contextmanager
-def _hidden(names: Sequence[str]) -> Iterator[None]:
+def _hidden_modules(names: Sequence[str]) -> Iterator[None]:
     """Context manager that makes imports of the given modules fail in all threads.
 
     Modules that are already imported are not affected.

@@ -127,15 +127,15 @@ def summary_of(results: Study) -> Summary:
         caveats += notes
         return Summary([(line,) for line in lines], caveats=caveats)
     if results.kind is StudyKind.TRAINING:
-        return Summary([(_trained(results),)], caveats=notes)
+        return Summary([(_training_sentence(results),)], caveats=notes)
     if results.is_imported:
-        return Summary([(_imported(results),)], caveats=notes)
+        return Summary([(_import_sentence(results),)], caveats=notes)
     verdict = judge(results)
     verdicts = {
         kind or "hosts without a GPU": gpu_verdict
         for kind, gpu_verdict in judge_each(results).items()
     }
-    answer = [] if verdicts else [*(guessing_lines(results) or _unreached(results))]
+    answer = [] if verdicts else [*(guessing_lines(results) or _no_winner_paragraphs(results))]
     caveats = []
     for kind, gpu_verdict in verdicts.items():
         prefix = f"On {kind}: " if len(verdicts) > 1 else ""
@@ -314,7 +314,7 @@ def reaches(results: Study, result: ConfigurationResult) -> str:
     return (
         f"reaches {aim}{rate} after {duration(result.seconds)} of training ({details}), at a cost "
         f"of {cost}; confirmed by {result.new_hits} of {_new_runs(result)}"
-        f"{_tested(results, result)}"
+        f"{_test_words(results, result)}"
     )
 
 
@@ -334,7 +334,7 @@ def _reaches_value(results: Study, result: ConfigurationResult) -> str:
     if budget is not None:
         notes.append(wall_clock_words(results, result.trial, budget))
     details = "; ".join(filter(None, notes))
-    return f"{reached} ({details}); confirmed{_tested(results, result)}"
+    return f"{reached} ({details}); confirmed{_test_words(results, result)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -343,7 +343,7 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def _tested(results: Study, result: ConfigurationResult) -> str:
+def _test_words(results: Study, result: ConfigurationResult) -> str:
     """Return the end of a sentence: the value on the test split, or why there is none."""
     metric = results.metric
     if math.isnan(result.test):
@@ -399,7 +399,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 
-def _unreached(results: Study) -> list[tuple[str, ...]]:
+def _no_winner_paragraphs(results: Study) -> list[tuple[str, ...]]:
     """Return a list with one paragraph, which explains why there is no winner and names the run
     that came nearest."""
     reason, trial, metric = _why_no_winner(results), nearest(results), results.metric
@@ -493,7 +493,7 @@ NOTEBOOK_ROWS = 5
 def lines_of(results: Study) -> list[str]:
     """Return the summary, the number of runs, and a line with the study's folder and DataFrames."""
     summary = summary_of(results)
-    return [*summary.lines, *map(clean, summary.caveats), _counted(results), _frames(results)]
+    return [*summary.lines, *map(clean, summary.caveats), _count_line(results), _frames(results)]
 
 
 def _frames(results: Study) -> str:
@@ -508,7 +508,7 @@ def html_of(results: Study) -> str:
     summary = summary_of(results)
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in summary.lines)
     caveats = "".join(f"<p>{html.escape(clean(line))}</p>" for line in summary.caveats)
-    footer = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
+    footer = "<br>".join(map(html.escape, (_count_line(results), _frames(results))))
     table = f"{table_html(_best(results))}<p><small>{footer}</small></p>"
     return f'<div class="raybench-study">{head}{caveats}{table}</div>'
 
@@ -534,7 +534,7 @@ def _best(results: Study) -> pd.DataFrame:
     return texts(table.assign(proof=proof, best=best), forms)
 
 
-def _counted(results: Study) -> str:
+def _count_line(results: Study) -> str:
     """Return a line with the number of runs and evaluations, and whether the study is still
     running."""
     trials = results.trials
@@ -544,7 +544,7 @@ def _counted(results: Study) -> str:
     return f"{text}; still running: {results.owner}" if results.owner else text
 
 
-def _trained(results: Study) -> str:
+def _training_sentence(results: Study) -> str:
     record = next(iter(results.runs.values()))
     name = f"One training of {results.label(record.spec)}"
     if record.failure:
@@ -561,7 +561,7 @@ def _trained(results: Study) -> str:
     return f"{name} reaches {target_text} after {record.time_to_target_s:.2f} s ({best})."
 
 
-def _imported(results: Study) -> str:
+def _import_sentence(results: Study) -> str:
     """Return a sentence about the best imported run, whose seconds another tool has measured."""
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
     best = ranked(results.trials).iloc[0]

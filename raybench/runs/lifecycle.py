@@ -110,7 +110,7 @@ class RunLifecycle:
             Whether there is a new evaluation. After a restart, repeated evaluations count as new.
         """
         previous, recorder = self.outcome, self._recorder
-        if _moment(outcome) < _moment(previous):
+        if _time_order(outcome) < _time_order(previous):
             return False
         self.outcome = outcome
         if outcome.restarts > previous.restarts and not outcome.is_over:
@@ -171,7 +171,7 @@ class RunLifecycle:
         self._recorder.append(point.line(self.name, role=self._role, spec=self.spec))
 
 
-def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
+def _time_order(outcome: RunOutcome) -> tuple[bool, int, int]:
     """Return a sort key that orders the states of a run by time."""
     index = -1 if outcome.evaluation is None else outcome.evaluation.index
     return outcome.is_over, outcome.restarts, index

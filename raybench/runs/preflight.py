@@ -139,7 +139,7 @@ def check_task(
     if isinstance(workload, OwnLoop):
         if is_command(spec.workload):
             words_of(spec.workload, values_of_command(spec, spec.learning_rate))
-        metric = custom_metric = _reported(objective)
+        metric = custom_metric = _reported_metric(objective)
         task = METRICS[metric.name].tasks[0] if metric.name in METRICS else "classification"
     else:
         for framework in frameworks:
@@ -164,7 +164,7 @@ def check_task(
     ), dataset
 
 
-def _reported(objective: Objective) -> Metric:
+def _reported_metric(objective: Objective) -> Metric:
     """Return the metric that a training loop of the user reports."""
     name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
     if not re.match(METRIC_NAME, name) or not name.isprintable():
@@ -213,7 +213,7 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
     if is_own_loop(study.workload):
-        return study, dataset, _without_effect(study, space)
+        return study, dataset, _unused_key_warnings(study, space)
     warnings = check_starts(spec, *other_starts(study, space, spec))
     warnings += dataset_warnings(dataset)
     check_data(study, space, spec, dataset)
@@ -279,7 +279,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             )
 
 
-def _without_effect(study: StudySpec, space: Space) -> list[str]:
+def _unused_key_warnings(study: StudySpec, space: Space) -> list[str]:
     """Return a warning for each searched key that the user's training command does not contain."""
     if not is_command(study.workload):
         return []
@@ -449,7 +449,7 @@ def _uses_gpus(
         return False, [
             f"{machine_gpus}, fewer than {num_workers} workers: runs train on its cores."
         ]
-    for framework, visible in _seen_by(frameworks):
+    for framework, visible in _visible_gpus(frameworks):
         if not visible.names:
             reason = f"{framework} sees none of them: {LACKING[framework]}"
             if visible.problem:
@@ -502,11 +502,11 @@ def check_gpus(placements: Iterable[Placement]) -> None:
         if placement.gpus_per_worker:
             number = math.ceil(placement.gpus_per_worker)
             num_gpus[placement.framework] = max(number, num_gpus.get(placement.framework, 0))
-    for framework, visible in _seen_by(list(num_gpus)):
+    for framework, visible in _visible_gpus(list(num_gpus)):
         require_gpus(framework, num_gpus[framework], len(visible.names), visible.problem)
 
 
-def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
+def _visible_gpus(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
     """Return pairs (framework, GPUs that it sees), determined in parallel processes."""
     with ThreadPoolExecutor() as pool:
         return list(zip(frameworks, pool.map(gpus_of_framework, frameworks), strict=True))

@@ -533,7 +533,7 @@ class Until:
         ):
             return None, f"{head}: the last {STALLED_CELLS} cells did not narrow it."
         for prediction, series in unsure:
-            if (narrowing := self._narrowing(study, prediction, series)) is not None:
+            if (narrowing := self._next_measurement(study, prediction, series)) is not None:
                 cell, changes = narrowing
                 longer = study.model_copy(
                     update={"more": [*study.more, WrittenCell(changes=changes)]}
@@ -541,7 +541,7 @@ class Until:
                 return longer, f"{head}: next is {place_of(cell)}."
         return None, f"{head}: no other cell that fits on the cluster would narrow it."
 
-    def _narrowing(
+    def _next_measurement(
         self, study: ScalingStudy, prediction: StepPrediction, series: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell to measure so that a prediction becomes more accurate.

@@ -235,7 +235,7 @@ class WaitWatch:
                     continue
                 self._over_since = None
                 if self._screen.is_starting:
-                    self._look()
+                    self._check_waiting()
         except Exception as error:  # noqa: BLE001 (raised on exit, in the thread of the study)
             self._fault = error
 
@@ -257,7 +257,7 @@ class WaitWatch:
                     "ended; the same command resumes."
                 )
 
-    def _look(self) -> None:
+    def _check_waiting(self) -> None:
         waiting = self._session.waiting()
         head = next((trial for trial, request in waiting.items() if request.short_s > 0), None)
         waits = {trial: (request.what, request.seconds) for trial, request in waiting.items()}

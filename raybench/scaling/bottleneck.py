@@ -102,12 +102,12 @@ class Outlook:
         """Return the gain from a larger batch size, which may not fit into memory."""
         batch = LARGER_FACTOR * self.spec.batch_size_per_worker
         cell = replace(self.cell, batch_size_per_worker=batch)
-        return self._moved(f"batch_size_per_worker: {batch}", cell)
+        return self._gain_at(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
         """Return the gain from exchanging gradients less often, which needs no more memory."""
         passes = LARGER_FACTOR * self.spec.accumulate
-        return self._moved(f"accumulate: {passes}", replace(self.cell, accumulate=passes))
+        return self._gain_at(f"accumulate: {passes}", replace(self.cell, accumulate=passes))
 
     def other_workers(self, num_workers: int) -> Gain:
         """Return the gain from another worker count with the same batch size per worker."""
@@ -115,7 +115,7 @@ class Outlook:
         nodes = math.ceil(now.num_nodes * num_workers / now.num_workers)
         nodes = 1 if now.num_nodes == 1 else min(nodes, num_workers)
         cell = replace(now, num_workers=num_workers, num_nodes=nodes)
-        return self._moved(f"num_workers: {num_workers}", cell)
+        return self._gain_at(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
         """Return an upper bound on the gain from exchanging gradients in half the bytes.
@@ -126,7 +126,7 @@ class Outlook:
         law, at = Law(fitted.scale, Layout.of([self.cell])), parameters(fitted.draws, fitted.priors)
         now = np.exp(law.worked(at))
         then = np.exp(law.worked(at, law.exchange(at) - math.log(2)))
-        ratios = self._whole(now) / self._whole(then)
+        ratios = self._with_reading(now) / self._with_reading(then)
         low, middle, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95))
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
 
@@ -139,13 +139,13 @@ class Outlook:
         number, feed = PREFETCH, self.feed_s
         if self.spec.augment:
             number, feed = PREFETCH * max(1, self.spec.prefetch), feed / PREFETCH
-        return self._at_most(f"prefetch: {number}", float(_hidden(self.worked_s, feed)))
+        return self._upper_bound(f"prefetch: {number}", float(_overlapped(self.worked_s, feed)))
 
     def quicker_data(self) -> Gain:
         """Return an upper bound on the gain from faster data loading: no step waits for data."""
-        return self._at_most("data in memory", self.worked_s)
+        return self._upper_bound("data in memory", self.worked_s)
 
-    def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
+    def _with_reading(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
         """Return the seconds of a step including the time to read its samples.
 
         Args:
@@ -153,14 +153,14 @@ class Outlook:
             samples: Number of samples of the step, relative to a step of the run spec.
         """
         feed = self.feed_s * samples
-        return _hidden(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
+        return _overlapped(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
 
-    def _at_most(self, change: str, seconds: float) -> Gain:
+    def _upper_bound(self, change: str, seconds: float) -> Gain:
         """Return a gain that is an upper bound, for a change after which a step takes `seconds`."""
-        times = float(self._whole(self.worked_s)) / seconds
+        times = float(self._with_reading(self.worked_s)) / seconds
         return Gain(change, times, times, times, is_limit=True)
 
-    def _moved(self, change: str, cell: Cell) -> Gain:
+    def _gain_at(self, change: str, cell: Cell) -> Gain:
         """Return the predicted gain from training with another worker count, node count or batch
         size.
 
@@ -172,9 +172,9 @@ class Outlook:
         (prediction,) = self.model.predict([cell])
         samples_per_worker = now.batch_size_per_worker * now.accumulate
         samples = cell.batch_size_per_worker * cell.accumulate / samples_per_worker
-        rate = now.samples / float(self._whole(self.worked_s))
+        rate = now.samples / float(self._with_reading(self.worked_s))
         times, low, high = (
-            cell.samples / float(self._whole(seconds, samples)) / rate
+            cell.samples / float(self._with_reading(seconds, samples)) / rate
             for seconds in (prediction.step_s, prediction.high_s, prediction.low_s)
         )
         workers = cell.num_workers / now.num_workers
@@ -186,7 +186,7 @@ def is_ahead(spec: RunSpec) -> bool:
     return bool(spec.prefetch or spec.augment)
 
 
-def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
+def _overlapped(worked_s: ArrayLike, feed_s: float) -> Floats:
     """Return the seconds of a step that overlaps with reading, by the p-norm of the throughput
     model.
 

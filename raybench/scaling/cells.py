@@ -73,9 +73,9 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
         return {}
     ends = [index for index, point in enumerate(curve[:-1]) if point.epoch >= WHOLE_EPOCH]
     first = ends[0] + 1 if ends else min(1, len(curve) - 1)
-    points, (samples, seconds, waited) = curve[first:], _spent(curve[-1])
+    points, (samples, seconds, waited) = curve[first:], _totals_at(curve[-1])
     if first:
-        before = _spent(curve[first - 1])
+        before = _totals_at(curve[first - 1])
         samples, seconds, waited = samples - before[0], seconds - before[1], waited - before[2]
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
@@ -101,7 +101,7 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     }
 
 
-def _spent(point: Evaluation) -> tuple[int, float, float]:
+def _totals_at(point: Evaluation) -> tuple[int, float, float]:
     """Return (samples, training seconds, seconds of waiting for data) up to an evaluation."""
     return point.samples, point.train_s, math.nan if point.input_s is None else point.input_s
 
@@ -429,7 +429,7 @@ def cell_table(
         medians = _medians(group, metric_columns(MEDIANS, metric))
         medians["num_parameters"] = parameters.get(cell.name)
         for scaling in cell.scalings:
-            where = _where(cell, scaling, series[cell.name], gpus)
+            where = _cell_properties(cell, scaling, series[cell.name], gpus)
             extras = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}
             extras |= _rates(medians, cell.spec, gpus)
             rows.append(where | medians | extras | {KIND: kind_of(scaling, cell.spec, gpus)})
@@ -456,7 +456,9 @@ def scaling_runs(results: Study) -> pd.DataFrame:
     return run_table(study_cells(study), results.runs, results.evaluations, metric)
 
 
-def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) -> dict[str, Any]:
+def _cell_properties(
+    cell: StudyCell, scaling: Scaling, series: str, accelerators: str
+) -> dict[str, Any]:
     spec = cell.spec
     topology = topology_words(spec, accelerators)
     batch, whose = spec.batch_size_per_worker, "a worker"

@@ -241,7 +241,7 @@ class FittedSeries:
         numbers = ", ".join(map(str, listed))
         lines = [
             f"{self.num_rows} rows, {len(cells)} cells: {numbers} workers, {on}.",
-            _quality(self.left_out, len(cells)),
+            _error_sentence(self.left_out, len(cells)),
         ]
         if workers == [1] and any(cell.num_workers > 1 for cell in self.asked):
             lines.append("Only one worker was measured, so the intervals are wide.")
@@ -299,7 +299,7 @@ def place_of(cell: Cell) -> str:
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 
 
-def _quality(left_out: list[LeftOut], num_cells: int) -> str:
+def _error_sentence(left_out: list[LeftOut], num_cells: int) -> str:
     if not left_out:
         return "Leave-one-out error: unknown with one cell; the prediction is mainly the prior."
     worst = max(left_out, key=lambda prediction: abs(prediction.error))

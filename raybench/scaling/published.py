@@ -74,7 +74,7 @@ class MeasuredPoint:
         """Return the value of a column, or of a ratio `column / column`; NaN if unknown."""
         values = [self.row.get(name.strip()) for name in of.split("/")]
         numbers = [math.nan if pd.isna(value) else float(value) for value in values]
-        return numbers[0] if len(numbers) == 1 else _over(*numbers)
+        return numbers[0] if len(numbers) == 1 else _positive_ratio(*numbers)
 
     def key(self, name: str) -> Any:
         """Return the value of a (dotted) key of the run spec, else of a column; None if there is
@@ -95,14 +95,14 @@ Judged = tuple[str, bool | None] | None
 """Measured values in words, and whether the claim holds; None if nothing was measured."""
 
 
-def _over(numerator: float, denominator: float) -> float:
+def _positive_ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if numerator > 0 and denominator > 0 else math.nan
 
 
 COMPARED: dict[str, Callable[[float, float], float]] = {
-    "ratio": lambda first, last: _over(last, first),
-    "inverse": _over,
-    "share": lambda first, last: 1 - _over(first, last),
+    "ratio": lambda first, last: _positive_ratio(last, first),
+    "inverse": _positive_ratio,
+    "share": lambda first, last: 1 - _positive_ratio(first, last),
     "difference": lambda first, last: last - first,
 }
 BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to": operator.le}

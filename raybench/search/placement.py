@@ -395,7 +395,7 @@ class Placer:
         timed = self._timed(optimizer, options)
         nearest = self._nearest_measured(option)
         if nearest is None:
-            bound_s = _by_other_lanes(option, timed)
+            bound_s = _bound_from_other_lanes(option, timed)
         else:
             bound_s = self._model.step_s(nearest, optimizer)
             batches = self._model.batches(nearest)
@@ -443,7 +443,7 @@ class Placer:
         return {option: seconds for option, seconds in step_s.items() if seconds is not None}
 
 
-def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
+def _bound_from_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
     """Return a lower bound on the seconds per step of a placement in an unmeasured lane.
 
     The bound assumes that the speedups by two keys multiply (up to MOST_SYNERGY). It needs three

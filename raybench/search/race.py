@@ -66,13 +66,13 @@ class Race:
         """Add the result of a run (in seconds on both axes), and end each stage that is now
         complete."""
         self._learned.setdefault(name, {})[round] = repeat
-        while self._stage < len(self.stages) and not self._missing():
+        while self._stage < len(self.stages) and not self._missing_runs():
             self._end_stage()
 
     def due(self) -> list[RaceRun]:
         """Return the runs of the current stage that have no result yet, round by round; [] when the
         race is over."""
-        return self._missing() if self._stage < len(self.stages) else []
+        return self._missing_runs() if self._stage < len(self.stages) else []
 
     def cap_s(self, name: str) -> float | None:
         """Return the training seconds after which a run of a candidate has lost and may be stopped.
@@ -114,7 +114,7 @@ class Race:
         """Return the results of a candidate by round, converted to the unit of the axis."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
-    def _missing(self) -> list[RaceRun]:
+    def _missing_runs(self) -> list[RaceRun]:
         """Return the runs of the current stage that have no result yet, round by round."""
         first = sum(runs for _, runs in self.stages[: self._stage])
         rounds = range(first, first + self.stages[self._stage][1])

@@ -268,7 +268,7 @@ class Confirmation:
         budget = self._budget(records)
         if not budget.winners():
             return
-        answered = [*_answers(records, "race"), *_answers(records, "confirm")]
+        answered = [*_comparable_runs(records, "race"), *_comparable_runs(records, "confirm")]
         plan = budget.plan(answered, deadline.left_s)
         if deadline.over or not plan.fresh:
             if deadline.reason() != "interrupted":
@@ -343,7 +343,7 @@ class Confirmation:
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
             return False  # no candidate reached the target in a repeated run
-        answered = [run for run in _answers(records, "confirm") if run.source in winners]
+        answered = [run for run in _comparable_runs(records, "confirm") if run.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
@@ -415,10 +415,10 @@ class Confirmation:
 
 def num_raced(records: Records) -> int:
     """Return the number of race runs that count in comparisons."""
-    return len(_answers(records, "race"))
+    return len(_comparable_runs(records, "race"))
 
 
-def _answers(records: Records, role: Role) -> list[RunRecord]:
+def _comparable_runs(records: Records, role: Role) -> list[RunRecord]:
     """Return the records of a role that count in comparisons."""
     return [
         run for run in records.runs.values() if run.role == role and run.counts_for("comparison")

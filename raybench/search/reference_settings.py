@@ -184,7 +184,7 @@ def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float
     return metric.sign * max(worst) if worst else None
 
 
-def _in_a_row(hold: int) -> str:
+def _hold_words(hold: int) -> str:
     return f" held for {hold} evaluations" if hold > 1 else ""
 
 
@@ -220,7 +220,7 @@ def set_target(
     values = [value for value in best_values if value is not None]
     if len(values) < len(best_values):
         raise UserError(
-            f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; increase "
+            f"target: auto: a reference run has no {metric.words}{_hold_words(hold)}; increase "
             "objective.max_train_seconds, or set a target.",
             ErrorCode.NO_RESULT,
         )
@@ -232,7 +232,7 @@ def set_target(
         how = (
             f"the best value that chance may reach on {baseline.rows:,} validation rows, given the "
             f"baseline of {baseline.value:.4g}; {describe(runs[0].record.spec)} reached "
-            f"{reached}{_in_a_row(hold)}, which may be chance: more validation rows would show it"
+            f"{reached}{_hold_words(hold)}, which may be chance: more validation rows would show it"
         )
         return with_objective(study, target=target), f"target {target} (auto: {how})"
     within_s = statistics.median(early_s(run, room_s) for run in runs) if is_early else None
@@ -277,7 +277,7 @@ def _median_words(
         when = f" within {within_s:.2g} s of training, so that trials may be faster"
     return (
         f"median of {', '.join(f'{value:{form}}' for value in values)}, best validation "
-        f"{metric.words}{_in_a_row(hold)} of {describe(run.record.spec)}{when}, {off}"
+        f"{metric.words}{_hold_words(hold)} of {describe(run.record.spec)}{when}, {off}"
     )
 
 

@@ -152,7 +152,7 @@ class Search:
         """
         if self._proposer.num_ran >= self._most_trials:
             return None
-        proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
+        proposal = self._rerun_with_less_memory() or self._curve_proposal() or self._proposer.next()
         if proposal is None:
             return None
         self._open[proposal.name] = proposal
@@ -178,7 +178,7 @@ class Search:
                 return left_s
         return 0.0
 
-    def _by_curves(self) -> Proposal | None:
+    def _curve_proposal(self) -> Proposal | None:
         """Return the next proposal of the curve model.
 
         None with a sampler other than `model`, while other trials come first (see `Search`), or if
@@ -193,7 +193,7 @@ class Search:
                 return proposal
         return None
 
-    def _in_less_memory(self) -> Proposal | None:
+    def _rerun_with_less_memory(self) -> Proposal | None:
         """Return a rerun of a configuration that ran out of memory, on the feasible placement with
         the fewest workers; None if there is nothing to rerun."""
         for spec in list(self._too_large):

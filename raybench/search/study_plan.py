@@ -133,23 +133,23 @@ class StudyPlan:
         if is_auto:
             length = "(a reference run sets how long each may train)"
         for line in (
-            _objective(study),
-            f"workload {study.workload}, {_data(study, dataset)}",
+            _objective_line(study),
+            f"workload {study.workload}, {_data_line(study, dataset)}",
             f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
             f"worker groups of {counted(len(groups), 'kind')}, the widest with "
             f"{counted(widest, 'CPU')} and {max(group.gpus for group in groups):g} GPUs",
-            f"{counted(runs, 'trial')} {length}, {_confirming(study.confirm, runs)}",
-            _length(study, self.most_s(capacity), capacity),
-            _sampling(self.factors),
+            f"{counted(runs, 'trial')} {length}, {_confirmation_line(study.confirm, runs)}",
+            _duration_line(study, self.most_s(capacity), capacity),
+            _sampling_line(self.factors),
             *([WIDENS] if widens(study, space) else []),
-            *_reference(study),
-            *_firsts(study, space),
+            *_reference_lines(study),
+            *_first_lines(study, space),
             f"results: {place}",
         ):
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
+def _duration_line(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
     """Return the sentence about the upper bound on the time."""
     where = "on the cluster"
     if capacity is not None:
@@ -167,7 +167,7 @@ def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
     )
 
 
-def _objective(study: StudySpec) -> str:
+def _objective_line(study: StudySpec) -> str:
     """Return the sentence about the objective: kind, metric, target and training limit."""
     objective = study.objective
     metric = objective.judged_by
@@ -186,10 +186,10 @@ def _objective(study: StudySpec) -> str:
     return f"objective {objective.kind}: validation {target}{held}, within {seconds}"
 
 
-def _data(study: StudySpec, dataset: Dataset) -> str:
+def _data_line(study: StudySpec, dataset: Dataset) -> str:
     """Return a line with the name, source and split sizes of the dataset."""
     if dataset is NO_DATA:
-        return "dataset: loaded by the training loop itself"
+        return "data loaded by the training loop itself"
     places = [place for place in (study.dataset.set, study.dataset.path) if place]
     return (
         " ".join([f"dataset {dataset.name}", *places])
@@ -198,7 +198,7 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
     )
 
 
-def _confirming(confirm: ConfirmSpec, trials: int) -> str:
+def _confirmation_line(confirm: ConfirmSpec, trials: int) -> str:
     if not confirm.race:
         return "not confirmed"
     candidates = min(stages(confirm.race)[0][0], trials)
@@ -208,7 +208,7 @@ def _confirming(confirm: ConfirmSpec, trials: int) -> str:
     )
 
 
-def _reference(study: StudySpec) -> list[str]:
+def _reference_lines(study: StudySpec) -> list[str]:
     if not study.needs_reference:
         return []
     runs = (
@@ -217,12 +217,12 @@ def _reference(study: StudySpec) -> list[str]:
     return [f"before: {runs} {', '.join(study.auto)}"]
 
 
-def _firsts(study: StudySpec, space: Space) -> list[str]:
+def _first_lines(study: StudySpec, space: Space) -> list[str]:
     keys = label_keys(study.space)
     return [f"first: {describe(spec, keys)}" for spec in first_specs(study, space).values()]
 
 
-def _sampling(factors: Factors | str) -> str:
+def _sampling_line(factors: Factors | str) -> str:
     if isinstance(factors, str):
         return f"every key is sampled ({factors})"
     placements = [speed_values(placement) for placement in factors.all_placements]

@@ -392,11 +392,11 @@ def _error_scale(axes: Axes, top: float) -> None:
         ),
     )
     axes.set_ylim(0, 100 * min(1, 1 - 0.6 * (1 - top)))
-    axes.set_yticks(_apart(axes, [y for y in SHARE_TICKS if y <= axes.get_ylim()[1]]))
+    axes.set_yticks(_spaced_ticks(axes, [y for y in SHARE_TICKS if y <= axes.get_ylim()[1]]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _apart(axes: Axes, ticks: list[float]) -> list[float]:
+def _spaced_ticks(axes: Axes, ticks: list[float]) -> list[float]:
     """Select ticks whose labels do not overlap, starting from the largest."""
     points = DATA_SHARE * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]

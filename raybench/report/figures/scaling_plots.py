@@ -142,7 +142,7 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
             above = curve[f"{column}_high"].astype(float) - middle
             bars = np.array([length.fillna(0.0).clip(lower=0) for length in (below, above)])
             style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
-            style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
+            style |= {"label": parts.wrapped(_short_name(name, scaling, cells), parts.ROOM)}
             axes.errorbar(curve["num_workers"] * shift, middle, yerr=bars, capsize=3, **style)
         if column == "speedup":  # with two log axes, ideal scaling is a straight line
             low, high = axes.get_ylim()
@@ -156,7 +156,7 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
         axes.minorticks_off()
         axes.set_xlim(min(workers) / 1.2, max(workers) * 1.2)
         axes.set(xlabel="workers", ylabel=label)
-        _explain(figure, axes, len(curves))
+        _add_legend(figure, axes, len(curves))
     return figure
 
 
@@ -164,7 +164,7 @@ speedup_figure = partial(_curves_figure, "speedup", "speed-up over one worker")
 efficiency_figure = partial(_curves_figure, "efficiency", "efficiency")
 
 
-def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
+def _add_legend(figure: Figure, axes: Axes, num_curves: int) -> None:
     """Add a legend below a panel, and increase the height of the figure by that of the legend."""
     handles, labels = axes.get_legend_handles_labels()
     if num_curves > MOST_CURVES:
@@ -177,7 +177,7 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
     figure.set_figheight(figure.get_figheight() + parts.LINE * lines)
 
 
-def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
+def _short_name(name: str, scaling: str, cells: pd.DataFrame) -> str:
     """Return the name of a curve without the parts that are in the title of the panel or common to
     all curves."""
     name = name.replace(f", {scaling},", ",")
@@ -278,7 +278,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     for axes, name in zip(panels, names, strict=True):
         rows = plan[plan["series"] == name]
         parts.head(axes, parts.wrapped(name, parts.ROOM))
-        _priced(axes, rows, {offer: parts.color(i) for i, offer in enumerate(offers)})
+        _draw_plan(axes, rows, {offer: parts.color(i) for i, offer in enumerate(offers)})
         axes.set_ylabel("seconds of the job [s]")
     unit = plan["unit"].iloc[0]
     panels[-1].set_xlabel("bill" if unit == MONEY else "worker-seconds that are held [s]")
@@ -292,7 +292,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     return figure
 
 
-def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
+def _draw_plan(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
     is_near = rows["seconds"] <= parts.FAR * rows["seconds"].min()
     rows = rows[is_near | (rows["cost"] <= rows["cost"].min())]
     ran = rows[np.isfinite(rows["measured_s"])]

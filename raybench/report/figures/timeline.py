@@ -57,7 +57,7 @@ def spans(results: Study) -> Spans:
         end=end - begin.min(),
     )
     table, pauses = _without_pauses(table)
-    lanes, names = _packed(table)
+    lanes, names = _assign_lanes(table)
     table = table.assign(lane=lanes).sort_values(["lane", "begin"], ignore_index=True)
     return Spans(table, names, pauses, float(table["end"].max()))
 
@@ -73,7 +73,7 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
     return table.assign(begin=table["begin"] - cut, end=table["end"] - cut), pauses
 
 
-def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
+def _assign_lanes(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
     """Assign runs to lanes.
 
     Returns:

@@ -150,7 +150,7 @@ class LiveState:
         label = self.label(spec)
         self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers)
         if self.phase == "search":
-            self._aim(spec)
+            self._set_target(spec)
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Add an evaluation of a run."""
@@ -165,7 +165,7 @@ class LiveState:
         if record.phase == "search":
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
-            self._aim(record.spec)
+            self._set_target(record.spec)
         if record.failure is not None:
             key = cause_of(record.failure, record.message)
             new_cause = Cause(record.trial, record.failure, record.message)
@@ -178,7 +178,7 @@ class LiveState:
                 self.best = record
         return None
 
-    def _aim(self, spec: RunSpec) -> None:
+    def _set_target(self, spec: RunSpec) -> None:
         objective = spec.objective
         self.target = objective.target if objective.kind == TIME else None
 

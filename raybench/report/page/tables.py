@@ -375,7 +375,7 @@ def _winner(results: Study) -> pd.Series | None:
     return None if table.empty else table.iloc[0]
 
 
-def _judged(results: Study, row: pd.Series) -> tuple[float, float, float]:
+def _winner_value(results: Study, row: pd.Series) -> tuple[float, float, float]:
     """Return (seconds to the target or metric value, low end, high end of the 90 % interval) of a
     winner.
 
@@ -397,7 +397,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
         row: dict[str, Any] = {"study": name, "fastest or best": "none"}
         winner, metric, condition = _winner(results), results.metric, conditions(results)
         if winner is not None:
-            result, *ends = _judged(results, winner)
+            result, *ends = _winner_value(results, winner)
             row["fastest or best"] = f"{winner['config']} (trial {winner['trial']})"
             row["seconds to target"] = result if results.is_timed else math.nan
             form = (lambda end: f"{end:.3g}") if results.is_timed else metric.shown
@@ -423,7 +423,7 @@ def winner_sentence(studies: Named) -> str:
     results = studies[0][1]
     sign = 1 if results.is_timed else -results.metric.sign
     rows = sorted(
-        ((name, *_judged(study, row), row["is_confirmed"]) for name, study, row in winners),
+        ((name, *_winner_value(study, row), row["is_confirmed"]) for name, study, row in winners),
         key=lambda row: sign * row[1],
     )
     (best, value, low, high, _), *others = rows

@@ -172,7 +172,7 @@ def initial_configurations(
         return []
     batch_key = GLOBAL_BATCH if GLOBAL_BATCH in space else "batch_size_per_worker"
     configurations = []
-    for batch in _two_of(space, fixed, batch_key):
+    for batch in _two_values(space, fixed, batch_key):
         optimizers = dict.fromkeys(values_of("optimizer", space, fixed))
         for number, optimizer in enumerate(name for name in optimizers if name in BASE_RATES):
             values: dict[str, Any] = {"optimizer": optimizer, batch_key: batch}
@@ -217,7 +217,7 @@ def _conditions(
     return chosen
 
 
-def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
+def _two_values(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
     """Return the two values at one third and two thirds of the sorted values of a key."""
     values = values_of(key, space, fixed)
     if isinstance(space.get(key), Range):

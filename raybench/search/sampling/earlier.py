@@ -114,7 +114,7 @@ class EarlierRun:
         values: dict[str, Any] = {}
         for key, dimension in space.items():
             if key in self.settings:
-                values[key] = _as_in(key, self.settings[key], possible_values(dimension))
+                values[key] = _matching_value(key, self.settings[key], possible_values(dimension))
             elif key != GLOBAL_BATCH and not is_open(key):
                 values[key] = known_values({}, {})[key]
         placement: dict[str, Any] = {}
@@ -465,7 +465,7 @@ def _storage(place: str) -> optuna.storages.BaseStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(place))
 
 
-def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
+def _matching_value(key: str, value: Any, possible: Sequence[Any]) -> Any:
     """Return the value of the space that equals a value read from a table, such as 1 for "1".
 
     If there is none, the value itself is returned.

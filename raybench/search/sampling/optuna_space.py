@@ -51,7 +51,7 @@ def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) 
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and _are_ranges(dimension):
             share = trial.suggest_float(_share_name(key), 0.0, 1.0)
-            values[key] = _at(dimension.choose(known_values(fixed, values)).dimension, share)
+            values[key] = _value_at(dimension.choose(known_values(fixed, values)).dimension, share)
             continue
         name, simple = _resolve(key, dimension, known_values(fixed, values))
         values[key] = _ask(trial, name, simple)
@@ -78,7 +78,7 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
         dimension = space[key]
         if isinstance(dimension, Cases) and _are_ranges(dimension):
             case = dimension.choose(known_values(fixed, values))
-            params[_share_name(key)] = _share(case.dimension, value)
+            params[_share_name(key)] = _position_of(case.dimension, value)
             continue
         name, simple = _resolve(key, space[key], known_values(fixed, values))
         params[name] = _parameter(simple, value)
@@ -136,7 +136,7 @@ def _share_name(key: str) -> str:
     return f"{key} [share of its range]"
 
 
-def _at(dimension: Simple, share: float) -> float:
+def _value_at(dimension: Simple, share: float) -> float:
     """Return the value at a position in [0, 1] of a range, on its linear or log scale."""
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
@@ -145,8 +145,8 @@ def _at(dimension: Simple, share: float) -> float:
     return min(max(value, low), high) if 0 <= share <= 1 else value
 
 
-def _share(dimension: Simple, value: float) -> float:
-    """Return the position of a value in a range, as the inverse of `_at`.
+def _position_of(dimension: Simple, value: float) -> float:
+    """Return the position of a value in a range, as the inverse of `_value_at`.
 
     The position lies outside [0, 1] if the value lies outside the range.
     """

@@ -143,7 +143,7 @@ def restore(
     for name, spec in specs.items():
         record = trials.get(name)
         params = params_of(spec, study, space, widen=widen)
-        first = _first_of(name, spec, record, firsts)
+        first = _matching_first(name, spec, record, firsts)
         if record is None or name in unfinished or record.stop == "interrupted":
             if first is None and params:
                 queued = {TRIAL: name, PLACEMENT: speed_values(spec.placement), SEED: spec.seed}
@@ -156,7 +156,7 @@ def restore(
             add_answer(journal, answer, params or {}, distribution_of, attributes)
 
 
-def _first_of(
+def _matching_first(
     name: str, spec: RunSpec, record: RunRecord | None, firsts: Mapping[str, RunSpec]
 ) -> str | None:
     """Return which configuration of `search.first` a trial ran, as its key in `firsts`; None if it
