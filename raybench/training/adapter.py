@@ -1,8 +1,8 @@
-"""Framework and process of a user's training loop.
+"""What a user's training loop needs from its framework and its process.
 
-`LoopAdapter` has the framework's part. Settings of the process that a loop changes are restored
-when its run ends, its signal handlers are not installed, and environment variables tell libraries
-and scripts where the other workers are.
+`LoopAdapter` has the functions of the framework. Settings of the process that a loop changes are
+restored when its run ends. Signal handlers that a loop sets are not installed. Environment
+variables contain the addresses of the other workers, for libraries and scripts that read them.
 """
 
 import contextlib
@@ -44,11 +44,14 @@ class LoopAdapter:
         self._world = world
 
     def begin(self, seed: int) -> None:
-        """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
+        """Seed the framework; called in the loop's thread, after Python and numpy were seeded."""
 
     def synchronize(self) -> None:
-        """Wait for the devices of JAX and PyTorch if the loop has imported them, since their calls
-        return before the work on a device is done."""
+        """Wait until the devices have finished their work.
+
+        Functions of JAX and PyTorch return before that. Only libraries that the loop has imported
+        are synchronized.
+        """
         if (jax := sys.modules.get("jax")) is not None:
             jax.effects_barrier()
             jax.block_until_ready([array for array in jax.live_arrays() if not array.is_deleted()])
@@ -56,29 +59,36 @@ class LoopAdapter:
             torch.cuda.synchronize()
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, without interfering with the loop's own collectives."""
+        """Return the values of every rank, by rank, without interfering with collectives that the
+        loop itself calls. Collective: all ranks must call it."""
         rows: list[list[float]] = self._world.gather(values)
         return rows
 
     def num_exchanges(self) -> int | None:
-        """Return the number of collectives that the loop has begun so far; None if unknown."""
+        """Return how many collectives the loop has begun on this rank; None if unknown."""
         return None
 
     def memory(self) -> Memory:
-        """Return a `Memory` that tracks this worker's peak from now on."""
+        """Return a `Memory` that measures this worker's peak memory from now on."""
         return Memory()
 
     def prepare(self, model: Any, strategy: Strategy) -> Any:
-        """Prepare a model, see `Run.prepare`; here, return it unchanged."""
+        """Move, wrap or shard a model, see `Run.prepare`; this class returns it unchanged."""
         del strategy
         return model
 
     def end(self) -> None:
-        """Release the memory that the framework holds after a run."""
+        """Release memory that the framework still holds after a run."""
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind (see `STATE_FILES`) and bytes of plain data and arrays; raise UserError for
-        other objects."""
+        """Convert a state that the user saves to bytes.
+
+        Returns:
+            The kind of the state (a key of `own.STATE_FILES`) and its bytes.
+
+        Raises:
+            UserError: The state contains objects other than plain data and arrays.
+        """
         return "arrays", pack_arrays(state)
 
     def unpack(self, content: bytes) -> Any:
@@ -87,54 +97,64 @@ class LoopAdapter:
 
 
 PLAIN = (bool, int, float, str, type(None))
+"""Types of plain data that are saved as they are; lists and dicts of them are allowed, too."""
 
 
 def pack_arrays(state: Any) -> bytes:
-    """Return plain data and arrays as the bytes of an `.npz` file, without pickle.
+    """Convert plain data and arrays, nested in lists and dicts, to the bytes of an `.npz` file.
 
-    Raises UserError for objects that numpy cannot convert to an array of numbers or strings.
+    The file contains no pickle.
+
+    Raises:
+        UserError: numpy cannot convert an object to an array of numbers or strings.
     """
     arrays: list[Any] = []
 
-    def plain(value: Any) -> Any:
+    def to_json(value: Any) -> Any:
+        """Return the value with each array replaced by its index in `arrays`."""
         if isinstance(value, PLAIN):
             return value
         if isinstance(value, dict):
             return {
                 "keys": list(map(str, value)),
-                "values": [plain(item) for item in value.values()],
+                "values": [to_json(item) for item in value.values()],
             }
         if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
+            return [to_json(item) for item in value]
         arrays.append(np.asarray(value))
         if arrays[-1].dtype.hasobject:
             raise unsavable_error(value)
         return {"array": len(arrays) - 1}
 
-    buffer, tree = io.BytesIO(), json.dumps(plain(state))
+    buffer, tree = io.BytesIO(), json.dumps(to_json(state))
     named = {str(index): item for index, item in enumerate(arrays)}
     np.savez(buffer, allow_pickle=False, tree=np.array(tree), **named)
     return buffer.getvalue()
 
 
 def unpack_arrays(content: bytes) -> Any:
-    """Return the data that were passed to `pack_arrays`; tuples become lists."""
+    """Return the data that were passed to `pack_arrays`, with tuples as lists.
+
+    Raises:
+        UserError: `pack_arrays` has not written `content`.
+    """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise foreign_state_error(error) from None
 
-    def whole(value: Any) -> Any:
+    def from_json(value: Any) -> Any:
+        """Return the value with each index of an array replaced by the array."""
         if isinstance(value, list):
-            return [whole(item) for item in value]
+            return [from_json(item) for item in value]
         if not isinstance(value, dict):
             return value
         if "array" in value:
             return arrays[str(value["array"])]
-        return dict(zip(value["keys"], map(whole, value["values"]), strict=True))
+        return dict(zip(value["keys"], map(from_json, value["values"]), strict=True))
 
-    return whole(json.loads(str(arrays["tree"])))
+    return from_json(json.loads(str(arrays["tree"])))
 
 
 def unsavable_error(value: object) -> UserError:
@@ -156,6 +176,7 @@ def attribute(owner: Any, name: str) -> Setting:
 
 
 def _set_environment(values: dict[str, str]) -> None:
+    """Replace all environment variables of this process by `values`."""
     for name in os.environ.keys() - values.keys():
         del os.environ[name]
     os.environ.update(values)
@@ -169,13 +190,13 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
     attribute(sys, "stdout"),
     attribute(sys, "stderr"),
 )
-"""Settings that a loop may change and that the next run in the process would inherit. Random states
-are not included, since each run is seeded."""
+"""Settings of the process that a loop may change and that the next run in this process would
+inherit. Random states are not included, because each run seeds them."""
 
 
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
-    """Context manager: restore the settings of the process and of imported frameworks on exit."""
+    """Context manager: on exit, restore the settings of the process and of imported frameworks."""
     settings = list(PROCESS_SETTINGS)
     for framework in ("torch", "tensorflow"):
         if framework in sys.modules:
@@ -203,9 +224,9 @@ def signal_handlers_ignored() -> Iterator[None]:
     """Context manager: make `signal.signal` do nothing outside the main thread, where it would
     raise.
 
-    Loops for preemptible machines set handlers. Here, a loop runs in a thread that no signal
-    reaches, and raybench stops it at its reports. Enter the context before importing the loop's
-    module, which may import `signal.signal` by name.
+    Loops that are written for preemptible machines set signal handlers. Here, a loop runs in a
+    thread that receives no signals, and raybench stops it at its reports. Enter the context before
+    importing the loop's module, which may import `signal.signal` by name.
     """
     original = signal.signal
 
@@ -223,23 +244,29 @@ def signal_handlers_ignored() -> Iterator[None]:
 
 
 PORTS = 20_000, 30_000
-"""Range of the ports given to scripts, below the ephemeral ports that systems assign."""
+"""Range of the ports that scripts get in MASTER_PORT; below the ephemeral ports, which systems
+assign by themselves."""
 LAUNCHER_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
 )
-"""Variables that torchrun sets, and `NODE_RANK`, which other launchers set."""
+"""Environment variables that torchrun sets, and NODE_RANK, which other launchers set."""
 
 
 def environment_of_rank(
     rank: int, device: str, gather: Callable[[list[float]], list[list[float]]]
 ) -> dict[str, str]:
-    """Return the variables that torchrun would set for a rank. Collective: all ranks must call it.
+    """Return the environment variables that torchrun would set for a rank.
+
+    Collective: all ranks must call it.
 
     Args:
         rank: Rank of this worker.
         device: Device of this worker, such as `cpu` or `cuda:0`.
-        gather: Function that returns the values of every rank, in rank order.
+        gather: Function that returns the values of every rank, by rank.
+
+    Returns:
+        LAUNCHER_VARIABLES, and the variables of `environment_of_device`.
     """
     host = zlib.crc32(platform.node().encode())
     rows = gather([float(host), float(_free_port() if rank == 0 else 0)])
@@ -249,7 +276,7 @@ def environment_of_rank(
         local_rank = int(device.removeprefix("cuda:"))
     nodes = list(dict.fromkeys(hosts))
     node, port = str(nodes.index(hosts[rank])), str(round(rows[0][1]))
-    # TORCHELASTIC_RUN_ID tells libraries that torchrun is the launcher.
+    # Libraries recognize torchrun by TORCHELASTIC_RUN_ID.
     values = {
         **{"RANK": str(rank), "WORLD_SIZE": str(len(rows)), "TORCHELASTIC_RUN_ID": port},
         **{"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank]))},
@@ -261,15 +288,17 @@ def environment_of_rank(
 
 
 def environment_of_device(device: str) -> dict[str, str]:
-    """Return the variables that make libraries use a device: for a CPU, ACCELERATE_USE_CPU, without
-    which `accelerate` does not distribute training."""
+    """Return the environment variables that libraries need for a device.
+
+    For a CPU this is ACCELERATE_USE_CPU, without which `accelerate` does not distribute training.
+    """
     return {"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}
 
 
 def _free_port() -> int:
-    """Return a random port that nothing on this host listens on."""
+    """Return a random port in the range PORTS on which no process of this host listens."""
     while True:
-        # Not `random.randrange`: it is seeded, and equal seeds would give equal ports.
+        # `random.randrange` is seeded, and equal seeds would give equal ports.
         port = random.SystemRandom().randrange(*PORTS)
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):

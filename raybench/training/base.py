@@ -1,4 +1,4 @@
-"""Interface of a framework backend, and the import of a backend by the name of its framework.
+"""Interface of the framework backends, and the import of a backend by the name of its framework.
 
 Importing this module imports neither torch nor TensorFlow.
 """
@@ -17,46 +17,58 @@ from raybench.spec.metric import Metric
 from raybench.training.memory import Memory
 
 WARM_UP_STEPS = 2
-"""Warm-up steps for each batch shape: the first one traces, allocates and picks kernels; the second
-one runs like all later steps."""
+"""Number of warm-up steps for each batch shape. In the first step, the framework traces functions,
+allocates memory and picks kernels; the second runs like all later steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One worker's samples and learning rate for one optimizer step."""
+    """One worker's samples and learning rate for one optimizer step.
+
+    The samples are cut into passes: each is one forward and backward pass, and the gradients of all
+    passes of a step are added up.
+    """
 
     indices: NDArray[np.int64]
-    """(passes, samples): positions in the training split; a row is one forward and backward pass.
-    If the process holds several replicas, each takes an equal part of the columns, in order."""
+    """Positions of the samples in the training split, shape (passes, samples). If the process holds
+    several replicas of the model, each takes an equal part of the columns, in order."""
     weights: NDArray[np.float32]
-    """(passes, samples): weight of each sample's loss; 0 for padding. The weight is 1 / (samples of
-    all workers in the step), so that the workers' gradients *sum* to the gradient of the global
-    batch. `Split.weights`, if any, are a factor of it, except with mixup (`Samples.mixed`)."""
+    """Weight of each sample's loss, shape (passes, samples); 0 for padding. Other weights are
+    1 / (samples of all workers in the step), so that the *sum* of the workers' gradients is the
+    gradient of the global batch. If the data have weights (`Split.weights`), they are a further
+    factor, except with mixup (see `Samples.mixed`)."""
     shares: NDArray[np.float32]
-    """(passes, replicas of this process): samples of a pass without padding, divided by the samples
-    of all workers in the step. Scales losses that a model adds once per pass (weight penalties)."""
+    """Share of each pass in the global batch, shape (passes, replicas of this process): the number
+    of its samples without padding, divided by the samples of all workers in the step. Losses that a
+    model adds once per pass, such as weight penalties, are multiplied by it."""
     rounds: NDArray[np.int64] | None = None
-    """(passes, samples): how many times each sample was used before, `epoch * repeat + copy`; seeds
-    its augmentation together with the run's seed and the index. None without augmentation."""
+    """Number of times that each sample was used before, shape (passes, samples). Together with the
+    run's seed and the sample's index, it seeds the sample's augmentation. None without
+    augmentation."""
     learning_rate: float
     num_samples: int
-    """Samples of this worker without padding, including samples to which the data give weight 0."""
+    """Number of samples of this worker without padding; samples that have weight 0 in the data
+    count."""
     is_frozen: bool = False
     """Whether only the head is trained (`frozen_epochs`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over the evaluated samples of one worker."""
+    """Sums over the samples that one worker has evaluated."""
 
     loss: float
+    """Sum of the losses of the samples."""
     value: float
-    """Sum of the values that the run's metric averages: correct answers, squared errors, ..."""
+    """Sum of the values that the run's metric averages, such as squared errors, or 1 for each
+    correct answer."""
     squares: float
     """Sum of the squares of these values."""
     samples: int
+    """Number of samples."""
     answers: NDArray[Any] | None = None
-    """Predictions in order (`data.whole_set.predictions_of`), unless the metric is a mean."""
+    """Prediction for each sample, in order (`data.whole_set.predictions_of`); None if the metric is
+    a mean over samples, which needs only the sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,32 +76,38 @@ class StepLog:
     """Measurements of one `BaseTrainer.train` call on one worker, with one number per step."""
 
     seconds: list[float]
-    """Seconds from the end of the previous step, or from the start of the call, to the end of the
-    step, including work on the device; NaN if unknown."""
+    """Seconds of each step, including work on the device, from the end of the previous step (or
+    from the start of the call) to the end of this one; NaN if unknown."""
     part_squares: list[float]
-    """Squared norm of the gradient that this worker sends: the sum over its samples, divided by the
-    samples of all workers. Empty, like `whole_squares`, if no gradients are exchanged."""
+    """Squared norm of the gradient that this worker sends to the other workers. This gradient is
+    the sum over the worker's samples, divided by the samples of all workers. Empty if no gradients
+    are exchanged."""
     whole_squares: list[float]
-    """Squared norm of the gradient that this worker receives, the sum over all workers."""
+    """Squared norm of the gradient that this worker receives, which is the sum of the gradients
+    that all workers send. Empty if no gradients are exchanged."""
 
 
 class DistributedContext(Protocol):
-    """The group of workers that train a run, as seen by one of these workers."""
+    """The group of workers that train a run, as seen by one of these workers.
+
+    A collective is a call that waits for all ranks, so all ranks must make it.
+    """
 
     rank: int
     num_workers: int
     device: str
-    """Name of this worker's device, as in the records of results."""
+    """Name of this worker's device, as it appears in the records of runs."""
     gpus: tuple[int, ...]
-    """GPUs that the worker trains on, as indices into those visible to the process."""
+    """GPUs on which the worker trains, as indices among the GPUs visible to the process."""
 
     @property
     def through(self) -> str:
-        """Library of the all-reduce: `gloo`, `ring` or `nccl`; undefined for a single worker."""
+        """Library that runs the all-reduces: `gloo`, `ring` or `nccl`; undefined for a single
+        worker."""
         ...
 
     def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
-        """Time all-reduces over all workers.
+        """Measure the time of all-reduces over all workers. Collective: all ranks must call it.
 
         Args:
             num_bytes: Size of each all-reduce in bytes (float32).
@@ -107,37 +125,39 @@ class DistributedContext(Protocol):
         return seconds
 
     def _adder(self, num_values: int) -> Callable[[], float]:
-        """Return a function that sums `num_values` numbers over all workers and waits for the
-        result."""
+        """Return a function that sums `num_values` float32 numbers over all workers, waits for the
+        result and returns one of the sums."""
         ...
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order.
+        """Return the values of every rank (float64), by rank.
 
-        Collective: all ranks must call it, so it is also a barrier.
+        Collective: all ranks must call it with equally many values, so it is also a barrier.
         """
         ...
 
 
 class BaseTrainer(Protocol):
-    """A model in training on one worker; each backend has a subclass `Trainer`."""
+    """A model that is trained on one worker; each backend has a subclass `Trainer`."""
 
     module: Any
-    """The backend's module `model`."""
+    """The backend's module `model`, such as `raybench.training.torch.model`."""
     metric: Metric
     """Metric of the objective."""
     num_parameters: int
+    """Number of trainable parameters."""
     batch_statistics: bool
-    """Whether a layer normalizes over the batch of one worker."""
+    """Whether any layer normalizes over the batch of one worker, as batch normalization does."""
     notes: list[str]
     """Remarks for the user about the newly built model, one sentence each."""
     flops_per_sample: float | None = None
-    """See `Evaluation.flops_per_sample`; set by `warm_up` if `record_steps` is set."""
+    """Floating-point operations per sample (`Evaluation.flops_per_sample`); set by `warm_up` if the
+    run records steps (`record_steps`)."""
 
     def warm_up(self, *steps: Step) -> None:
-        """Run training and evaluation on throw-away data in the shape of each step, then restore
-        all state."""
-        self._freeze(steps[0].is_frozen)  # a continued run may start after the frozen epochs
+        """Train and evaluate on throw-away data in the shape of each of the steps, then restore
+        model, optimizer and random states."""
+        self._freeze(steps[0].is_frozen)  # a resumed run may start after the frozen epochs
         num_rows = max(self._evaluation_batch, *(int(step.indices.max()) + 1 for step in steps))
         real = self._splits
         with self._restored():
@@ -152,15 +172,13 @@ class BaseTrainer(Protocol):
             self._freeze(steps[0].is_frozen)
 
     def _count_flops(self, step: Step) -> float | None:
-        """Return the floating-point operations of one sample's forward and backward pass; None if
-        unknown."""
+        """Return the number of floating-point operations in the forward and backward pass of one
+        sample; None if unknown."""
         del step
         return None
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps.
-
-        Ends with the device synchronized.
+        """Take optimizer steps, and wait until the device has finished them.
 
         Returns:
             Weighted loss of this worker, summed over the steps.
@@ -168,27 +186,39 @@ class BaseTrainer(Protocol):
         ...
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Return sums of loss and metric over rows of the `validation` or `test` split."""
+        """Evaluate the model on some rows of a split.
+
+        Args:
+            part: Name of the split: `validation` or `test`.
+            rows: Rows of the split that this worker evaluates.
+
+        Returns:
+            Sums of loss and metric over these rows.
+        """
         ...
 
     _splits: dict[str, Any]
-    """Splits by name, as batches for this worker."""
+    """Batches of each split for this worker, by name of the split."""
     _evaluation_batch: int
     """Largest batch size of an evaluation."""
     _memory: Memory
-    """Memory in use by this worker's tensors."""
+    """Measures the memory that this worker's tensors take."""
     _world: Any
+    """The group of workers, a `DistributedContext`."""
     _freeze: Any
-    """Method that freezes (True) or unfreezes the backbone, on all ranks at the same step."""
+    """Method that freezes (True) or unfreezes (False) the backbone; all ranks call it at the same
+    step."""
     _restored: Any
-    """Context manager that restores model, optimizer and random states when it exits."""
+    """Method that returns a context manager, which restores model, optimizer and random states on
+    exit."""
     _recorder: Any
-    """Step recorder; None unless `record_steps` is set."""
+    """Recorder of step times and gradient norms; None unless the run records steps
+    (`record_steps`)."""
     _earlier_input_s: float = 0.0
     """Seconds spent waiting for data before the checkpoint from which the run was resumed."""
 
     def input_seconds(self) -> float:
-        """Return the seconds that training has waited for data so far."""
+        """Return the seconds for which training has waited for data so far."""
         waited: float = self._splits["train"].waited_seconds()
         return self._earlier_input_s + waited
 
@@ -198,64 +228,69 @@ class BaseTrainer(Protocol):
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """Return the peak memory in bytes since this trainer was created; with several GPUs, the
-        peak of the fullest one."""
+        """Return the peak memory in bytes since this trainer was created, None if unknown; with
+        several GPUs, the peak of the fullest one."""
         return self._memory.peak()
 
     def skipped_steps(self) -> int:
-        """Return the number of steps skipped because an fp16 gradient was not finite."""
+        """Return how many steps were skipped because a gradient was not finite in fp16."""
         number: int = self._loss_scale.num_skipped
         return number
 
     _spec: Any
+    """The run spec."""
     _loss_scale: Any
+    """The backend's `LossScale`."""
     _model: Any
     _optimizer: Any
     _averaging: Any
+    """The backend's `Averaging` of the weights."""
 
     def save(self) -> bytes:
-        """Return the weights in the framework's own format: `torch.save`'s, or `.weights.h5`."""
+        """Return the weights as a file of the framework: as written by `torch.save`, or a Keras
+        `.weights.h5` file."""
         with self._averaging.in_place():
             weights: bytes = self.module.save_weights(self._model)
         return weights
 
     def load(self, weights: bytes) -> None:
-        """Load weights that `save` returned."""
+        """Load weights that `save` has returned; restarts the average of the weights."""
         self.module.load_weights(self._model, weights)
         self._averaging.forget()
 
     def state(self) -> bytes:
-        """Return the state from which training continues: model, optimizer, random states of all
-        ranks.
+        """Return the state from which training can continue: model, optimizer, and the random
+        states of all ranks.
 
-        Collective: all ranks send rank 0 their random states; ranks other than 0 return b"". The
-        state holds only tensors, numbers and names.
+        Collective: all ranks must call it. Rank 0 returns the state, which contains only tensors,
+        numbers and names; other ranks return b"".
         """
         ...
 
     def restore(self, state: bytes) -> None:
-        """Continue from the state that `state` returned on rank 0; call before or after `warm_up`.
+        """Continue from a state that the method `state` has returned on rank 0.
 
-        Nothing in the state is executed.
+        Call it before or after `warm_up`. No code in the state is executed.
 
         Raises:
-            UserError: The workload now builds another model, or raybench did not write `state`.
+            UserError: The workload now builds a different model, or raybench did not write `state`.
         """
         ...
 
     def close(self) -> None:
-        """Release memory; the trainer cannot be used afterwards."""
+        """Release the memory of this trainer, which cannot be used afterwards."""
         for part in self._splits.values():
             part.close()
         self._splits.clear()
 
 
 PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}
+"""Package of each backend, by name of the framework."""
 
 
 def find_backend(framework: str) -> Any:
-    """Import the `loop` module of a backend, which has `Trainer(spec, workload, dataset, world)`
-    and `join`.
+    """Import and return the module `loop` of a backend, which has a class `Trainer(spec, workload,
+    dataset, world)` and a function `join`.
 
     Raises:
         UserError: The framework is not installed.
@@ -264,7 +299,15 @@ def find_backend(framework: str) -> Any:
 
 
 def find_part(framework: str, name: str) -> Any:
-    """Import a module of a backend, such as `model`; raises UserError like `find_backend`."""
+    """Import and return a module of a backend.
+
+    Args:
+        framework: Name of the framework.
+        name: Name of the module inside the backend's package, such as `model`.
+
+    Raises:
+        UserError: The framework is not installed.
+    """
     try:
         return importlib.import_module(f"{PACKAGES[framework]}.{name}")
     except ModuleNotFoundError as error:

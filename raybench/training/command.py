@@ -1,10 +1,10 @@
 """User commands as training loops: start a command, read its reports, kill it with its children.
 
 A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
-`samples` and `train_s` (training seconds) are optional and count since the previous line, or since
-the start of the command. A line without `samples` counts as one sample. If `train_s` is missing,
-all time since the previous line counts as training; if given, it is valid however late its line
-arrives.
+`samples` and `train_s` (training seconds) are optional and count since the previous report, or
+since the start of the command. A report without `samples` counts as one sample. If `train_s` is
+missing, all time since the previous report counts as training. If `train_s` is given, it does not
+matter how late the line arrives.
 """
 
 import contextlib
@@ -39,37 +39,47 @@ from raybench.training.own import Run
 logger = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""Seconds between SIGTERM and SIGKILL for a command and its children."""
+"""Seconds from SIGTERM to SIGKILL when a command and its children are ended."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
-"""Shell script that ends the command's process group if the worker dies, which closes the script's
-stdin."""
+"""Shell script that ends the command's process group if the worker dies: it waits until its stdin
+is closed, which the death of the worker does."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
 """Keys that a report may have in addition to the metric."""
 UNTIMED = (
     "the command does not print train_s, so all time between its lines counts as training, startup "
     "and evaluation included; let it print the training seconds since the previous line"
 )
+"""Note to the user about a command that does not print `train_s`."""
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
-"""Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` were flushed from
-a buffer or printed at the end of training, so they cannot be timed by their arrival."""
+"""Lines that arrive within TOGETHER_S seconds of each other after SILENCE_S seconds without output
+were flushed from a buffer or printed at the end of training, so their arrival times are useless."""
 EXCESS, EXCESS_S = 1.1, 0.5
-"""Factor and seconds by which the sum of all `train_s` may exceed the run time of the command."""
+"""Limit of the sum of all `train_s`: EXCESS times the run time of the command, plus EXCESS_S
+seconds."""
 MAX_SAMPLES = 1e15
+"""Largest valid `samples` of a report."""
 MIN_TRAIN_S = 1e-6
-"""Training seconds of a report if its `train_s` is 0 or it arrives together with the last one."""
+"""Smallest training seconds of a report, used if its `train_s` is 0 or its line arrives together
+with the previous one."""
 CHUNK_BYTES = 1 << 16
+"""Maximum number of bytes that are read from a pipe at once."""
 MAX_LINE_BYTES = 1 << 20
+"""Size in bytes above which a line is shortened to its end."""
 TAIL_BYTES = 4000
+"""Number of bytes of stderr that are kept for an error message."""
 MAX_KEYS = 12
-"""Keys of a line that an error message lists at most."""
+"""Maximum number of a line's keys that an error message lists."""
 POLL_S = 0.1
-"""Seconds between two exchanges of the ranks' states."""
+"""Seconds between two exchanges of states (`_RankState`) between the ranks."""
 MAX_SHOWN = 200
-"""Characters of the last line of stderr that an error message quotes at most."""
+"""Maximum number of characters of the last line of stderr that an error message quotes."""
 
 
 def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
-    """Return the values for the placeholders of a command, by key of the run spec."""
+    """Return the values that replace the placeholders of a command, by key of the run spec.
+
+    `learning_rate` is the rate after `learning_rate_scaling`.
+    """
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
     return content | {"global_batch_size": spec.global_batch_size, "learning_rate": learning_rate}
 
@@ -77,14 +87,15 @@ def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
 def run_command(run: Run) -> None:
     """Run the command of a run spec until it ends or `Run.report` returns True.
 
-    A `$torchrun` command runs once on every rank, and only rank 0's output is read for reports.
+    A command that begins with `$torchrun` runs on every rank; reports are read only from the output
+    of rank 0.
     """
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
     is_everywhere = is_launched(spec.workload)
     environment = environment_of_rank(run.rank, run.device, run.gather) if is_everywhere else {}
     metric, began_s = spec.objective.judged_by.name, time.perf_counter()
-    with _started(words, spec, environment) as process:
+    with _running_process(words, spec, environment) as process:
         command = _Command(process, spec, began_s)
         while True:
             with run.training():
@@ -102,7 +113,7 @@ def run_command(run: Run) -> None:
 
 
 class _RankState(IntEnum):
-    """State of a rank's command, as exchanged between ranks."""
+    """State of the command on one rank, as exchanged between the ranks."""
 
     RUNNING = 0
     REPORTED = 1
@@ -111,7 +122,7 @@ class _RankState(IntEnum):
 
 
 class _Command:
-    """A running command and the reports that it has printed."""
+    """A running command and the reports that it prints."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
         self._process, self._errors = process, _Tail(process)
@@ -121,7 +132,7 @@ class _Command:
         """Wait for the next report.
 
         Returns:
-            The report and its training seconds; None and None if the command has ended.
+            The report and its training seconds, or (None, None) if the command has ended.
 
         Raises:
             UserError: The command has failed or has printed an invalid report.
@@ -136,10 +147,10 @@ class _Command:
     def next_of_ranks(self, run: Run) -> "tuple[_Report | None, float | None]":
         """Wait until the command of rank 0 reports or ends. Collective: all ranks must call it.
 
-        The ranks exchange their states every POLL_S seconds, so that all stop if one fails.
+        The ranks exchange their states every POLL_S seconds, so that all ranks stop if one fails.
 
         Returns:
-            The report (None on ranks other than 0) and its training seconds; None and None if the
+            The report (None on ranks other than 0) and its training seconds, or (None, None) if the
             command of rank 0 has ended.
 
         Raises:
@@ -189,9 +200,9 @@ class _Report:
     """A line of output that reports the metric."""
 
     values: dict[str, Any]
-    """Metric and optional keys by name."""
+    """Values of the metric and of the optional keys (OPTIONAL_KEYS), by name."""
     at_s: float
-    """When the line arrived, in seconds of `time.perf_counter`."""
+    """Time at which the line arrived (`time.perf_counter`)."""
 
 
 class _Timing:
@@ -201,16 +212,21 @@ class _Timing:
         self.is_untimed = False
         """Whether any report so far had no `train_s`."""
         self._began_s = self._before_s = began_s
+        """Times (`time.perf_counter`) of the start of the command and of the previous report."""
         self._sum_s = self._silence_s = 0.0
+        """Sum of all `train_s`, and seconds without output before the last group of lines that
+        arrived together."""
         self._num_together = 0
+        """Number of lines in a row, up to the last report, that arrived together with the line
+        before."""
 
     def train_s(self, report: _Report) -> float:
-        """Return the training seconds of a report: its `train_s`, or the time since the previous
+        """Return the training seconds of a report: its `train_s`, or the seconds since the previous
         report.
 
         Raises:
-            UserError: The report has no `train_s` and cannot be timed, or all `train_s` so far
-                exceed the run time of the command.
+            UserError: The report has no `train_s` and its arrival time is useless, or the sum of
+                all `train_s` so far exceeds the run time of the command.
         """
         gap_s, self._before_s = report.at_s - self._before_s, report.at_s
         is_together = gap_s < TOGETHER_S
@@ -219,7 +235,7 @@ class _Timing:
         train_s: float | None = report.values.get("train_s")
         if train_s is None:
             self.is_untimed = True
-            # Two in a row, because a single line may be read late, together with the next one.
+            # Two lines in a row, because a single line may be read late, together with the next.
             if self._num_together > 1 and self._silence_s > SILENCE_S:
                 raise UserError(
                     f"the command's lines came together after {self._silence_s:.1f} s of silence "
@@ -241,10 +257,10 @@ class _Timing:
 
 
 class _Reports:
-    """Reports of a command, read in a separate thread.
+    """Reads the reports of a command in a separate thread.
 
-    The thread records when each line arrives, because the search may be slow to ask for the next
-    report. All output of the command is also written to the stdout of this process.
+    The thread records when each line arrives, because the search may ask for the next report much
+    later. All output of the command is also written to the stdout of this process.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
@@ -252,9 +268,11 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Keys of the first line of JSON if no line has had the metric so far."""
-        self._num_found = 0
-        self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
+        """Keys of the first line of JSON that lacks the metric, for an error message."""
+        self._num_reports = 0
+        """Number of reports that were read."""
+        self._queue: queue.Queue[_Report | BaseException | None] = queue.Queue()
+        """Reports and errors from the thread; None after the end of the output."""
         _in_thread(self._read, process.stdout)
 
     def next(self, timeout_s: float | None = None) -> _Report | None:
@@ -264,17 +282,18 @@ class _Reports:
             UserError: A line is invalid.
             queue.Empty: No report has arrived within `timeout_s` seconds.
         """
-        report = self._found.get(timeout=timeout_s)
+        report = self._queue.get(timeout=timeout_s)
         if isinstance(report, BaseException):
             raise report
         return report
 
     def require_metric(self) -> None:
         """Raise UserError if the command has ended without reporting the metric."""
-        if not self._num_found:
-            raise UserError(self._lack(), ErrorCode.COMMAND)
+        if not self._num_reports:
+            raise UserError(self._missing_metric_message(), ErrorCode.COMMAND)
 
-    def _lack(self) -> str:
+    def _missing_metric_message(self) -> str:
+        """Return the error message for a command that has not reported the metric."""
         metric = self._metric
         if self._pattern is not None:
             return (
@@ -294,23 +313,24 @@ class _Reports:
         )
 
     def _read(self, stdout: IO[bytes]) -> None:
+        """Put all reports into the queue; runs in the separate thread."""
         try:
             for line, at_s in _lines(stdout):
                 if (values := self._parse(line)) is not None:
-                    self._num_found += 1
-                    self._found.put(_Report(values, at_s))
-            self._found.put(None)
+                    self._num_reports += 1
+                    self._queue.put(_Report(values, at_s))
+            self._queue.put(None)
         except BaseException as error:  # noqa: BLE001 (raised again by `next`)
-            self._found.put(error)
+            self._queue.put(error)
 
     def _parse(self, line: str) -> dict[str, Any] | None:
         """Return the values that a line reports, or None if it reports nothing."""
-        values = self._matched(line) if self._pattern else _json(line)
+        values = self._match_pattern(line) if self._pattern else _json(line)
         if values is None:
             return None
         value = values.get(self._metric, math.nan)
         if isinstance(value, list | dict):
-            return None  # no report: printed settings, or a history of values
+            return None  # this is no report, but printed settings or a history of values
         if self._metric not in values:
             self._other_keys = self._other_keys or list(values)
             return None
@@ -318,16 +338,18 @@ class _Reports:
         values = {key: entry for key, entry in values.items() if entry is not None}
         for key in (self._metric, *OPTIONAL_KEYS):
             if key in values and not _is_number(values[key]):
-                raise self._wrong(line, f"{key} is not a number (found {values[key]!r})")
+                raise self._line_error(line, f"{key} is not a number (found {values[key]!r})")
         if (train_s := values.get("train_s")) is not None and not 0 <= train_s < math.inf:
-            raise self._wrong(
+            raise self._line_error(
                 line, "train_s must be 0 or more, the training seconds since the previous line"
             )
         if not 1 <= values.get("samples", 1) <= MAX_SAMPLES:
-            raise self._wrong(line, "samples must be 1 or more, those since the previous line")
+            raise self._line_error(line, "samples must be 1 or more, those since the previous line")
         return values
 
-    def _matched(self, line: str) -> dict[str, Any] | None:
+    def _match_pattern(self, line: str) -> dict[str, Any] | None:
+        """Return the values that `objective.metric_pattern` finds in a line; None if it does not
+        match."""
         assert self._pattern is not None
         if (match := self._pattern.search(line)) is None:
             return None
@@ -338,13 +360,16 @@ class _Reports:
         except (TypeError, ValueError):
             return None
 
-    def _wrong(self, line: str, problem: str) -> UserError:
+    def _line_error(self, line: str, problem: str) -> UserError:
+        """Return the error for an invalid report."""
         return UserError(
             f"the command's line {shorten(clean(line), 80)}: {problem}.", ErrorCode.COMMAND
         )
 
 
 def _json(line: str) -> dict[str, Any] | None:
+    """Return the content of a line that is a JSON object, with metrics under raybench's names; None
+    for other lines."""
     try:
         content = json.loads(line) if line.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
@@ -359,11 +384,11 @@ def _is_number(value: object) -> bool:
 
 
 def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
-    """Yield the lines of a pipe, each with the time (`time.perf_counter`) when its end arrived."""
+    """Yield each line of a pipe with the time (`time.perf_counter`) at which its end arrived."""
     pending = b""
     for chunk in _chunks(stdout):
         at_s = time.perf_counter()
-        _pass_on(chunk, 1)
+        _write_all(chunk, 1)
         *ended, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
         pending = pending[-MAX_LINE_BYTES:]
         for line in ended:
@@ -373,21 +398,22 @@ def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
 
 
 class _Tail:
-    """Copies a command's stderr to this process's stderr and keeps the last TAIL_BYTES."""
+    """Copies a command's stderr to that of this process, and keeps its last TAIL_BYTES bytes."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._kept = b""
+        self._tail = b""
         self._thread = _in_thread(self._read, process.stderr)
 
     def text(self) -> str:
         """Return the end of stderr; call after the command has ended."""
         self._thread.join(GRACE_S)  # a child process that still runs may keep the pipe open
-        return self._kept.decode(errors="replace")
+        return self._tail.decode(errors="replace")
 
     def _read(self, stderr: IO[bytes]) -> None:
+        """Copy stderr until it is closed; runs in a separate thread."""
         for chunk in _chunks(stderr):
-            _pass_on(chunk, 2)
-            self._kept = (self._kept + chunk)[-TAIL_BYTES:]
+            _write_all(chunk, 2)
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
 
 
 def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
@@ -397,26 +423,36 @@ def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
             yield chunk
 
 
-def _pass_on(content: bytes, descriptor: int) -> None:
-    """Write to the stdout (descriptor 1) or stderr (2) of this process."""
+def _write_all(content: bytes, descriptor: int) -> None:
+    """Write bytes to a file descriptor of this process: 1 is stdout, 2 is stderr."""
     while content:
         content = content[os.write(descriptor, content) :]
 
 
 def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading.Thread:
+    """Start a thread that calls `work(pipe)`, and return the thread."""
     thread = threading.Thread(target=work, args=[pipe], daemon=True)
     thread.start()
     return thread
 
 
 @contextlib.contextmanager
-def _started(
+def _running_process(
     words: list[str], spec: RunSpec, more: Mapping[str, str] = MappingProxyType({})
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a command in its own process group, which is killed when the context exits; `more` holds
-    additional environment variables."""
+    """Context manager: run a command in a new process group, which is killed on exit.
+
+    Args:
+        words: The command and its arguments.
+        spec: The run spec.
+        more: Additional environment variables.
+
+    Raises:
+        UserError: The command cannot be started.
+    """
     environment = os.environ | {
-        # As in an activated environment, so that its python, torchrun and accelerate are found.
+        # As in an activated environment, so that the python, torchrun and accelerate next to this
+        # Python are found.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(spec.cpus_per_worker),
@@ -447,11 +483,11 @@ def _started(
     finally:
         guard.kill()
         guard.communicate()
-        _end(process)
+        _kill_with_children(process)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a command with all its children, including those in other process groups."""
+def _kill_with_children(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a command with all its child processes, including those in other process groups."""
     family = list[psutil.Process]()
     with contextlib.suppress(psutil.Error):
         family = psutil.Process(process.pid).children(recursive=True)

@@ -1,9 +1,10 @@
-"""Facts about this machine: CPU cores, memory, disk, versions, and GPUs as seen by the driver
-(NVML), torch and TensorFlow.
+"""Facts about this machine: CPU cores, memory, disk, software versions and GPUs.
 
-NVML neither initializes a GPU nor uses its memory. A framework does both, and a broken framework
-may crash the process, so each one is queried in its own process, which takes seconds:
-`python -m raybench.training.machine torch` prints JSON.
+There are several lists of GPUs: those that NVIDIA's driver reports through its library NVML, those
+that torch sees, and those that TensorFlow sees. NVML neither initializes a GPU nor uses its memory.
+A framework does both, and a broken framework may crash the process. Therefore each framework is
+queried in a separate process, which takes seconds: `python -m raybench.training.machine torch`
+prints JSON.
 """
 
 import contextlib
@@ -34,11 +35,11 @@ from raybench.training.base import find_part
 logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 120.0
-"""Timeout in seconds of a query to a framework, longer than an import from a cold disk takes."""
+"""Timeout in seconds of a query to a framework; longer than its import takes from a slow disk."""
 WORD_BITS = 64
-"""CPU cores per word of the driver's affinity masks."""
+"""Number of CPU cores that each word of NVML's affinity masks covers."""
 USED_SHARE = 0.25
-"""A GPU is reported as in use if others take at least this share of its time or memory."""
+"""A GPU is reported as in use if other processes take at least this share of its time or memory."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -47,30 +48,32 @@ LACKING = {
     ),
     "python": "install NVIDIA's driver",
 }
-"""Advice to the user if a framework sees too few GPUs, by framework."""
+"""Advice to the user if a framework sees fewer GPUs than it should, by framework."""
 
 
 @dataclass(frozen=True)
 class GpusSeen:
-    """GPUs as seen by the driver or a framework."""
+    """GPUs of a machine as seen by NVIDIA's driver or by a framework."""
 
     names: tuple[str, ...] = ()
-    """Model of each GPU, in PCI bus order."""
+    """Model of each GPU, in the order of the PCI bus."""
     memory_bytes: tuple[int, ...] = ()
     """Total memory of each GPU in bytes; empty if a framework does not report it."""
     free_bytes: tuple[int, ...] = ()
-    """Free memory of each GPU in bytes; from NVML only."""
+    """Free memory of each GPU in bytes; only from NVML, otherwise empty."""
     busy_percent: tuple[int, ...] = ()
-    """Utilization of each GPU over the last second or less, in percent; from NVML only."""
+    """Utilization of each GPU over the last second or less, in percent; only from NVML, otherwise
+    empty."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Known versions of `driver`, `cuda` (supported by the driver, or used by the framework's
-    build), `cudnn`, `nccl` and the framework."""
+    """Known versions, with the keys `driver`, `cuda`, `cudnn`, `nccl` and the name of the
+    framework. `cuda` is the newest version that the driver supports, or the version for which the
+    framework was built."""
     problem: str = ""
-    """Why nothing is known about the GPUs; empty if the query succeeded."""
+    """Why nothing is known about the GPUs, as a sentence; empty if the query succeeded."""
 
 
 def gpus_of_driver() -> GpusSeen:
-    """Return all GPUs of this machine, regardless of CUDA_VISIBLE_DEVICES."""
+    """Return all GPUs of this machine as NVML lists them, regardless of CUDA_VISIBLE_DEVICES."""
     nvml, problem = _nvml()
     if nvml is None:
         return GpusSeen(problem=problem)
@@ -90,9 +93,10 @@ def gpus_of_driver() -> GpusSeen:
 
 
 def gpus_of_framework(framework: str) -> GpusSeen:
-    """Return the GPUs that a framework sees in the environment of this process; takes seconds.
+    """Return the GPUs that a framework sees with the environment variables of this process; takes
+    seconds.
 
-    For framework `python`, return the GPUs that the driver sees.
+    For the framework `python`, the GPUs that the driver sees are returned.
     """
     if framework == "python":
         return gpus_of_driver()
@@ -118,8 +122,15 @@ def gpus_of_framework(framework: str) -> GpusSeen:
 def require_gpus(
     framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
 ) -> None:
-    """Raise UserError if a framework sees fewer GPUs (`seen`) than its process was assigned
-    (`number`); `problem` says why `seen` is unknown, if so."""
+    """Raise UserError if a framework sees fewer GPUs than its process was assigned.
+
+    Args:
+        framework: Name of the framework.
+        number: Number of GPUs that were assigned to the process.
+        seen: Number of GPUs that the framework sees.
+        problem: Why `seen` is unknown; empty if it is known.
+        host: Name of the host for the message; empty to name none.
+    """
     if seen >= number:
         return
     where = f" on host {host}" if host else ""
@@ -139,7 +150,12 @@ def require_gpus(
 
 
 def require_replicas(number: int, gpus: int) -> None:
-    """Raise UserError if a process has more replicas (`number`) than it sees GPUs."""
+    """Raise UserError if a process has more replicas of the model than it sees GPUs.
+
+    Args:
+        number: Number of replicas.
+        gpus: Number of GPUs that the process sees.
+    """
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
@@ -151,56 +167,57 @@ def require_replicas(number: int, gpus: int) -> None:
 class GpuLoad:
     """Measures the mean utilization of a GPU between two calls.
 
-    The driver samples it several times per second and keeps the latest samples; reading them takes
-    less than a millisecond and does not disturb the GPU.
+    The driver samples the utilization several times per second and keeps the latest samples.
+    Reading them takes less than a millisecond and does not disturb the GPU.
     """
 
     def __init__(self, index: int = 0) -> None:
-        """Select a GPU by its index among those visible to the process."""
+        """Select a GPU by its index among the GPUs that are visible to this process."""
         self._nvml, _ = _nvml()
         self._handle = _visible_gpu(self._nvml, index)
-        self._seen = 0
-        """Time stamp of the last sample read, in microseconds."""
+        self._last_time_stamp = 0
+        """Time stamp of the last sample that was read, in microseconds."""
 
     def begin(self) -> None:
-        """Start an interval: discard the samples so far."""
+        """Start to measure: discard the samples until now."""
         self._samples()
 
     def share(self) -> float | None:
         """Return the mean utilization (0 to 1) since the last call of `begin` or `share`.
 
-        None without NVML or samples. The driver keeps the samples of a few seconds only, so only
-        the end of a longer interval is measured.
+        None without NVML or without samples. The driver keeps only the samples of a few seconds, so
+        the result describes only the end of a longer interval.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None
 
     def _samples(self) -> list[int]:
-        """Return the new samples, in percent."""
+        """Return the samples since the last call, in percent."""
         if self._handle is None:
             return []
         nvml = self._nvml
         try:
             _, samples = nvml.nvmlDeviceGetSamples(
-                self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._seen
+                self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._last_time_stamp
             )
         except nvml.NVMLError:  # no new samples, or a GPU (partition) that is not sampled
             return []
-        new = [sample for sample in samples if sample.timeStamp > self._seen]
+        new = [sample for sample in samples if sample.timeStamp > self._last_time_stamp]
         if new:
-            self._seen = max(sample.timeStamp for sample in new)
+            self._last_time_stamp = max(sample.timeStamp for sample in new)
         return [sample.sampleValue.uiVal for sample in new]
 
 
 def gpu_memory_bytes(index: int = 0) -> int:
-    """Return the total memory of a visible GPU in bytes; 0 if unknown."""
+    """Return the total memory of the visible GPU with this index, in bytes; 0 if unknown."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     return 0 if handle is None else _memory(nvml, handle)[0]
 
 
 def cores_near(index: int) -> set[int]:
-    """Return the CPU cores near a visible GPU (NVML's CPU affinity); empty if unknown."""
+    """Return the CPU cores near the visible GPU with this index (NVML's CPU affinity); empty if
+    unknown."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     if handle is None:
@@ -219,7 +236,7 @@ def cores_near(index: int) -> set[int]:
 
 
 def _nvml() -> tuple[Any, str]:
-    """Return the initialized module `pynvml` and "", or None and the reason."""
+    """Return the initialized module `pynvml` and an empty string, or None and an error message."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ModuleNotFoundError:
@@ -232,8 +249,8 @@ def _nvml() -> tuple[Any, str]:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return total and free memory of a GPU in bytes; zeros if NVML does not report them, as for a
-    GPU that shares the memory of the host."""
+    """Return total and free memory of a GPU in bytes; (0, 0) if NVML does not report them, which is
+    so for a GPU that shares the memory of its host."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as error:
@@ -243,7 +260,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _busy_percent(nvml: Any, handle: Any) -> int:
-    """Return the utilization of a GPU in percent; 0 if NVML does not report it (MIG)."""
+    """Return the utilization of a GPU in percent; 0 if NVML does not report it, as for MIG."""
     try:
         return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
@@ -251,10 +268,11 @@ def _busy_percent(nvml: Any, handle: Any) -> int:
 
 
 def _visible_gpu(nvml: Any, index: int) -> Any:
-    """Return NVML's handle of a GPU, or None; `index` counts the GPUs visible to this process.
+    """Return NVML's handle of a GPU; None if there is no such GPU, or no NVML.
 
-    NVML counts in PCI bus order. CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER is
-    PCI_BUS_ID, which raybench sets for its workers.
+    `index` counts only the GPUs that are visible to this process. NVML lists GPUs in the order of
+    the PCI bus. CUDA lists the fastest GPU first unless CUDA_DEVICE_ORDER is PCI_BUS_ID, which
+    raybench sets for its workers.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in visible.split(",")] if visible is not None else []
@@ -273,23 +291,27 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
 Facts = dict[str, Any]
 """Facts about a host, as plain data that `raybench doctor --json` prints."""
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
+"""Packages whose versions are listed."""
 SAME_EVERYWHERE = ("python", "ray", "raybench")
-"""Software whose version must be the same on all hosts; otherwise Ray refuses a host or runs
+"""Software whose version must be the same on all hosts; otherwise Ray refuses a host, or runs
 fail."""
 PROBE_BYTES = 64 * 2**20
-"""Bytes written to measure the speed of the disk."""
+"""Number of bytes that are written to measure the speed of the disk."""
 SHARED = Path("/dev/shm")
+"""Folder of shared memory, on Linux."""
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
-"""Free memory (for one worker and its data) and disk space (for results, checkpoints and Ray's
-logs) below which a host is reported."""
+"""Free memory and free disk space in bytes, below which a problem is reported for a host. Memory is
+needed for a worker and its data; disk space for results, checkpoints and Ray's logs."""
 
 
 def machine_facts(*, is_quick: bool = False) -> Facts:
-    """Return the facts about this host; `disk_bytes_per_s` is the speed of writing to its temporary
-    folder, measured with fsync.
+    """Return the facts about this host.
 
-    `is_quick` skips slow queries: the disk speed and, if the driver sees no GPUs, the GPUs that the
-    frameworks see.
+    `disk_bytes_per_s` is the speed of writing to the temporary folder, measured with fsync.
+
+    Args:
+        is_quick: Whether to skip slow queries: the speed of the disk and, if the driver sees no
+            GPUs, the GPUs that the frameworks see.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
     driver, seen = gpus_of_driver(), {name: GpusSeen() for name in installed}
@@ -313,9 +335,11 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
 
 
 def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
-    """Return the problems of a host, each as a sentence with its fix.
+    """Return the problems of a host, each as a sentence that says how to fix it.
 
-    `ray_gpus` is the number of GPUs that Ray has on the host; None without Ray.
+    Args:
+        facts: Facts about the host.
+        ray_gpus: Number of GPUs of the host in Ray; None without Ray.
     """
     gpus, visible, problems = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) != visible and not gpus["nvml"]["problem"]:
@@ -337,7 +361,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
             )
         elif len(gpus[name]["names"]) < needed:
             seen = len(gpus[name]["names"]) or "none"
-            built = _too_new(gpus[name]["versions"], gpus["nvml"]["versions"])
+            built = _cuda_remark(gpus[name]["versions"], gpus["nvml"]["versions"])
             problems.append(f"{name} sees {seen} of {needed} GPUs{built}; {LACKING[name]}.")
     if needed and gpus["nvml"]["problem"]:
         problems.append(f"the state of the GPUs is unknown: {gpus['nvml']['problem']}.")
@@ -353,8 +377,8 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
 
 def notes_of(facts: Facts) -> list[str]:
-    """Return remarks about a host: GPUs in use by other processes, or hidden by
-    CUDA_VISIBLE_DEVICES."""
+    """Return remarks about the GPUs of a host, one sentence each: those that other processes use,
+    and those that CUDA_VISIBLE_DEVICES hides."""
     number = len(facts["gpus"]["nvml"]["names"])
     used = used_gpus(GpusSeen(**facts["gpus"]["nvml"]))
     notes = [f"host {facts['host']}: {used}"] if used else []
@@ -368,9 +392,9 @@ def notes_of(facts: Facts) -> list[str]:
 
 
 def used_gpus(driver: GpusSeen) -> str | None:
-    """Return a sentence about GPUs in use by other processes, or None.
+    """Return a sentence about the GPUs that other processes use; None if they use none.
 
-    Call before workers use a GPU, since their use would be counted too.
+    Call it before raybench's workers use a GPU, because their use would be counted, too.
     """
     memory_shares = [
         (total - free) / total if total else 0.0
@@ -390,20 +414,24 @@ def used_gpus(driver: GpusSeen) -> str | None:
 
 
 def _visible_gpus(facts: Facts) -> int:
-    """Return the number of the driver's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
+    """Return the number of GPUs of a host that CUDA_VISIBLE_DEVICES does not hide."""
     return num_visible(len(facts["gpus"]["nvml"]["names"]), facts["visible"])
 
 
 def num_visible(number: int, visible: str | None) -> int:
-    """Return how many of `number` GPUs are visible if CUDA_VISIBLE_DEVICES is `visible` (None: not
-    set)."""
+    """Return how many GPUs of a machine are visible.
+
+    Args:
+        number: Number of GPUs of the machine.
+        visible: Value of CUDA_VISIBLE_DEVICES; None if it is not set.
+    """
     if visible is None:
         return number
     return min(number, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:
-    """Return differences of versions between hosts, one sentence each."""
+    """Return the differences between the software versions of hosts, one sentence each."""
     problems = []
     for name in (*SAME_EVERYWHERE, "torch", "tensorflow"):
         by_version: dict[str, list[str]] = {}
@@ -419,9 +447,14 @@ def problems_between(hosts: list[Facts]) -> list[str]:
     return problems
 
 
-def _too_new(framework: dict[str, str], driver: dict[str, str]) -> str:
-    """Return a remark in parentheses if a framework is built for a later major version of CUDA than
-    the driver supports, otherwise ""."""
+def _cuda_remark(framework: dict[str, str], driver: dict[str, str]) -> str:
+    """Return a remark if a framework was built for a later major version of CUDA than the driver
+    supports; otherwise an empty string.
+
+    Args:
+        framework: Versions as in `GpusSeen.versions`, from the framework.
+        driver: Versions as in `GpusSeen.versions`, from the driver.
+    """
     if "cuda" not in framework or "cuda" not in driver:
         return ""
     if int(framework["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
@@ -430,6 +463,7 @@ def _too_new(framework: dict[str, str], driver: dict[str, str]) -> str:
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions of the installed packages among DISTRIBUTIONS, by package."""
     versions = {}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -438,6 +472,7 @@ def _versions() -> dict[str, str]:
 
 
 def _disk_bytes_per_s() -> float:
+    """Measure the speed of writing to the temporary folder, in bytes per second."""
     content = os.urandom(PROBE_BYTES)
     with tempfile.TemporaryFile() as file:
         began = time.perf_counter()

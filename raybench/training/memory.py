@@ -1,10 +1,10 @@
 """Memory of a worker: peak usage, room for data, and freed memory that is kept for the next step.
 
-A step on a CPU allocates its activations and frees them again. By default glibc returns this memory
-to the system at once, and the next step pays for a page fault on every page: 50 to 80 MB per step
-for `mnist_large`. A running process can reconfigure glibc only from its first thread, and Ray Train
-uses another thread, so `ENVIRONMENT` is set before a worker starts. Other systems and allocators
-ignore these variables. They do not change results.
+A training step on a CPU allocates its activations and frees them again. By default, glibc returns
+this memory to the system at once, so that the next step causes a page fault on every page: 50 to
+80 MB per step for `mnist_large`. A running process can reconfigure glibc only from its first
+thread, and Ray Train trains in another thread. Therefore `ENVIRONMENT` is set before a worker
+starts. Other systems and allocators ignore these variables. They do not change results.
 """
 
 import ctypes
@@ -23,12 +23,14 @@ from raybench.spec.run import RunSpec
 logger = logging.getLogger(__name__)
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+"""Linux's files with the memory usage of this process, and to reset its peak."""
 RESET_PEAK = "5"
-"""Value to write to RESET to set the peak to the current usage (proc(5), since Linux 4.0)."""
+"""Value that, written to RESET, sets the peak to the current usage (see proc(5); Linux 4.0)."""
 
 
 def reset_peak() -> bool:
-    """Reset the peak memory of this process; return whether the system supports that."""
+    """Set the peak memory of this process to its current usage; return whether the system supports
+    that."""
     try:
         RESET.write_text(RESET_PEAK)
     except OSError as error:
@@ -38,7 +40,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes() -> int | None:
-    """Return the peak resident memory in bytes since `reset_peak`, or None if unknown."""
+    """Return the peak resident memory in bytes since `reset_peak`; None if unknown."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:  # no /proc: the peak since the process started
@@ -49,46 +51,55 @@ def peak_bytes() -> int | None:
 
 
 class Memory:
-    """Measures the memory of a worker's tensors. This class counts the whole process; the backends
-    have a subclass for GPUs."""
+    """Measures the peak of a worker's memory.
+
+    This class measures the memory of the whole process; the backends have subclasses for GPUs.
+    """
 
     def __init__(self) -> None:
         self._reset()
 
     def peak(self) -> int | None:
-        """Return the peak in bytes since this object was created, or None if unknown."""
+        """Return the peak memory in bytes since this object was created; None if unknown."""
         return peak_bytes()
 
     def _reset(self) -> None:
+        """Set the peak to the current usage."""
         reset_peak()
 
 
 SHARE = 0.5
-"""Share of the free memory that all samples of a run may take on a CPU."""
+"""Share of the machine's free memory that all samples of a run may take on a CPU."""
 SHARE_OF_GPU = 0.2
 """Share of a GPU's free memory that all samples of a run may take. Gradients, optimizer state and
-activations are allocated later; if data left them too little memory, the batch size would seem too
-large for the GPU."""
+activations are allocated after the data. If the data left too little memory, a run would fail as if
+its batch size were too large for the GPU."""
 MAX_VALUES = 2**24
-"""Largest number of values that enter or leave a model in one evaluation pass."""
+"""Maximum number of values that enter or leave a model in one pass of an evaluation."""
 TOKEN_VALUES = 1024
-"""Values that a token counts for: models turn it into vectors of about this length."""
+"""Number of values that one token counts as, because models turn each token into a vector of about
+this length."""
 
 
 def num_bytes(split: Split) -> int:
-    """Return the size of inputs and labels in memory, in bytes."""
+    """Return the size of a split's inputs and labels in memory, in bytes."""
     return sum(array.nbytes for array in parts(split.arrays)) + split.labels.nbytes
 
 
 class Room:
-    """Memory available for the samples of a run; the splits reserve parts of it in turn."""
+    """Memory that the samples of a run may take; each split that fits reserves its part."""
 
     def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
-        """Create room; `free_bytes` is the free memory before any split is loaded."""
+        """Create an object without reservations.
+
+        Args:
+            free_bytes: Free memory in bytes before any split is loaded.
+            is_gpu: Whether this is the memory of a GPU.
+        """
         self._left = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
 
     def reserve(self, split: Split) -> bool:
-        """Return whether a whole split fits, and reserve its memory if so."""
+        """Reserve memory for a whole split, if it fits; return whether it does."""
         needed = num_bytes(split)
         if needed > self._left:
             return False
@@ -97,8 +108,11 @@ class Room:
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
-    """Return the batch size of evaluations: `largest`, or less for large samples, but at least the
-    batch size of training, which is known to fit."""
+    """Return the batch size of evaluations.
+
+    This is `largest`, or less if the samples are large (see MAX_VALUES), but at least the batch
+    size of training, which is known to fit.
+    """
     values = sum(
         math.prod(array.shape[1:]) * (TOKEN_VALUES if np.dtype(array.dtype).kind == "i" else 1)
         for array in parts(dataset.train.inputs)
@@ -109,17 +123,20 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
 
 
 KEPT_BYTES = 2**30
-"""Bytes of freed memory that glibc keeps; smaller tensors are not allocated by mmap."""
+"""Number of bytes of freed memory that glibc keeps, and size of the smallest tensors that it
+allocates with mmap, whose memory it would return at once."""
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
-    # Other arenas consist of pieces of 64 MB, and an empty piece is returned to the system.
+    # Further arenas consist of heaps of 64 MB, and glibc returns an empty heap to the system.
     "MALLOC_ARENA_MAX": "1",
 }
+"""Environment variables of workers that let glibc keep freed memory."""
 
 
 def give_back() -> None:
-    """Return all freed memory to the system, so that other processes can use it between runs."""
+    """Return the freed memory of this process to the system, for other processes; called after each
+    run."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Check a model on a few samples before its first run in a worker, for both frameworks."""
+"""Check a user's model on a few samples before its first run in a worker, for both frameworks."""
 
 from typing import Any
 
@@ -19,14 +19,15 @@ from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]
 NUM_SAMPLES = 8
-"""Most training samples in a check. It uses fewer if the batch size per worker is smaller, to take
-no more memory than training, but at least 2, which batch normalization needs."""
+"""Maximum number of training samples in a check. If the batch size per worker is smaller, fewer are
+used, so that the check takes no more memory than training; at least 2, which batch normalization
+needs."""
 _checked: set[str] = set()
-"""Models that this process has checked."""
+"""Models that this process has checked, each identified by workload, settings and framework."""
 
 
 def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
-    """Return whether a run has several processes that each build the model from user code."""
+    """Return whether a run has several processes that each build the model with user code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
     return spec.num_workers > spec.replicas_per_process and not is_known
 
@@ -34,17 +35,17 @@ def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
 def check_start(
     spec: RunSpec, workload: Workload, dataset: Dataset, world: DistributedContext
 ) -> list[str]:
-    """Check on a worker that a run can train its model.
+    """Check on a worker that the model of a run can be trained.
 
-    Builds a second model and passes a few samples of the real data through model, loss and metric,
-    once per process and model. Models defined by a list of layers, such as the shipped ones, are
-    known to work and are not checked. Only rank 0 checks.
+    Builds a second model, and passes a few samples of the real data through the model, its loss and
+    its metric. This is done on rank 0, once per process and model. Models that are defined by a
+    list of layers, such as the shipped ones, are known to work and are not checked.
 
     Returns:
         Warnings, one sentence each.
 
     Raises:
-        UserError: The model cannot train; `details` has the traceback.
+        UserError: The model cannot be trained; the error's `details` contain the traceback.
     """
     key = identity([spec.workload, spec.model, spec.framework])
     is_known = isinstance(workload, LayerWorkload | OwnLoop)
@@ -76,7 +77,7 @@ def check_model(
         metric: Metric of the run.
         inputs: Inputs of a few samples.
         labels: Labels of these samples.
-        gpu: GPU to use, as an index into those visible to the process; None for the CPU.
+        gpu: GPU to use, as an index among the GPUs visible to the process; None for the CPU.
 
     Returns:
         Warnings, one sentence each.
@@ -133,12 +134,13 @@ def check_model(
 
 
 def _is_default(judge: Any) -> bool:
-    """Return whether a loss or metric of raybench takes the outputs."""
+    """Return whether raybench's own loss or metric is applied to the outputs, so that they must
+    have a certain shape."""
     return judge.hook("loss") is None or judge.metric.per_sample not in ("own", "loss")
 
 
 def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:
-    """Return the shapes that outputs may have, the recommended one first."""
+    """Return the shapes that the model's outputs may have, with the recommended shape first."""
     if workload.task == "regression":
         return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
     return [(*labels.shape, workload.num_classes)]

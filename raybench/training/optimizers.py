@@ -1,9 +1,10 @@
 """Equations and settings of the optimizers, for both frameworks.
 
 w is a weight, g its gradient, lr the learning rate, wd the weight decay, t the number of steps.
-m, v, m_hat and v_hat are Adam's moments. Biases and norm parameters (ndim <= 1) have neither weight
-decay nor a trust ratio, because with a ratio a bias that starts at 0 would hardly change. Classes
-of torch are used where they compute exactly these equations: AdamW, RAdam and SGD.
+m, v, m_hat and v_hat are Adam's moments. Biases and the parameters of normalization layers
+(ndim <= 1) have neither weight decay nor a trust ratio, because with a trust ratio a bias that
+starts at 0 would hardly change. Classes of torch are used where they compute exactly these
+equations: AdamW, RAdam and SGD.
 
 `adam`, `adamw` (Kingma, Ba 2014, arXiv:1412.6980, Algorithm 1; decoupled decay: 1711.05101)
 
@@ -11,7 +12,8 @@ of torch are used where they compute exactly these equations: AdamW, RAdam and S
     v <- beta2 v + (1 - beta2) g^2          v_hat = v / (1 - beta2^t)
     w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon)
 
-keras.optimizers.Adam adds epsilon to sqrt(v): at the first step it counts 32 times as much.
+keras.optimizers.Adam adds epsilon to sqrt(v), so that at the first step epsilon has 32 times the
+effect.
 
 `radam` (Liu et al. 2019, arXiv:1908.03265, Algorithm 2)
 
@@ -29,23 +31,25 @@ torch.optim.RAdam.
     ratio = trust_coefficient |w| / (|g| + wd |w|), 1 where |w| or the denominator is 0
     b <- momentum b + ratio (g + wd w);  w <- w - lr b
 
-The paper (Algorithm 1) multiplies by lr inside the buffer b. With a constant rate both agree; here
-lr scales the whole buffer, as in torch.optim.SGD, so a drop of the rate takes effect at once.
+The paper (Algorithm 1) multiplies by lr inside the buffer b. With a constant learning rate, both
+are the same. Here lr scales the whole buffer, as in torch.optim.SGD, so that a lower rate takes
+effect at once.
 
-`lamb` (You et al. 2019, arXiv:1904.00962, Algorithm 2), norms not clamped
+`lamb` (You et al. 2019, arXiv:1904.00962, Algorithm 2), without clamping of the norms
 
     u = m_hat / (sqrt(v_hat) + epsilon) + wd w
-    w <- w - lr (|w| / |u|) u, the ratio 1 where |w| or |u| is 0
+    w <- w - lr (|w| / |u|) u, with the ratio 1 where |w| or |u| is 0
 
-keras.optimizers.Lamb applies the ratio to biases too, and the weight decay outside the ratio.
+keras.optimizers.Lamb applies the trust ratio to biases, too, and the weight decay outside the
+ratio.
 
 `sgd`, as torch.optim.SGD
 
     b <- momentum b + g + wd w
     w <- w - lr b                           (with `nesterov`: lr (g + wd w + momentum b))
 
-keras.optimizers.SGD multiplies by lr inside the buffer, so that after a change of the rate the next
-steps still contain the old rate. Its weight decay is decoupled.
+keras.optimizers.SGD multiplies by lr inside the buffer, so that after a change of the learning rate
+the next steps still contain the old rate. Its weight decay is decoupled.
 
 `muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
 
@@ -53,10 +57,11 @@ steps still contain the old rate. Its weight decay is decoupled.
     o = orthogonalize((1 - momentum) g + momentum b)
     w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
 
-This applies to the matrices between inputs and head, with convolutions flattened. All other
-parameters (embeddings, the head, biases, norms) take AdamW steps. The scale makes the update of a
-matrix as large as one of AdamW, so that one rate and one weight decay suit both. torch.optim.Muon
-accepts only matrices, and keras.optimizers.Muon leaves convolutions to Adam.
+This applies to the weight matrices between inputs and head; the kernels of convolutions are
+flattened to matrices. All other parameters (embeddings, the head, biases, normalization) are
+updated by AdamW. The factor 0.2 sqrt(...) makes the update of a matrix as large as an update by
+AdamW, so that one learning rate and one weight decay suit both. torch.optim.Muon accepts only
+matrices, and keras.optimizers.Muon leaves convolutions to Adam.
 """
 
 from collections.abc import Callable
@@ -74,8 +79,8 @@ from raybench.spec.run import RunSpec
 
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the keyword arguments of `build_optimizer` for a run: learning rate, weight decay,
-    options, and the other settings that the optimizer has."""
+    """Return the keyword arguments of a backend's `build_optimizer` for a run: learning rate,
+    weight decay, options, and the other settings of this optimizer that the run spec sets."""
     values = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
     settings = {name: value for name, value in values.items() if value is not None}
     settings |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
@@ -86,10 +91,11 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     """Create an optimizer from a class of a library, such as `torch:SGD`.
 
     Args:
-        name: Framework and class. The class is preceded by its module unless that is `package`.
-        package: Module of the library's optimizers.
-        base: Base class of the library's optimizers.
-        *first: Positional arguments before the settings.
+        name: Framework and class, separated by a colon. The class is named with its module
+            (`torch:package.module.Class`), unless this is `package`.
+        package: Module that contains the framework's optimizers.
+        base: Base class of the framework's optimizers.
+        *first: Positional arguments of the class, before its settings.
         **given: `learning_rate`, `weight_decay` and `options` of the run.
 
     Raises:
@@ -126,18 +132,20 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
 
 
 NO_MATRICES = ("embed", "position", "depthwise")
-"""Parts of the names of layers and weights that Muon does not orthogonalize: lookup tables and
-depthwise filters."""
+"""Substrings in the names of layers and weights that Muon does not orthogonalize, which are lookup
+tables and depthwise filters."""
 NUM_STEPS = 5
+"""Number of Newton-Schulz iterations."""
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Newton-Schulz coefficients of Jordan et al. 2024: they increase small singular values fastest and
+"""Newton-Schulz coefficients of Jordan et al. 2024. They increase small singular values fastest and
 bring all of them into the range 0.7 to 1.2, which works as well as exactly 1."""
 SMALLEST_NORM = 1e-7
+"""Number that is added to a matrix's norm before dividing by it, to avoid dividing by 0."""
 WIDE = 2
-"""Ratio of columns to rows above which `newton_schulz` iterates on the Gram matrix: this takes
-0.4 times as long at a ratio of 9 (3 x 3 filters)."""
+"""Ratio of columns to rows above which `newton_schulz` iterates on the Gram matrix. At a ratio of
+9, as for 3 x 3 filters, this takes 0.4 times as long."""
 ADAMW_RMS = 0.2
-"""Root mean square of a typical AdamW update; Muon scales its updates to the same."""
+"""Root mean square of a typical AdamW update, to which Muon scales its updates."""
 Matrix = Any
 """A matrix of either framework."""
 
@@ -145,15 +153,16 @@ Matrix = Any
 def newton_schulz(
     matrix: Matrix, products_of: Callable[[Matrix], Matrix], polynomial: Callable[[Matrix], Matrix]
 ) -> Matrix:
-    """Return the matrix with its singular values moved near 1.
+    """Return a matrix with the same singular vectors and with all singular values near 1.
 
-    For a wide matrix, the steps work on its Gram matrix (the matrix times its transpose), which is
-    smaller; the wide matrix itself is multiplied only once, at the end.
+    The Newton-Schulz iteration multiplies the matrix several times by a polynomial of its Gram
+    matrix, which is the matrix times its transpose. If the matrix is wide, the iteration works on
+    the smaller Gram matrix alone, and the wide matrix is multiplied only once, at the end.
 
     Args:
         matrix: Matrix of Frobenius norm 1 with at most as many rows as columns.
         products_of: Function that multiplies a matrix by its transpose.
-        polynomial: Function that maps the Gram matrix to the matrix by which a step multiplies.
+        polynomial: Function that returns the polynomial of a Gram matrix.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):

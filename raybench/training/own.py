@@ -1,9 +1,10 @@
-"""User training loops: the `Run` object that a loop receives, and the worker that runs it.
+"""User training loops: the `Run` object that a loop receives, and the worker that runs the loop.
 
-The user's function runs in its own thread. At every `Run.report` the function hands over an
-evaluation and waits until the driver decides whether to continue, so that `OwnTrainer.evaluations`
-behaves like `training.run.run`: same ledger (seconds by phase), stop rule, records and checkpoints.
-A command, too, is run by such a function (`training.command`).
+The user's function runs in a separate thread. In every call of `Run.report`, the thread passes on
+an evaluation and waits until the driver has decided whether to continue. Therefore
+`OwnTrainer.evaluations` behaves like `training.run.run`, with the same ledger (seconds by phase),
+stop rule, records and checkpoints. User commands are run by such a function, too
+(`training.command`).
 """
 
 import atexit
@@ -52,18 +53,18 @@ from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
 
 UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
-"""Longest training without a report: UNREPORTED_S seconds, or UNREPORTED_BUDGETS times
-`max_train_seconds` if that is more."""
+"""Maximum training time without a report: UNREPORTED_S seconds or UNREPORTED_BUDGETS times
+`max_train_seconds`, whichever is more."""
 GRACE_S = 60.0
-"""Seconds that the user's function may take to return after it was told to stop."""
+"""Seconds within which the user's function must return after `Run.report` has returned True."""
 LOOK_S = 1.0
-"""Seconds between two checks of a loop that has not reported."""
+"""Seconds between two checks of a loop from which a report is awaited."""
 MAX_REASON = 200
-"""Characters of a framework's error that our error message quotes."""
+"""Maximum number of characters of a framework's error that an error message quotes."""
 
 
 class Stopped(BaseException):
-    """Raised in the user's function if it trains or reports after `Run.report` told it to stop."""
+    """Raised in the user's function if it trains or reports after `Run.report` returned True."""
 
 
 class Run:
@@ -95,22 +96,27 @@ class Run:
         self.spec = spec
         """All keys of the run spec."""
         self.model: dict[str, Any] = dict(spec.model)
-        """Your own settings: the keys under `model`."""
+        """Your own settings: the keys under `model` in the run spec."""
         self.learning_rate = scaled_rate(spec)
-        """Learning rate after `learning_rate_scaling`."""
+        """Learning rate to train with, after `learning_rate_scaling`."""
         self.batch_size_per_worker = spec.batch_size_per_worker
+        """Number of samples that each worker processes at once."""
         self.global_batch_size = spec.global_batch_size
-        """Samples per optimizer step over all workers, gradient accumulation included."""
+        """Number of samples of all workers in an optimizer step, including gradient accumulation.
+        """
         self.optimizer: str = spec.optimizer
+        """Name of the optimizer."""
         self.seed = spec.seed
+        """Seed of the run."""
         self.rank = world.rank
         """Rank of this worker, from 0 to `num_workers` - 1."""
         self.num_workers = spec.num_workers
+        """Number of workers."""
         self.device = str(getattr(world, "torch_device", world.device))
-        """Device of this worker: `cpu`, `cuda:0`."""
+        """Device of this worker, such as `cpu` or `cuda:0`."""
         self._folder: Path | None = None
         self.strategy: Any = getattr(world, "strategy", None)
-        """The `tf.distribute.Strategy` of all workers in TensorFlow, otherwise None."""
+        """In TensorFlow, the `tf.distribute.Strategy` of all workers; otherwise None."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
         adapter_class = (
@@ -125,26 +131,31 @@ class Run:
             train_seconds=[evaluation.train_s for evaluation in earlier],
         )
         self._last: Evaluation | None = earlier[-1] if earlier else None
-        """Evaluation of the last report."""
+        """Evaluation of the last report; None before the first report."""
         self._epoch: int | None = None
         """Number of epochs that `epochs` has started; None if the loop does not use `epochs`."""
         self._state: bytes | None = None
+        """Last state passed to `save`, or the state from which the run is resumed."""
         self._is_fresh = False
-        """Whether `_state` belongs to the next report."""
+        """Whether `_state` was saved after the previous report, so that it belongs to the next."""
         self._test: float | None = None
+        """Last value of the metric on the test set; None if it was not reported."""
         self.note: str | None = None
-        """Remark on the run for the user, one sentence."""
+        """Remark for the user about the run, one sentence; None for no remark."""
         self._reports: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
         """Evaluations and errors from the loop's thread; None once the loop has returned."""
         self._stops: queue.Queue[bool] = queue.Queue()
-        """Replies to the reports: whether to stop."""
+        """Answers to the reports: whether the loop has to stop."""
         self._is_stopped = False
+        """Whether the last report was answered with True, to stop."""
         self._num_calls = 0
-        """Calls so far that synchronize the ranks (`ranks.Call`)."""
+        """Number of synchronizing calls (`ranks.Call`) that the loop has begun."""
         self._waits_at: Call | None = None
+        """Synchronizing call at which this rank waits; None while the loop runs."""
         self._num_exchanges = self._adapter.num_exchanges() or 0
-        """Collectives of the loop up to the last synchronizing call; only later ones are compared
-        between ranks, as point-to-point messages may make totals differ."""
+        """Number of collectives that the loop had begun at its last synchronizing call. Only later
+        collectives are compared between ranks, because point-to-point messages are counted, too,
+        and may make the totals of the ranks differ."""
 
     @property
     def folder(self) -> Path:
@@ -154,9 +165,11 @@ class Run:
         return self._folder
 
     def epochs(self) -> Iterator[int]:
-        """Yield the epochs 0, 1, ... below the run spec's `epochs`.
+        """Yield the numbers of the epochs to train: 0, 1, and so on, below the `epochs` of the run
+        spec.
 
-        A resumed run starts at its next epoch. Ends early once `report` has returned True.
+        A resumed run starts with the epoch after its checkpoint. The iterator ends early once
+        `report` has returned True.
         """
         for epoch in range(self._epoch or 0, math.ceil(self.spec.epochs)):
             if self._is_stopped:
@@ -168,8 +181,8 @@ class Run:
     def training(self) -> Iterator[None]:
         """Context manager: count the time inside as training time.
 
-        Collective: all workers must enter and leave it together. May be entered several times
-        between two reports. Do evaluation, setup and the compilation of a first step outside.
+        Collective: all workers must enter and leave it together. It may be entered several times
+        between two reports. Evaluation, setup and the compilation of the first step belong outside.
         """
         self._refuse_stopped()
         self._synchronize_ranks(Call.TRAINING)
@@ -190,14 +203,14 @@ class Run:
     ) -> bool:
         """Report an evaluation: `report(accuracy=0.91, samples=50_000)`.
 
-        Collective: all workers must call it. The values of several workers are averaged, without
+        Collective: all workers must call it. The values of all workers are averaged, leaving out
         those that are None. A value that is not finite ends the run as failed (`nan`).
 
         Args:
-            value: The objective's metric on the validation set.
-            samples: Training samples of all workers together since the last report.
-            test: The same metric on the test set; only recorded.
-            **metric: The objective's metric by its name, instead of `value`.
+            value: Value of the objective's metric on the validation set.
+            samples: Number of training samples of all workers together since the last report.
+            test: Value of the same metric on the test set; it is only recorded.
+            **metric: Value of the objective's metric under its name, instead of `value`.
 
         Returns:
             Whether to stop training.
@@ -208,16 +221,16 @@ class Run:
                 no training time since the last report.
         """
         self._refuse_stopped()
-        number = self._value(value, metric)
+        number = self._metric_value(value, metric)
         if samples < 1:
-            raise _misuse(
+            raise _report_error(
                 f"samples={samples}; pass the number of training samples of all workers since "
                 "the last report, 1 or more."
             )
         self._adapter.synchronize()
         self._ledger.enter("report")
         numbers = [math.nan if number is None else number, float(number is None), float(samples)]
-        # A command trains in a process of its own.
+        # A command trains in another process, whose memory is unknown.
         is_elsewhere = is_command(self.spec.workload)
         memory = 0.0 if is_elsewhere else float(self._memory.peak() or 0)
         seconds = self._ledger.snapshot()
@@ -238,14 +251,21 @@ class Run:
     def _evaluation(
         self, values: list[float], samples: int, memory: int, ledger: Mapping[str, float]
     ) -> Evaluation:
-        """Return the next evaluation, computed from numbers that are the same on all ranks."""
+        """Return the evaluation of a report, computed from numbers that are equal on all ranks.
+
+        Args:
+            values: Values of the metric that the ranks have reported.
+            samples: Number of training samples of all workers since the last report.
+            memory: Peak memory in bytes of the worker that uses most; 0 if unknown.
+            ledger: Seconds by phase, merged over all ranks.
+        """
         if not values:
-            raise _misuse(f"no worker has reported the {self._metric.name}.")
+            raise _report_error(f"no worker has reported the {self._metric.name}.")
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
         last, train_s = self._last, ledger["train"]
         interval = train_s - (last.train_s if last else 0.0)
         if interval <= 0:
-            raise _misuse(
+            raise _report_error(
                 "no training time since the last report; train inside `with run.training():`."
             )
         index = last.index + 1 if last else 0
@@ -270,15 +290,17 @@ class Run:
         return self._last
 
     def prepare(self, model: Any, *, strategy: Strategy = "ddp") -> Any:
-        """Move a PyTorch model to the run's device and, with several workers, wrap or shard it;
-        models of other frameworks are returned unchanged.
+        """Prepare a PyTorch model for training: move it to the run's device and, with several
+        workers, wrap or shard it.
+
+        Models of other frameworks are returned unchanged.
 
         Args:
             model: The model, with equal parameters on all workers.
-            strategy: `ddp`: each worker holds the whole model (DistributedDataParallel). `fsdp`:
-                parameters, gradients and optimizer state are sharded over the workers, one block of
-                layers at a time (`torch.distributed.fsdp.fully_shard`); create the optimizer
-                afterwards.
+            strategy: With `ddp`, each worker has the whole model (DistributedDataParallel). With
+                `fsdp`, parameters, gradients and optimizer state are sharded over the workers, one
+                block of layers at a time (`torch.distributed.fsdp.fully_shard`); the optimizer must
+                be created afterwards.
 
         Raises:
             UserError: `strategy` is unknown, or is `fsdp` in a framework other than torch.
@@ -296,25 +318,27 @@ class Run:
     def save(self, state: Any) -> None:
         """Save the state from which the run can be resumed; call just before `report`.
 
-        Only rank 0's state is kept. At a report it becomes a checkpoint if `checkpoint_every_s` has
-        passed since the previous one; `raybench train` writes the last state to its folder.
+        Only the state of rank 0 is kept. At the next report, it becomes a checkpoint if
+        `checkpoint_every_s` seconds have passed since the previous checkpoint. `raybench train`
+        writes the last state to the folder of the run.
 
         Args:
-            state: Bytes, or numbers, strings, tensors, arrays, and lists and dicts of these. Of a
-                PyTorch or Keras model, the weights are saved.
+            state: Bytes; or numbers, strings, tensors, arrays, and lists and dicts of these. For a
+                PyTorch or Keras model, its weights are saved.
         """
         if self.rank:
             return
         before = self._ledger.phase
         self._ledger.enter("checkpoint")
         kind, content = ("bytes", state) if isinstance(state, bytes) else self._adapter.pack(state)
-        self._state = None  # frees its memory for the new one
+        self._state = None  # free the memory of the previous state before the new one is built
         self._state = json.dumps({"kind": kind, "epoch": self._epoch}).encode() + b"\n" + content
         self._is_fresh = True
         self._ledger.enter(before)
 
     def resume(self) -> Any:
-        """Return the saved state from which a resumed run continues; None in a new run."""
+        """Return the state, as passed to `save`, from which a resumed run continues; None in a new
+        run."""
         if self._state is None:
             return None
         kind, content = state_of(self._state)
@@ -325,12 +349,14 @@ class Run:
         return self._ledger.seconds("train") - (self._last.train_s if self._last else 0.0)
 
     def override_training_time(self, train_s: float) -> None:
-        """Set the training seconds since the last report to `train_s`, measured elsewhere.
+        """Set the training seconds since the last report to `train_s`, as a command has measured
+        them.
 
-        Surplus seconds become `eval`, those before the first report `setup`: a command starts up
-        then. Missing seconds (a command trains on while its lines wait to
-        be read) are taken from the phase `report`, which here includes waiting for the driver, then
-        from `eval`, then from `setup`.
+        If fewer seconds were counted as training, the missing ones are moved from other phases,
+        since the command continues to train while its lines wait to be read: first from `report`
+        (including the time of waiting for the driver), then from `eval`, then from `setup`. If more
+        seconds were counted, the surplus is moved to `eval`, or before the first report, while the
+        command starts, to `setup`.
         """
         lack_s = train_s - self.elapsed_training()
         surplus_phase = "setup" if self._last is None else "eval"
@@ -349,24 +375,30 @@ class Run:
         """Return the values of every worker, by rank. Collective: all workers must call it.
 
         Args:
-            values: Numbers of this worker; all workers must pass the same number of them.
+            values: Numbers of this worker; all workers must pass equally many.
         """
         return self._adapter.gather(values)
 
-    def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
+    def _metric_value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
+        """Return the value of the objective's metric from the arguments of `report`; None if this
+        worker reports none.
+
+        Raises:
+            UserError: The arguments are invalid.
+        """
         named = {OTHER_METRIC_NAMES.get(name, name): number for name, number in metric.items()}
         metric_name = self._metric.name
         if unknown := [name for name in named if name != metric_name]:
-            raise _misuse(
+            raise _report_error(
                 f"{', '.join(unknown)} is not the metric of the objective, {metric_name}; report "
                 f"only {metric_name}, or set objective.metric."
             )
         if named and value is not None:
-            raise _misuse(f"{metric_name} is reported twice; report it once.")
+            raise _report_error(f"{metric_name} is reported twice; report it once.")
         given = named.get(metric_name, value)
-        number = None if given is None else _number(metric_name, given)
+        number = None if given is None else _to_float(metric_name, given)
         if number is None and self.num_workers == 1:
-            raise _misuse(
+            raise _report_error(
                 f"the metric is missing; call run.report({metric_name}=..., samples=...)."
             )
         if number is None or not self._metric.is_share:
@@ -382,21 +414,23 @@ class Run:
         return number if math.isnan(number) else min(max(number, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
+        """Raise Stopped if `report` has returned True."""
         if self._is_stopped:
             raise Stopped
 
     def _synchronize_ranks(self, call: Call, *values: float) -> list[list[float]]:
-        """Wait for all ranks at a synchronizing call; return the values of each rank.
+        """Wait for all ranks at a synchronizing call, and return the values of each rank.
 
-        Rows have the same length for every call, so that ranks at different calls can exchange
-        them and raise UserError.
+        The ranks exchange equally many numbers at every call, so that ranks at different calls can
+        notice that, and raise UserError.
         """
         self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
         self._num_calls, self._waits_at = self._num_calls + 1, call
         try:
             rows = self._adapter.gather([float(call), *values, *rest])
-        except Exception as error:  # any framework error: a rank is lost or in another collective
+        # The framework may raise any error if a rank is lost or takes part in another collective.
+        except Exception as error:
             why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_REASON)
             raise UserError(
                 f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
@@ -411,16 +445,20 @@ class Run:
         return [row[1:] for row in rows]
 
 
-def _misuse(what: str) -> UserError:
+def _report_error(what: str) -> UserError:
     """Return the error for an invalid call of `Run.report`."""
     return UserError(f"run.report: {what}", ErrorCode.USER_CODE)
 
 
-def _number(name: str, value: Any) -> float:
-    """Return a reported value as a float; it may be a number or a scalar of numpy or a framework.
+def _to_float(name: str, value: Any) -> float:
+    """Return a reported value as a float.
+
+    Args:
+        name: Name of the metric.
+        value: A number, or an array or tensor with a single element.
 
     Raises:
-        UserError: The value is a bool or a string, or has more than one element.
+        UserError: The value is a bool or a string, or has several elements.
     """
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
@@ -428,29 +466,32 @@ def _number(name: str, value: Any) -> float:
             return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         pass  # an array, or not a number at all: raised below
-    raise _misuse(
+    raise _report_error(
         f"{name} must be one number (found a {type(value).__name__}: "
         f"{shorten(' '.join(repr(value).split()), 40)})."
     )
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
+"""Names of the seconds in a worker's ledger."""
 _NUM_VALUES = 4 + len(_NAMES)
-"""Number of values that `Run.report` exchanges, more than any other synchronizing call."""
+"""Number of values that `Run.report` exchanges between the ranks; other synchronizing calls need
+fewer."""
 
 
 def state_of(saved: bytes) -> tuple[str, bytes]:
-    """Return kind (`bytes`, `torch` or `arrays`) and content of a state that `Run.save` kept."""
+    """Return the kind (`bytes`, `torch` or `arrays`) and the content of a state that was saved with
+    `Run.save`."""
     head, _, content = saved.partition(b"\n")
     return str(json.loads(head)["kind"]), content
 
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Name of the file to which `raybench train` writes a loop's last state, by kind of state."""
+"""Name of the file to which `raybench train` writes the last state of a loop, by kind of state."""
 
 
 class OwnTrainer:
-    """Worker side of a run with a user training loop; used instead of a `BaseTrainer`."""
+    """Runs a user's training loop on one worker; takes the place of a `BaseTrainer`."""
 
     num_parameters = None
     batch_statistics = False
@@ -465,35 +506,41 @@ class OwnTrainer:
         resume: RunState | None = None,
         compare: Callable[[Position], str | None] = lambda position: None,
     ) -> None:
-        """Prepare to run `loop`.
+        """Create a trainer; `evaluations` starts the loop.
 
         Args:
             spec: The run spec.
-            loop: The user's function; called with a `Run`, in its own thread.
-            world: The workers of the group.
+            loop: The user's function; called with a `Run`, in a separate thread.
+            world: The group of workers.
             ledger: Seconds of this worker by phase.
-            resume: Evaluations so far of a resumed run.
-            compare: Called about once a second with this rank's position; returns a sentence if the
-                ranks can never synchronize again (`ranks.parting` of all positions).
+            resume: State of a resumed run, with its earlier evaluations; None for a new run.
+            compare: Called about once a second with this rank's position in the loop; returns a
+                sentence if the ranks can never synchronize again (`ranks.parting` of the positions
+                of all ranks).
         """
         self._loop, self._spec, self._ledger = loop, spec, ledger
         self._compare = compare
         self._name = "the command" if is_command(spec.workload) else spec.workload
         self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
-        self._left: str | None = None
-        """How the function ended without an error, such as `returned`; None until then."""
+        """Rank of this worker in error messages, if there are several workers."""
+        self._end_reason: str | None = None
+        """How the function has ended without an error, such as `returned`; None before that."""
         self.run = Run(spec, world, ledger, resume=resume)
         self.notes: list[str] = []
-        """Remarks on the run for the user, in sentences."""
+        """Remarks for the user about the run, one sentence each."""
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
-        """Number of collectives that the loop has begun, and the time of its last change."""
+        """Number of collectives that the loop has begun since its last synchronizing call, and the
+        time (`time.monotonic`) at which this number changed last."""
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """Yield the evaluation of every report; the last one has `stop` or `failure` set.
+        """Start the loop, and yield the evaluation of every report.
 
-        If the function returns by itself, its last evaluation is yielded again with `stop` set.
-        Raises UserError if the function fails.
+        The last evaluation has `stop` or `failure` set. If the function returns before that, its
+        last evaluation is yielded once more with `stop` set.
+
+        Raises:
+            UserError: The function has failed.
         """
         self._thread.start()
         while True:
@@ -514,9 +561,10 @@ class OwnTrainer:
             self.run._stops.put(False)
 
     def finish(self) -> float | None:
-        """Stop the function; return the metric on the test set, or None if it was not reported.
+        """Stop the loop; return the metric on the test set, or None if it was not reported.
 
-        Raises UserError if the function fails or does not return.
+        Raises:
+            UserError: The function has failed, or does not return within GRACE_S seconds.
         """
         if self._thread.ident is None:
             return None
@@ -536,13 +584,15 @@ class OwnTrainer:
         return self.run._test
 
     def state(self) -> bytes | None:
-        """Return the state saved for the last report, or None; b"" on ranks other than 0."""
+        """Return the state that the loop has saved for its last report, None if it has saved none;
+        b"" on ranks other than 0."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None
 
     def restore(self, state: bytes) -> None:
-        """Continue from a state that `state` returned."""
+        """Let the loop continue from a state that the method `state` has returned; call before
+        `evaluations`."""
         try:
             head = json.loads(state.partition(b"\n")[0])
             self.run._epoch, self.run._state = head["epoch"], state
@@ -551,7 +601,7 @@ class OwnTrainer:
             raise foreign_state_error(error) from None
 
     def save(self) -> bytes:
-        """Return the last state passed to `Run.save`; b"" if there is none."""
+        """Return the last state that the loop has saved; b"" if there is none."""
         return self.run._state or b""
 
     def input_seconds(self) -> float:
@@ -559,20 +609,24 @@ class OwnTrainer:
         return 0.0
 
     def close(self) -> None:
-        """Release the framework's memory."""
+        """Stop the loop and release the framework's memory."""
         self.finish()
-        gc.collect()  # before `end`: objects in reference cycles would keep their GPU memory
+        gc.collect()  # before `end`, because objects in reference cycles keep their GPU memory
         self.run._adapter.end()
         give_back()
 
     def _next(self) -> Evaluation | BaseException | None:
-        """Wait for the next report, an error, or None once the function has returned."""
+        """Wait for the next report.
+
+        Returns:
+            The evaluation of the report, an error, or None if the function has returned.
+        """
         budget_s = UNREPORTED_BUDGETS * self._spec.objective.max_train_seconds
         while True:
             with contextlib.suppress(queue.Empty):
                 reported = self.run._reports.get(timeout=LOOK_S)
                 if reported is None:
-                    self._check_deadlock()  # tells ranks that wait for this one that it has left
+                    self._check_deadlock()  # ranks that wait for this rank learn that it has left
                 return reported
             if (sentence := self._check_deadlock()) is not None:
                 stack = "".join(self._stack().format())
@@ -586,8 +640,8 @@ class OwnTrainer:
                 )
 
     def _check_deadlock(self) -> str | None:
-        """Send this rank's position for comparison; return a sentence if the ranks can never
-        synchronize again."""
+        """Compare this rank's position in the loop with those of the other ranks; return a sentence
+        if the ranks can never synchronize again, otherwise None."""
         run = self.run
         if run.num_workers == 1:
             return None
@@ -601,7 +655,7 @@ class OwnTrainer:
                 num_calls=run._num_calls,
                 waits_at=run._waits_at,
                 is_training=self._ledger.phase == "train",
-                left=self._left,
+                left=self._end_reason,
                 num_exchanges=number,
                 still_s=now - self._exchanges[1],
                 place=user_code_place(self._stack()),
@@ -609,69 +663,71 @@ class OwnTrainer:
         )
 
     def _stack(self) -> traceback.StackSummary:
-        """Return the stack of the loop's thread; empty once it has ended."""
+        """Return the stack of the loop's thread; empty once the thread has ended."""
         return traceback.extract_stack(sys._current_frames().get(self._thread.ident or 0))
 
     def _call(self) -> None:
-        """Call the user's function; runs in its own thread."""
+        """Call the user's function, and put its error or None into the queue of reports; runs in
+        the loop's thread."""
         outcome: BaseException | None = None
         try:
             with user_code_errors(f"{self._name} failed{self._whose}"), settings_kept():
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (a user's loop may draw from it)
                 self.run._adapter.begin(self._spec.seed)
-                self._set_surroundings()
+                self._set_process_environment()
                 try:
                     self._loop(self.run)
-                    self._left = "returned"
+                    self._end_reason = "returned"
                 except SystemExit as ended:
                     if ended.code:
                         raise
-                    self._left = f"sys.exit({'' if ended.code is None else ended.code})"
+                    self._end_reason = f"sys.exit({'' if ended.code is None else ended.code})"
         except Stopped:
-            self._left = "returned"  # the loop went on although `report` returned True
+            self._end_reason = "returned"  # the loop has continued although `report` returned True
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             outcome = error
         self.run._reports.put(outcome)
 
-    def _set_surroundings(self) -> None:
-        """Set the run's folder and, for torch, the variables by which libraries find the other
-        workers.
+    def _set_process_environment(self) -> None:
+        """Set the command line, the environment variables and the temporary folder of the loop.
 
-        For a single worker these are removed, as in a script that is started directly. The command
-        line is that of a script without arguments, for loops that parse it.
+        The command line is that of a script without arguments, for loops that parse it. With torch,
+        LAUNCHER_VARIABLES are set, by which libraries find the other workers; for a single worker,
+        they are removed, as in a script that is started directly.
         """
         run = self.run
         sys.argv[:] = [self._spec.workload.rpartition(":")[0]]
         if self._spec.framework == "torch":
-            if run.num_workers > 1:  # before these are removed: reads MASTER_ADDR, set by Ray
-                found = environment_of_rank(run.rank, run.device, run.gather)
+            # Computed before the variables are removed, because Ray has set MASTER_ADDR.
+            if run.num_workers > 1:
+                environment = environment_of_rank(run.rank, run.device, run.gather)
             else:
-                found = environment_of_device(run.device)
+                environment = environment_of_device(run.device)
             for name in LAUNCHER_VARIABLES:
                 os.environ.pop(name, None)
-            os.environ.update(found)
+            os.environ.update(environment)
         number = random.SystemRandom().randrange(1 << 50)
         if run.num_workers > 1:
             number = round(run.gather([float(number)])[0][0])
-        _remove_left_folders()  # after the gather: no rank is in the previous run any more
+        _remove_last_folder()  # after the gather, when all ranks have left the previous run
         run._folder = Path(tempfile.gettempdir()) / f"run-{number:x}"
-        _left_folders[:] = [run._folder]
+        _last_folders[:] = [run._folder]
 
 
-_left_folders: list[Path] = []
+_last_folders: list[Path] = []
 """Temporary folder of this process's last run; empty before the first run."""
 
 
 @atexit.register
-def _remove_left_folders() -> None:
+def _remove_last_folder() -> None:
     """Remove the last run's temporary folder; called before the next run and at process exit."""
-    for folder in _left_folders:
+    for folder in _last_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class PlainWorld(DistributedContext):
-    """Distributed context for framework `python`, which has a single worker."""
+    """Distributed context of the framework `python`, which has a single worker."""
 
     rank, num_workers, through = 0, 1, "none"
     gpus: tuple[int, ...] = ()

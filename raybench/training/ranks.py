@@ -1,7 +1,8 @@
 """Positions of the ranks in a user's training loop, and whether the ranks can still synchronize.
 
-A loop that waits for other ranks is blocked. Therefore each worker watches its loop from another
-thread (`own.OwnTrainer`) and has its position compared with those of the other ranks.
+A loop that waits for other ranks is blocked. Therefore each worker observes its loop from another
+thread (`own.OwnTrainer`) and sends the loop's position to the worker pool, which compares it with
+the positions on the other ranks.
 """
 
 import enum
@@ -9,47 +10,50 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 STUCK_S = 5.0
-"""Seconds after which a collective counts as stuck if another rank has not begun it."""
+"""Seconds after which a rank counts as stuck in a collective that another rank has not begun."""
 
 
 class Call(enum.IntEnum):
-    """Calls of `Run` that synchronize all ranks."""
+    """Calls of `own.Run` that synchronize all ranks."""
 
     TRAINING = 1
+    """Start of the context `Run.training`."""
     TRAINED = 2
+    """End of the context `Run.training`."""
     REPORT = 3
+    """`Run.report`."""
 
     @property
     def words(self) -> str:
-        """Name of the call in messages."""
+        """Name of the call in messages to the user."""
         return ("run.training()", "the end of run.training()", "run.report")[self - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Position of one rank in its loop."""
+    """Position of one rank in the user's training loop."""
 
     rank: int
     num_calls: int
-    """Number of synchronizing calls (`Call`) that this rank has reached, including the call at
-    which it waits."""
+    """Number of synchronizing calls (`Call`) that this rank has begun, including the call at which
+    it waits."""
     waits_at: Call | None = None
     """Call at which this rank waits for the other ranks; None while it runs."""
     is_training: bool = False
     """Whether this rank is inside `run.training()`."""
     left: str | None = None
-    """How this rank left the loop, such as `returned`; None while it is in the loop."""
+    """How this rank has left the loop, such as `returned`; None while it is in the loop."""
     num_exchanges: int | None = None
-    """Collectives of the loop, such as DDP's, that this rank has begun since the last synchronizing
-    call; None if unknown."""
+    """Number of collectives of the loop itself, such as DDP's, that this rank has begun since the
+    last synchronizing call; None if unknown."""
     still_s: float = 0.0
-    """Seconds since `num_exchanges` last changed."""
+    """Seconds since `num_exchanges` has changed."""
     place: str = ""
-    """File and line of the user's code, such as `train.py, line 17`."""
+    """File and line of the user's code that runs now, such as `train.py, line 17`."""
 
     @property
     def words(self) -> str:
-        """Description of the position in messages."""
+        """Description of the position in messages to the user."""
         where = f" ({self.place})" if self.place else ""
         if self.left is not None:
             return f"rank {self.rank} has left the loop ({self.left})"
@@ -64,10 +68,9 @@ class Position:
         return self.num_calls - (self.waits_at is not None)
 
     def lacks(self, other: "Position") -> bool:
-        """Return whether `other` is stuck in a collective that this rank has not begun."""
-        if (
-            self.num_completed_calls != other.num_completed_calls
-        ):  # one of the two positions is out of date
+        """Return whether the rank `other` is stuck in a collective that this rank has not begun."""
+        # If the numbers differ, one of the two positions is out of date.
+        if self.num_completed_calls != other.num_completed_calls:
             return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False
@@ -75,11 +78,12 @@ class Position:
 
 
 def parting(positions: Collection[Position]) -> str | None:
-    """Return a sentence about two ranks that can never synchronize again, otherwise None.
+    """Return a sentence about two ranks that can never synchronize again; None if there are none.
 
-    A long wait is no error: rank 0 may evaluate for an hour while the others wait. Only two cases
-    are reported, both final even if positions are out of date: a rank waits for one that has left
-    the loop, or is stuck in a collective while another waits at a `Call`.
+    A long wait is no error: rank 0 may evaluate for an hour while the other ranks wait. Only two
+    cases are reported, which cannot resolve even if positions are out of date: a rank waits for a
+    rank that has left the loop, or a rank is stuck in a collective of the loop while another waits
+    at a `Call`.
     """
     for position in positions:
         for other in positions:
@@ -105,8 +109,11 @@ def parting(positions: Collection[Position]) -> str | None:
 
 
 def mismatch(calls: Sequence[Call]) -> str | None:
-    """Return a sentence if the ranks have synchronized at different calls, otherwise None; `calls`
-    holds the call of each rank."""
+    """Return a sentence if the ranks have synchronized at different calls, otherwise None.
+
+    Args:
+        calls: Call of each rank, by rank.
+    """
     if len(set(calls)) == 1:
         return None
     first = calls[0]

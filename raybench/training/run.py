@@ -1,4 +1,7 @@
-"""A run on one worker, for any backend: steps, evaluations, ledger (seconds by phase), stopping."""
+"""The training loop of a run on one worker, for any backend.
+
+It trains step by step, evaluates, counts the seconds of each phase in the ledger, and stops.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,9 +25,10 @@ from raybench.training.steps import take_until, training_steps, warm_up_steps
 
 
 def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
-    """Return the mean squared or absolute error of always predicting the mean label of the split.
+    """Return the error of a model that always predicts the mean label of a split.
 
-    NaN for metrics that average no such errors.
+    This is the mean squared error or the mean absolute error, whichever the metric averages, in the
+    unit of the labels. NaN if the metric averages neither.
     """
     if metric.per_sample not in ("squared_error", "absolute_error"):
         return math.nan
@@ -37,11 +41,21 @@ def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
 def value_error(
     metric: Metric, total: float, squares: float, samples: float, baseline: float
 ) -> float | None:
-    """Return the standard error of a metric on a finite sample, in the metric's unit.
+    """Return the standard error of a metric on a finite number of samples, in the metric's unit.
 
-    By the delta method: half the difference of `Metric.finish` one standard error above and below
-    the mean of the values. None if it is not finite, and for metrics such as accuracy
-    (`Metric.is_share`), whose error is binomial.
+    It is computed with the delta method: half the difference between `Metric.finish` of the mean
+    plus one standard error and of the mean minus one standard error.
+
+    Args:
+        metric: The metric.
+        total: Sum of the values that the metric averages.
+        squares: Sum of the squares of these values.
+        samples: Number of samples.
+        baseline: Result of `baseline_mean`.
+
+    Returns:
+        The standard error. None if it is not finite, and for metrics such as accuracy
+        (`Metric.is_share`), whose error is binomial.
     """
     if metric.is_share:
         return None
@@ -53,16 +67,18 @@ def value_error(
 
 
 PILOT_STEPS = 50
-"""Steps after which the speed counts as known. Before that, in the first evaluation interval, it is
-checked repeatedly, first after a single step, so that a slow run does not exceed its budget."""
+"""Number of steps after which the speed of a run counts as known. Before that, training is
+interrupted repeatedly to check the speed, first after a single step, so that a slow run does not
+exceed its budget of training seconds."""
 PILOT_DIVISOR = 8
-"""The next check of the speed comes at 1 / PILOT_DIVISOR of the samples that fit into the budget,
-or at twice the samples so far if that is more."""
+"""Divisor for the next check of the speed: it comes after 1 / PILOT_DIVISOR of the samples that fit
+into the budget, or after twice the samples so far, whichever is more."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
-"""Share of the budget at which the last evaluation is scheduled: just before the end with
-`best_at_budget`, otherwise just after it; the speed varies a little."""
+"""Shares of the budget at which the last evaluation is scheduled: with `best_at_budget` just before
+the end of the budget, otherwise just after it. They allow for small changes of the speed."""
 MAX_LATENESS = 1.5
-"""An evaluation expected after this multiple of the budget is moved to the end of the budget."""
+"""Multiple of the budget: an evaluation that is expected later than this is moved to the end of the
+budget."""
 
 
 def run(
@@ -76,20 +92,23 @@ def run(
 ) -> Iterator[Evaluation]:
     """Train, and yield every evaluation; the last one has `stop` or `failure` set.
 
-    Collective: all ranks must run it; their decisions agree, as they are computed from numbers that
-    all ranks share. To end a run early, close the generator on all ranks after the same evaluation.
+    Collective: all ranks must run it. Their decisions agree, because these are computed from
+    numbers that are equal on all ranks. To end a run early, close the generator on all ranks after
+    the same evaluation.
 
     With `best_at_budget`, the trainer ends with the weights of the last evaluation within the
-    budget, which gave `best_value`, even if a later evaluation follows.
+    budget of training seconds, even if another evaluation follows; `best_value` belongs to these
+    weights.
 
     Args:
         spec: The run spec.
         dataset: Data to train and evaluate on.
         trainer: Model in training.
-        world: The workers of the group.
-        ledger: Seconds of this worker by phase; starts at `resume.ledger` in a resumed run.
-        resume: State of a resumed run after its last evaluation; the caller must have called
-            `BaseTrainer.restore`.
+        world: The group of workers.
+        ledger: Seconds of this worker by phase. In a resumed run, the caller has started it from
+            `resume.ledger`.
+        resume: State of a resumed run after its last evaluation; the caller has also called
+            `BaseTrainer.restore`. None for a new run.
     """
     samples, index, train_seconds = 0, 0, 0.0
     if resume:
@@ -100,7 +119,7 @@ def run(
     recording = Recording(spec, trainer, world, dataset) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
-    parts = _parts(world.gather(_row(ledger, trainer)))  # a barrier
+    parts = _rank_seconds(world.gather(_ledger_seconds(ledger, trainer)))  # a barrier
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     is_speed_unknown = not (resume or recording)
@@ -111,11 +130,11 @@ def run(
     while True:
         goal = min((samples // eval_interval + 1) * eval_interval, samples_total)
         if train_seconds:
-            goal = _cut(goal, samples, train_seconds, spec)
+            goal = _next_evaluation_samples(goal, samples, train_seconds, spec)
         if recording:
             recording.begin()
-        # The driver's command to continue reaches the ranks at different times: the barrier keeps
-        # them from training, and from counting training time, until all have received it.
+        # The driver's command to continue reaches the ranks at different times. At this barrier
+        # they wait, without counting training time, until all of them have received it.
         _wait_for_all(world)
         ledger.enter("train")
         if is_speed_unknown:
@@ -129,15 +148,15 @@ def run(
         samples += interval.samples
         validation = _validate(interval, dataset, trainer, world, baseline)
         ledger.enter("report")
-        ledgers = world.gather(_row(ledger, trainer))
+        ledgers = world.gather(_ledger_seconds(ledger, trainer))
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
-        before, parts = parts, _parts(ledgers)
+        before, parts = parts, _rank_seconds(ledgers)
         interval_s = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         is_finished = samples >= samples_total
         stop = rule.update(value=validation.value, train_s=train_seconds, finished=is_finished)
         if weights.is_kept:
-            within = _within_budget(samples, train_seconds, spec)
+            within = _samples_within_budget(samples, train_seconds, spec)
             if within < samples + spec.global_batch_size:
                 stop = stop or "max_train_seconds"
         failed = not math.isfinite(validation.train_loss)
@@ -169,7 +188,7 @@ def run(
 
 
 def _stop_rule(spec: RunSpec, metric: Metric, earlier: Sequence[Evaluation]) -> StopRule:
-    """Return the stop rule of a run that has had the evaluations `earlier`."""
+    """Return the stop rule of a run after its `earlier` evaluations."""
     judged = {"metric": metric.name, "direction": metric.direction}
     return StopRule(
         spec.objective.model_copy(update=judged),
@@ -184,14 +203,14 @@ class Interval:
 
     steps: list[Step]
     samples: int
-    """Samples of all workers."""
+    """Number of samples of all workers."""
     loss: float
     """Weighted loss of this worker, summed over the steps."""
     seconds: float
     """Training seconds of this worker."""
 
     def extend(self, further: "Interval") -> None:
-        """Append training that followed directly."""
+        """Append the training that directly followed this interval."""
         self.steps = [*self.steps, *further.steps]
         self.samples += further.samples
         self.loss += further.loss
@@ -201,7 +220,7 @@ class Interval:
 def _train(
     steps: Iterator[tuple[Step, int]], num_samples: int, trainer: BaseTrainer, ledger: Ledger
 ) -> Interval:
-    """Train until all workers together have seen at least `num_samples` further samples."""
+    """Train until all workers together have processed at least `num_samples` further samples."""
     chunk, samples = take_until(steps, num_samples)
     began = ledger.seconds("train")
     loss = trainer.train(chunk)
@@ -216,17 +235,21 @@ def _train_first(
     world: DistributedContext,
     ledger: Ledger,
 ) -> Interval:
-    """Train until `goal` samples from the start of a run whose speed is unknown.
+    """Train the first interval of a run, whose speed is still unknown.
 
-    The speed is checked after one step and then repeatedly (see PILOT_STEPS); training ends before
-    `goal` if an evaluation there would be too late. Collective: all ranks must call it.
+    The speed is checked after one step and then repeatedly (see PILOT_STEPS). The interval ends
+    after `goal` samples of all workers, or earlier if an evaluation there would be too late.
+    Collective: all ranks must call it.
     """
     pilot, cut = spec.global_batch_size, goal
     interval = _train(steps, min(goal, pilot), trainer, ledger)
     while pilot and interval.samples < cut:
         seen = interval.samples
         spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
-        room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
+        room, cut = (
+            _samples_within_budget(seen, spent_s, spec),
+            _next_evaluation_samples(goal, seen, spent_s, spec),
+        )
         if room <= seen:
             break
         smallest, largest = 2 * seen, PILOT_STEPS * spec.global_batch_size
@@ -257,12 +280,19 @@ def _validate(
     world: DistributedContext,
     baseline: float,
 ) -> Validation:
-    """Evaluate on the validation split, sharded over the workers. Collective.
+    """Evaluate the model on the validation split, of which each worker takes a part.
 
-    `interval` is the training since the last evaluation, and `baseline` is `baseline_mean`.
+    Collective: all ranks must call it.
+
+    Args:
+        interval: Training of this worker since the last evaluation.
+        dataset: Dataset of the run.
+        trainer: Model in training.
+        world: The group of workers.
+        baseline: Result of `baseline_mean` for the validation split.
     """
     metric = trainer.metric
-    totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
+    totals = trainer.evaluate("validation", _own_rows(len(dataset.validation), world))
     row = [interval.loss, totals.value, totals.squares, float(totals.samples), interval.seconds]
     rows = world.gather(row)
     sums = np.sum(rows, axis=0)
@@ -270,35 +300,38 @@ def _validate(
         value = metric.finish(float(sums[1] / sums[3]), baseline)
         error = value_error(metric, sums[1], sums[2], sums[3], baseline)
     else:
-        value, error = _measured(metric, totals, dataset.validation, world)
+        value, error = _measure_whole_split(metric, totals, dataset.validation, world)
     train_loss = float(sums[0]) / len(interval.steps)
     return Validation(value, error, train_loss, tuple(float(row[-1]) for row in rows))
 
 
 class BudgetWeights:
-    """With `best_at_budget`, keeps the weights of the last evaluation within the budget.
+    """With `best_at_budget`, keeps the weights of the last evaluation within the budget of training
+    seconds.
 
-    With other objectives, does nothing.
+    With other objectives, it does nothing.
     """
 
     def __init__(self, trainer: BaseTrainer, objective: Objective, ledger: Ledger) -> None:
         self._trainer, self._ledger = trainer, ledger
         self._budget_s = objective.max_train_seconds
         self.is_kept = objective.kind == BUDGET
-        """Whether weights are kept."""
+        """Whether the objective is `best_at_budget`, so that weights are kept."""
         self._weights: bytes | None = None
 
     def keep(self) -> None:
-        """Keep the weights of this moment."""
+        """Keep the current weights."""
         if self.is_kept:
             self._weights = self._trainer.save()
 
     def update(self, train_s: float, *, is_last: bool) -> None:
-        """Keep the weights of an evaluation, or load the kept ones if it came after the budget.
+        """Keep the current weights after an evaluation within the budget; after a later evaluation,
+        load the weights that were kept.
 
         Args:
-            train_s: Training seconds until the evaluation.
-            is_last: Whether the run ends with this evaluation, so that its weights stay in place.
+            train_s: Training seconds of the run until the evaluation.
+            is_last: Whether the run ends with this evaluation. Then the current weights stay in the
+                model and need not be kept.
         """
         if self.is_kept and train_s > self._budget_s:
             if self._weights is not None:
@@ -309,16 +342,24 @@ class BudgetWeights:
             self._ledger.enter("report")
 
 
-def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the number of samples at which to evaluate next: `goal`, or fewer if that would be too
-    late (see MAX_LATENESS)."""
-    fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
+def _next_evaluation_samples(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return the number of samples after which the next evaluation comes: `goal`, or fewer if that
+    would be too late (see MAX_LATENESS).
+
+    Args:
+        goal: Number of samples at which the next evaluation is due.
+        samples: Number of samples of all workers so far.
+        train_seconds: Training seconds so far.
+        spec: The run spec.
+    """
+    fitting = max(_samples_within_budget(samples, train_seconds, spec), samples + 1)
     is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
     return min(goal, fitting) if is_late else goal
 
 
-def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the number of samples that the run can train on within its budget at the speed so far.
+def _samples_within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return how many samples the run can process within its budget of training seconds at the
+    speed so far, counted from the start of the run.
 
     With `best_at_budget`, results after the end of the budget do not count, so the last evaluation
     comes just before the end. With a target, the run ends with the first evaluation after the end.
@@ -331,27 +372,39 @@ def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
 def evaluate_split(
     dataset: Dataset, trainer: BaseTrainer, world: DistributedContext, part: str
 ) -> float:
-    """Return the exact metric on a whole split, sharded over the workers. Collective: all ranks
-    must call it."""
+    """Return the metric on a whole split, of which each worker evaluates a part.
+
+    Collective: all ranks must call it.
+
+    Args:
+        dataset: Dataset of the run.
+        trainer: Model to evaluate.
+        world: The group of workers.
+        part: Name of the split: `validation` or `test`.
+    """
     split = dataset.test if part == "test" else dataset.validation
-    totals, metric = trainer.evaluate(part, _rows(len(split), world)), trainer.metric
+    totals, metric = trainer.evaluate(part, _own_rows(len(split), world)), trainer.metric
     if not metric.is_mean:
-        return _measured(metric, totals, split, world)[0]
+        return _measure_whole_split(metric, totals, split, world)[0]
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
     return metric.finish(float(sums[0] / sums[1]), baseline_mean(metric, dataset, split))
 
 
-def _measured(
+def _measure_whole_split(
     metric: Metric, totals: Totals, split: Split, world: DistributedContext
 ) -> tuple[float, float | None]:
-    """Return a metric that is not a mean on a whole split, and its standard error. Collective."""
-    return measure(metric, np.asarray(split.labels), _gathered(totals.answers, world))
+    """Return a metric that is not a mean over samples, on a whole split, and its standard error.
+
+    Collective: all ranks must call it.
+    """
+    return measure(metric, np.asarray(split.labels), _gather_predictions(totals.answers, world))
 
 
-def _gathered(answers: np.ndarray | None, world: DistributedContext) -> np.ndarray:
-    """Return the answers of all workers in the order of the split's rows, shape [n, ...].
+def _gather_predictions(answers: np.ndarray | None, world: DistributedContext) -> np.ndarray:
+    """Return the predictions of all workers in the order of the split's rows, shape (N, ...).
 
-    Workers have different numbers of rows, and with fewer rows than workers some have none.
+    The workers have different numbers of rows. If there are fewer rows than workers, some workers
+    have none, and their `answers` may be None.
     """
     local = np.zeros(0) if answers is None else answers
     width = local.shape[1] if local.ndim == 2 else 0
@@ -367,30 +420,37 @@ def _gathered(answers: np.ndarray | None, world: DistributedContext) -> np.ndarr
     return gathered if len(shape) == 2 else gathered.astype(int)
 
 
-def _rows(num_samples: int, world: DistributedContext) -> slice:
+def _own_rows(num_samples: int, world: DistributedContext) -> slice:
+    """Return the rows of a split that this worker evaluates."""
     return shard(num_samples, rank=world.rank, num_workers=world.num_workers)
 
 
 def _wait_for_all(world: DistributedContext) -> None:
+    """Wait until all ranks have reached this call."""
     world.gather([0.0])
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
+"""Names of the seconds that the ranks exchange."""
 
 
-def _row(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
+def _ledger_seconds(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
+    """Return the seconds of this worker, in the order of _NAMES."""
     snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
     return [snapshot[name] for name in _NAMES]
 
 
-def _parts(rows: list[list[float]]) -> np.ndarray:
-    """Return a row per rank with the cumulative values whose increments are
-    `Evaluation.rank_parts`."""
+def _rank_seconds(rows: list[list[float]]) -> np.ndarray:
+    """Return one row per rank with the seconds, since the start of the run, whose increase between
+    two evaluations is recorded in `Evaluation.rank_parts`.
+
+    `rows` contains the seconds of each rank, in the order of _NAMES.
+    """
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
 
 class Recording:
-    """Combines the measurements of all workers into one result that all ranks get."""
+    """Combines the measurements of all workers, for runs that record steps (`record_steps`)."""
 
     def __init__(
         self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext, dataset: Dataset
@@ -403,15 +463,19 @@ class Recording:
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:
-        """Start recording the GPU load; call before `BaseTrainer.train` and before the ledger
-        enters `train`."""
+        """Start to measure the GPU load; call before `BaseTrainer.train`, while no training time is
+        counted yet."""
         for gpu in self._gpus:
             gpu.begin()
 
     def end(self, steps: list[Step]) -> dict[str, Any]:
-        """Return the fields of an `Evaluation` that are only set with `record_steps`.
+        """Return the fields of an `Evaluation` that are set only with `record_steps`, by name.
 
-        They describe the last `train` call, which took `steps`. Collective: all ranks must call it.
+        They describe the last call of `BaseTrainer.train` and are equal on all ranks. Collective:
+        all ranks must call it.
+
+        Args:
+            steps: Steps of that call.
         """
         shares = [share for gpu in self._gpus if (share := gpu.share()) is not None]
         share = sum(shares) / len(shares) if shares else None
@@ -437,24 +501,31 @@ class Recording:
 
 
 def evenness(seconds: np.ndarray) -> float | None:
-    """Return the seconds of the fastest worker divided by those of the slowest.
+    """Return the total step time of the fastest worker divided by that of the slowest worker.
 
-    `seconds` (workers, steps) are step times; steps with a NaN on any worker are left out. None for
-    one worker or no step.
+    Args:
+        seconds: Step times in seconds, shape (workers, steps). Steps for which the time of any
+            worker is NaN are left out.
+
+    Returns:
+        The ratio, at most 1; None for a single worker, or without steps.
     """
     known = seconds[:, ~np.isnan(seconds).any(axis=0)].sum(axis=1)
     return float(known.min() / known.max()) if len(known) > 1 and known.max() > 0 else None
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
-    """Return the gradient noise estimates, summed over steps; None if there are none.
+    """Return the estimates of the gradient noise, summed over the steps; None if there are none.
 
-    `parts` (`StepLog.part_squares`) and `counts` (samples) are (ranks, steps).
+    Args:
+        parts: `StepLog.part_squares` of all ranks, shape (ranks, steps).
+        wholes: `StepLog.whole_squares`, one for each step.
+        counts: Number of samples of each rank, shape (ranks, steps).
     """
     terms = [
         terms_of_parts(part.tolist(), whole, [int(size) for size in count])
         for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
-        if math.isfinite(whole)  # not finite: fp16 skipped the step
+        if math.isfinite(whole)  # otherwise the step was skipped in fp16
     ]
     return NoiseSums.of([estimate for estimate in terms if estimate is not None])
 

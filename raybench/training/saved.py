@@ -1,6 +1,6 @@
-"""Saved parts of a run: checkpoints, from which the run can be resumed, and the trained model.
+"""What is saved of a run: checkpoints, from which the run can be resumed, and the trained model.
 
-All ranks save at the same evaluations.
+All ranks save a checkpoint after the same evaluations.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,21 +24,27 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
-"""Name of the file of a run's weights, by framework."""
+"""Name of the file with the weights of a run, by framework."""
 DATA_FILE = "model.json"
-"""Name of the file that describes the data to the model (`ModelData`)."""
+"""Name of the file that describes the model's data (`ModelData`)."""
 
 
 class Trained:
-    """A saved model and a description of its data: `load_model(...).raybench`."""
+    """A trained model together with the description of its data; `load_model` returns it as the
+    attribute `raybench` of the model."""
 
     def __init__(self, model: Any, data: ModelData, framework: str) -> None:
         self.data = data
-        """Class names, tokenization, and scaling of labels and columns."""
+        """Description of the data: class names, tokenization, scaling of labels and columns."""
         self._model, self._predict = model, find_part(framework, "model").predict
 
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return the outputs for samples that `ModelData.inputs` accepts: float32, (N, ...)."""
+        """Return the outputs of the model for N samples, shape (N, ...), float32.
+
+        Args:
+            samples: Samples in a form that `ModelData.inputs` accepts.
+            batch_size: Number of samples per forward pass.
+        """
         inputs = self.data.inputs(samples)
         outputs = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
@@ -47,7 +53,8 @@ class Trained:
         return np.concatenate(outputs)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return predictions for new samples: `ModelData.answers` of the outputs."""
+        """Return a prediction for each sample, such as its class (see `ModelData.answers`).
+        Arguments: see `outputs`."""
         return self.data.answers(self.outputs(samples, batch_size=batch_size))
 
 
@@ -60,7 +67,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
     Returns:
         An `nn.Module` or `keras.Model` that takes the same inputs as the workload's model. Its
-        attribute `raybench`, a `Trained`, takes samples in the form of the dataset.
+        attribute `raybench` is a `Trained`, which takes samples in the form of the dataset.
 
     Raises:
         UserError: No weights were saved, or the run has a user training loop.
@@ -87,7 +94,12 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
 
 def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
-    """Raise UserError if saved shapes, by name, differ from the built model's."""
+    """Raise UserError if the shapes of a saved model differ from those of the model that was built.
+
+    Args:
+        saved: Shapes of the saved tensors, by name.
+        built: Shapes of the tensors of the model that was built, by name.
+    """
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
             raise UserError(
@@ -99,7 +111,7 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
 
 
 def foreign_state_error(error: Exception) -> UserError:
-    """Return the error for a state that raybench has not written, such as a pickle with code."""
+    """Return the error for a checkpoint not written by raybench, such as a pickle with code."""
     return UserError(
         "the checkpoint does not hold what raybench writes, tensors and numbers "
         f"({type(error).__name__}), and no code in it was run; remove the checkpoint to start "
@@ -114,30 +126,43 @@ class Snapshot(NamedTuple):
 
     state: RunState
     weights: bytes
-    """Result of `BaseTrainer.state`: weights, optimizer and random states."""
+    """Weights, optimizer and random states, as returned by `BaseTrainer.state`."""
 
 
 class Checkpoints:
-    """Counts a run's time since its last checkpoint, on each rank, and saves its state when due."""
+    """Saves a run's state after an evaluation, if enough time has passed since its last checkpoint.
+
+    There is one such object on each rank.
+    """
 
     def __init__(
         self, spec: RunSpec, world: DistributedContext, *, resume: RunState | None = None
     ) -> None:
+        """Create an object for a run; `resume` is the state of a resumed run."""
         self._spec, self._world = spec, world
         self._curve = list(resume.evaluations) if resume else []
-        self._saved_s = _work(resume.ledger) if resume else 0.0
+        """All evaluations of the run so far."""
+        self._saved_s = _repeatable_seconds(resume.ledger) if resume else 0.0
+        """Seconds (see `_repeatable_seconds`) until the last checkpoint."""
 
     def after(
         self, evaluation: Evaluation, state: Callable[[], bytes | None], ledger: Ledger
     ) -> Snapshot | None:
-        """Save the run after an evaluation if it continues and `checkpoint_every_s` have passed.
+        """Save the run's state after an evaluation, if the run continues and `checkpoint_every_s`
+        seconds have passed since the last checkpoint.
 
-        Collective: call it after each evaluation on all ranks; only rank 0 returns a snapshot. If
-        saving was due, the ledger is left in phase `checkpoint`. `state` is the method of the
-        trainer; None as its result means that there is nothing to save.
+        Collective: all ranks must call it after each evaluation.
+
+        Args:
+            evaluation: The evaluation.
+            state: Method `state` of the trainer; it returns None if there is nothing to save.
+            ledger: Seconds of this worker by phase. After saving, its phase is `checkpoint`.
+
+        Returns:
+            The checkpoint, on rank 0; None on other ranks, and if nothing was saved.
         """
         self._curve.append(evaluation)
-        every, now = self._spec.checkpoint_every_s, _work(evaluation.ledger)
+        every, now = self._spec.checkpoint_every_s, _repeatable_seconds(evaluation.ledger)
         is_over = evaluation.stop is not None or evaluation.failure is not None
         if is_over or not every or now - self._saved_s < every:
             return None
@@ -150,13 +175,15 @@ class Checkpoints:
         self._saved_s = now
         if self._world.rank:
             return None
-        # Includes the seconds of saving, which have been spent also if the run is resumed.
+        # Include the seconds of saving: a run that is resumed from here has spent them, too.
         spent = evaluation.ledger | {"checkpoint": ledger.seconds("checkpoint")}
         curve = [*self._curve[:-1], replace(evaluation, ledger=spent)]
         return Snapshot(RunState.after(self._spec, curve), weights)
 
 
-def _work(ledger: Mapping[str, float]) -> float:
-    """Return the seconds that a restart would repeat; `ledger` has the seconds by phase, of all
-    ranks."""
+def _repeatable_seconds(ledger: Mapping[str, float]) -> float:
+    """Return the seconds that would be repeated if the run were restarted from its beginning.
+
+    `ledger` contains the seconds by phase, merged over all ranks.
+    """
     return ledger["train"] + ledger["eval"]

@@ -1,4 +1,4 @@
-"""The optimizer steps of a run: each worker's samples, their weights and the learning rate."""
+"""The optimizer steps of a run: samples of each worker, their weights, and the learning rate."""
 
 import math
 from collections.abc import Iterator
@@ -17,14 +17,19 @@ from raybench.training.reading import mixes
 def training_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps forever, each with the number of samples of all workers in it.
+    """Yield the steps of this worker, without end, each with its number of samples of all workers.
 
-    Skips the first `samples` samples of all workers, which must be whole steps.
+    Args:
+        spec: The run spec.
+        dataset: Dataset of the run.
+        world: The group of workers.
+        samples: Number of samples of all workers to skip, in a resumed run; they must be whole
+            steps.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
-    # The weight of a mixed sample depends on both of its samples, see `reading.Samples.mixed`.
+    # With mixup, the weight of a loss depends on both mixed samples, see `reading.Samples.mixed`.
     sample_weights = None if mixes(spec) else dataset.train.weights
     least = _min_batch(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
@@ -49,8 +54,8 @@ def training_steps(
 
 
 def _min_batch(spec: RunSpec) -> int:
-    """Return the smallest global batch size: two samples per worker, since batch normalization
-    fails on one."""
+    """Return the smallest global batch size of a step: two samples per worker, because batch
+    normalization fails on a single sample."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
@@ -64,22 +69,24 @@ def make_step(
     rounds: Rows | None = None,
     is_frozen: bool = False,
 ) -> Step:
-    """Cut this worker's share of a global batch into forward-backward passes of the per-worker
-    batch size.
+    """Return this worker's step on a global batch.
 
-    If the remainder of an epoch was added to the batch, passes are one or two samples larger. A
-    share that does not fill its passes is padded with samples of weight 0 (at most one per pass),
-    and an empty share becomes one sample of weight 0, so that every rank takes part in every
-    gradient exchange. Each replica in the process gets the share of one worker; the shares are
-    padded to the same size and lie side by side in a pass, the first replica's first.
+    The worker's share of the global batch is cut into passes (forward and backward) of the batch
+    size per worker. If the remainder of an epoch was added to the batch, passes are one or two
+    samples larger. A share that does not fill its passes is padded with samples of weight 0, at
+    most one per pass. An empty share becomes one sample of weight 0, so that every rank takes part
+    in every gradient exchange. If the process holds several replicas, each gets the share of one
+    worker: the shares are padded to the same size and are next to each other in a pass, in the
+    order of the replicas.
 
     Args:
         spec: The run spec.
-        batch: (samples,) positions of the global batch in the training split.
-        world: The workers of the group.
+        batch: Positions of the samples in the training split, shape (samples,).
+        world: The group of workers.
         learning_rate: Learning rate of the step.
-        sample_weights: Weights of all samples of the training split.
-        rounds: (samples,) augmentation rounds of the samples, see `Step.rounds`.
+        sample_weights: Weight of each sample of the training split; None for equal weights.
+        rounds: Number of times that each sample was used before (`Step.rounds`), shape (samples,);
+            None without augmentation.
         is_frozen: Whether only the head is trained.
     """
     shares = _shares(spec, batch, world)
@@ -87,33 +94,34 @@ def make_step(
     passes = min(spec.accumulate, max(1, math.ceil(longest / spec.batch_size_per_worker)))
     width = max(1, math.ceil(longest / passes))
 
-    def laid_out(of_batch: np.ndarray) -> np.ndarray:
-        """Return per-sample values of the batch as (passes, samples of all replicas), padded with
-        0."""
-        rows = np.zeros((len(shares), passes * width), of_batch.dtype)
-        for row, share in zip(rows, _shares(spec, of_batch, world), strict=True):
+    def arrange(values: np.ndarray) -> np.ndarray:
+        """Arrange one value per sample of the batch in the shape (passes, samples of all replicas),
+        padded with 0."""
+        rows = np.zeros((len(shares), passes * width), values.dtype)
+        for row, share in zip(rows, _shares(spec, values, world), strict=True):
             row[: len(share)] = share
         return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
     weights = np.ones(len(batch), np.float32) if sample_weights is None else sample_weights[batch]
-    sample_shares = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
+    sample_shares = arrange(np.full(len(batch), 1 / len(batch), np.float32))
     return Step(
-        indices=laid_out(batch),
-        weights=laid_out(weights / np.float32(len(batch))),
+        indices=arrange(batch),
+        weights=arrange(weights / np.float32(len(batch))),
         shares=sample_shares.reshape(passes, len(shares), -1).sum(axis=2),
-        rounds=None if rounds is None else laid_out(rounds),
+        rounds=None if rounds is None else arrange(rounds),
         learning_rate=learning_rate,
         num_samples=sum(map(len, shares)),
         is_frozen=is_frozen,
     )
 
 
-def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
-    """Return the part of `of_batch` that belongs to each replica of this process."""
+def _shares(spec: RunSpec, values: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
+    """Return the values that belong to each replica of this process, in the order of the replicas;
+    `values` has one value per sample of the global batch."""
     replicas = spec.replicas_per_process
-    first, every = world.rank * replicas, world.num_workers * replicas
+    first, num_all = world.rank * replicas, world.num_workers * replicas
     return [
-        of_batch[shard(len(of_batch), rank=first + replica, num_workers=every)]
+        values[shard(len(values), rank=first + replica, num_workers=num_all)]
         for replica in range(replicas)
     ]
 
@@ -121,11 +129,12 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
 def warm_up_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> list[Step]:
-    """Return a full-size step and, on GPUs, a step as large as an epoch's last batch if that
-    differs.
+    """Return the steps with which the trainer warms up.
 
-    If the backbone is frozen at first and later not, each step is returned for both phases. A GPU
-    picks kernels for every shape (cuDNN benchmarking); on a CPU, one shape is enough.
+    These are a step of the global batch size and, on GPUs, a step of the size of an epoch's last
+    batch, if that differs: a GPU picks kernels for every shape (cuDNN benchmarking), and on a CPU
+    one shape suffices. If the backbone is frozen at first and later trained, each step is returned
+    for both phases. `samples` is the number of samples of all workers so far.
     """
     steps = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
@@ -147,10 +156,15 @@ def warm_up_step(
     *,
     num_samples: int | None = None,
 ) -> Step:
-    """Return a step on the first rows, full-size unless `num_samples` is given; warm-up uses only
-    its shape.
+    """Return a step on the first rows of the training split; the warm-up uses only its shape.
 
-    The step trains only the head if the run does so after `samples` samples of all workers.
+    Args:
+        spec: The run spec.
+        dataset: Dataset of the run.
+        world: The group of workers.
+        samples: Number of samples of all workers so far, which decides whether only the head is
+            trained.
+        num_samples: Number of samples of all workers in the step; None for the global batch size.
     """
     size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
     batch = np.arange(size) % len(dataset.train)
@@ -160,9 +174,10 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[list[Step], int]:
-    """Take steps until they have at least `num_samples` samples of all workers.
+    """Take steps from an iterator until they have at least `num_samples` samples of all workers.
 
-    Return the steps and their number of samples.
+    Returns:
+        The steps, and their number of samples of all workers.
     """
     chunk: list[Step] = []
     seen = 0
@@ -174,8 +189,11 @@ def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[lis
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
-    """Return the number of samples trained with a frozen backbone; infinite for `frozen_epochs:
-    all`."""
+    """Return the number of samples for which the backbone is frozen; infinite for `frozen_epochs:
+    all`.
+
+    `samples_per_epoch` sets the unit: with 1, the result is in epochs.
+    """
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch

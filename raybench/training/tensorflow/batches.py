@@ -1,4 +1,7 @@
-"""Splits of a dataset as tensors on the device of the worker. Mirrors torch/batches.py."""
+"""Batches of a dataset's splits, as tensors on the device of the worker.
+
+Mirrors torch/batches.py.
+"""
 
 import itertools
 import math
@@ -26,8 +29,8 @@ from raybench.training.reading import (
 from raybench.training.tensorflow.model import Inputs, Mixed
 
 WORDS = {4: tf.float32, 2: tf.float16}
-"""Types to which uint8 is cast bitwise for gathering, by size in bytes. Unlike for uint8,
-`GatherV2` has GPU kernels for these."""
+"""Types to which uint8 data are bitcast before they are gathered, by size in bytes. `GatherV2` has
+GPU kernels for these types, but not for uint8."""
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
@@ -36,14 +39,16 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
 
 
 def type_here(dtype: np.dtype) -> tf.DType:
-    """Return the tensor type of an array: int64 for int32 on GPUs, as TensorFlow keeps int32 in
-    host memory."""
+    """Return the type of the tensor for an array of the given type.
+
+    On GPUs, int32 becomes int64, because TensorFlow keeps int32 tensors in the host's memory.
+    """
     tensor_type = tf.as_dtype(dtype)
     return tf.int64 if tensor_type == tf.int32 and has_gpus() else tensor_type
 
 
 def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Traced: return rows of a tensor, gathered by a kernel on its device."""
+    """Traced: return some rows of a tensor, gathered by a kernel on the device of the tensor."""
     shape = tensor.shape[1:]
     size = word_bytes(shape)
     if tensor.dtype != tf.uint8 or size is None:
@@ -53,8 +58,8 @@ def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def word_bytes(shape: Sequence[int]) -> int | None:
-    """Return the largest of the sizes in `WORDS` that divides a uint8 sample of this shape; None if
-    the sample has an odd number of bytes."""
+    """Return the largest word size in bytes (a key of `WORDS`) that divides the size of a uint8
+    sample of this shape; None if the sample has an odd number of bytes."""
     return next((size for size in WORDS if math.prod(shape) % size == 0), None)
 
 
@@ -64,32 +69,43 @@ def has_gpus() -> bool:
 
 
 def free_bytes(share: float = 1) -> int:
-    """Return the free bytes for tensors: of the machine, or of this worker's `share` of its first
-    GPU.
+    """Return the memory in bytes that is free for tensors, on the machine or on the first GPU.
 
-    Returns 0 if a GPU does not report its memory; data are then read batch by batch. Memory that
-    TensorFlow has reserved but does not use counts as free.
+    Memory that TensorFlow has reserved but does not use counts as free. Returns 0 if a GPU does not
+    report its memory; data are then read batch by batch.
+
+    Args:
+        share: Number of GPUs per worker, less than 1 if several workers share a GPU. The worker may
+            use this share of the GPU's total memory.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return available_bytes()
-    name = gpus[0].name.split("/device:")[-1]  # in a cluster the full name starts with the task
+    name = gpus[0].name.split("/device:")[-1]  # in a cluster, the full name begins with the task
     used = int(tf.config.experimental.get_memory_info(name)["current"])
     return max(0, int(gpu_memory_bytes() * min(share, 1)) - used)
 
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-"""Inputs; labels; `Mixed`; row numbers in these three, and sample weights, both (steps, passes,
-samples); `Step.shares` (steps, passes, replicas); learning rates (steps,)."""
+"""Arguments of the traced function that takes several steps:
+
+1. inputs, 2. labels, 3. `Mixed`;
+4. rows of these three for each pass, and 5. weights of the samples, both of shape (steps, passes,
+   samples);
+6. `Step.shares`, shape (steps, passes, replicas);
+7. learning rates, shape (steps,).
+"""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Holds a whole split on the device and gathers batches from it by index."""
+    """Keeps a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield arguments of the traced function; a call takes successive steps of the same shape.
+        """Yield the arguments for calls of the traced function, each for successive steps of the
+        same shape.
 
-        Preparing the arguments counts as waiting for data; indexing is part of the step.
+        Preparing the arguments counts as waiting for data; gathering the samples is part of the
+        step.
         """
         shares = tf.ones(len(self._labels)), tf.zeros(len(self._labels))
         mixed = (self._labels, *shares) if self._is_mixed else ()
@@ -97,20 +113,21 @@ class InMemoryBatches(BaseInMemoryBatches):
             started = time.perf_counter()
             chunk = list(group)
             indices = tf.constant(np.stack([step.indices for step in chunk]))
-            batch = self._inputs, self._labels, mixed, indices, *_numbers_of(chunk)
+            batch = self._inputs, self._labels, mixed, indices, *_step_numbers(chunk)
             self._waited_s += time.perf_counter() - started
             yield batch
 
 
 class OnDemandBatches(BaseOnDemandBatches):
-    """Reads inputs on demand, `prefetch` steps ahead."""
+    """Reads the inputs of a split in batches, ahead of training."""
 
     in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield arguments of the traced function, one step per call.
+        """Yield the arguments for calls of the traced function, one step per call.
 
-        The waiting time is measured on the host, since a call returns when the device is done.
+        The time of waiting for data is measured on the host, since each call of the traced function
+        returns only after the device has finished.
         """
         read = self._prefetch.each(self._read_step, steps)
         for _ in steps:
@@ -119,13 +136,14 @@ class OnDemandBatches(BaseOnDemandBatches):
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def _sent(self, array: np.ndarray) -> tf.Tensor:
+    def _to_tensor(self, array: np.ndarray) -> tf.Tensor:
         return to_tensor(array)
 
     def _on_device(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
 
     def _read_step(self, step: Step) -> Batch:
+        """Read the samples of a step; runs in a thread."""
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
         samples = self._reader.read(step.indices.reshape(-1), rounds)
         mixed = tuple(to_tensor(array) for array in samples.mixed or ())
@@ -135,7 +153,7 @@ class OnDemandBatches(BaseOnDemandBatches):
             to_tensor(samples.labels),
             mixed,
             tf.constant(indices),
-            *_numbers_of([step]),
+            *_step_numbers([step]),
         )
 
 
@@ -143,11 +161,11 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
-    """Return the batches of each split by name."""
+    """Return the batches of each split, by name of the split."""
     room = Room(free_bytes(spec.gpus_per_worker), is_gpu=has_gpus())
 
     def fits(split: Split) -> bool:
-        # Without a gather kernel for the samples, a GPU would copy them to the host at every step.
+        # Samples without a gather kernel would be copied from the GPU to the host at every step.
         pixels = [array for array in parts(split.arrays) if array.dtype == np.uint8]
         if has_gpus() and not all(word_bytes(array.shape[1:]) for array in pixels):
             return False
@@ -161,13 +179,14 @@ def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
-    """Return the `tf.function` signature of inputs and labels with any number of rows."""
+    """Return the signature, for `tf.function`, of inputs and labels with any number of rows."""
     labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
     return each(split.inputs, _any_rows), labels
 
 
 def training_signature(spec: RunSpec, split: Split) -> list[Any]:
-    """Return the signature of a `Batch` of any size, so that one trace serves partial batches."""
+    """Return the signature, for `tf.function`, of a `Batch` of any size, so that smaller batches do
+    not need another trace."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
     dtypes = (tf.int64, tf.float32, tf.float32)
@@ -177,11 +196,12 @@ def training_signature(spec: RunSpec, split: Split) -> list[Any]:
 
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
+    """Return the signature of inputs with any number of rows."""
     return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
 
 
-def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return weights, shares and learning rates of steps."""
+def _step_numbers(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the weights, shares and learning rates of steps, as in a `Batch`."""
     weights = tf.constant(np.stack([step.weights for step in steps]))
     shares = tf.constant(np.stack([step.shares for step in steps]))
     return weights, shares, tf.constant([step.learning_rate for step in steps], tf.float32)

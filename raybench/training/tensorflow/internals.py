@@ -1,19 +1,19 @@
 """All uses of private parts of TensorFlow and Keras: why, and what would happen without them.
 
-| private                        | why                                   | without                 |
+| private part                   | why                                   | without                 |
 |--------------------------------|---------------------------------------|-------------------------|
-| `keras.Layer._flatten_layers`  | nothing public lists layers inside a  | no alternative          |
-|                                | user's own layer                      |                         |
+| `keras.Layer._flatten_layers`  | nothing public lists the layers       | no alternative          |
+|                                | inside a layer of the user            |                         |
 | `keras.Layer._seed_generators` | nothing public lists the states of    | workers draw the same   |
 |                                | random layers                         | random numbers          |
-| `seed_generator.global_..`     | random layers without a seed of their | workers draw the same   |
-|                                | own use this global state             | random numbers          |
+| `seed_generator.global_..`     | random layers without a seed use this | workers draw the same   |
+|                                | global state                          | random numbers          |
 | `gradient_registry._registry`  | every traced sum over workers leaves  | memory grows with every |
 |                                | its graph there (about 6 MB per run)  | run                     |
 | `Optimizer._all_reduce_sum_..` | Keras's optimizers sum gradients over | with several workers,   |
-|                                | workers, which the loop does already  | steps are too large     |
+|                                | workers, which the loop has done      | steps are too large     |
 
-tests/training/test_internals.py fails if the libraries change them.
+tests/training/test_internals.py fails if the libraries change these parts.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the distinct random states that a model uses: those of the generators in its layers,
+    """Return the random states that a model uses, each once: those of the generators in its layers,
     and Keras's global state."""
     generators = [generator for layer in all_layers(model) for generator in layer._seed_generators]
     shared = importlib.import_module("keras.src.random.seed_generator").global_seed_generator()
@@ -44,10 +44,11 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 @contextlib.contextmanager
 def unregister_new_gradient_functions() -> Iterator[None]:
-    """Context manager: unregister gradient functions that were registered inside.
+    """Context manager: on exit, unregister all gradient functions that were registered inside.
 
-    `ReplicaContext.all_reduce` registers one per trace in a process-wide registry, which would
-    leak memory. They are not needed, since nothing differentiates through the sum over workers.
+    `ReplicaContext.all_reduce` registers a gradient function for each trace in a registry of the
+    whole process, which would leak memory. These functions are not needed, because no gradient is
+    computed through the sum over workers.
     """
     registry = _gradient_registry()
     before = set(registry)
@@ -68,5 +69,5 @@ def _gradient_registry() -> dict[str, Any]:
 
 
 def disable_gradient_sum(optimizer: keras.optimizers.Optimizer) -> None:
-    """Keep a Keras optimizer from summing gradients over workers, which the loop has done."""
+    """Keep a Keras optimizer from summing gradients over workers, as the loop has summed them."""
     optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

@@ -1,5 +1,7 @@
-"""Layers of a workload as Keras layers, and batch normalization that behaves as in torch. Mirrors
-torch/layers.py."""
+"""Layers of a workload as Keras layers, and batch normalization that behaves as in torch.
+
+Mirrors torch/layers.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,27 +18,32 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Build a Keras layer for each layer; inputs are images (N, H, W, C), vectors or tokens."""
+    """Build a Keras layer for each layer.
+
+    Args:
+        layers: Descriptions of the layers.
+        input_shape: Shape of an input without the batch axis; for images (H, W, C).
+    """
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     return [_LAYERS[type(layer)](layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:
-    """Return the dtype of the first layer's inputs: int64 for tokens, otherwise None (default)."""
+    """Return the type of the model's inputs: `int64` for tokens, None for Keras's default."""
     is_embedded = isinstance(layers[0], description.Embedding | description.MeanEmbedding)
     return "int64" if is_embedded else None
 
 
 class KerasMeanEmbedding(keras.layers.Layer):
-    """Mean of the embeddings of a text's tokens without padding; 0 if there is only padding."""
+    """Mean of the embeddings of a text's tokens, without padding tokens; 0 if all are padding."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__()
         self.weight = self.add_weight(shape=(vocabulary, size))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return (N, size) for inputs (N, tokens)."""
+        """Return outputs of shape (N, size) for inputs of shape (N, tokens)."""
         counts = tf.cast(inputs != 0, self.compute_dtype)[..., None]
         vectors = tf.gather(tf.cast(self.weight, self.compute_dtype), inputs)
         number = tf.maximum(tf.reduce_sum(counts, axis=1), 1)
@@ -51,7 +58,7 @@ class KerasPositions(keras.layers.Layer):
         self.weight = self.add_weight(shape=(tokens, size))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Take and return (N, tokens, size)."""
+        """Return inputs of shape (N, tokens, size) plus the vectors, in the same shape."""
         return inputs + tf.cast(self.weight, inputs.dtype)
 
 
@@ -67,7 +74,7 @@ class KerasCausalAttention(keras.layers.Layer):
             dense.build((None, None, size))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Take and return (N, tokens, size)."""
+        """Return outputs in the shape of the inputs, (N, tokens, size)."""
         count, tokens, size = tf.shape(inputs)[0], inputs.shape[1], inputs.shape[2]
         width = size // self._heads
         joined = tf.reshape(self.joined(inputs), (count, tokens, 3, self._heads, width))
@@ -80,7 +87,7 @@ class KerasCausalAttention(keras.layers.Layer):
 
 
 class KerasResidual(keras.layers.Layer):
-    """Adds the input to the output of some layers."""
+    """Residual connection: adds the input of some layers to their output."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -133,44 +140,53 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     ),
     description.Residual: lambda layer, before: KerasResidual(layer.layers, before),
 }
-"""For each kind of layer, a function that builds the Keras layer for a given input shape."""
+"""Function that builds the Keras layer of a layer for an input shape, by class of the layer."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")
+"""Names of the variables with the moving statistics of batch normalization."""
 SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 """Types that TensorFlow can sum over workers."""
 
 
 class BatchNorm(keras.layers.BatchNormalization):
-    """Batch normalization with the unbiased running variance of torch.
+    """Batch normalization with an unbiased moving variance, as in torch.
 
-    Keras's variance is biased: for 16 samples and a feature map of one pixel it is a sixteenth
-    smaller. Unlike Keras's layer, uses TensorFlow's fused kernel; with `synchronized` statistics
-    over all workers it trains as Keras's layer does.
+    The moving variance of Keras is biased: for 16 samples and a feature map of one pixel, it is
+    smaller by one sixteenth. Unlike Keras's layer, this one uses TensorFlow's fused kernel. With
+    `synchronized`, where the statistics are those of all workers, training is left to Keras.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """Normalize inputs (N, H, W, C): by the statistics of the batch in training, else by the
-        moving statistics."""
+        """Normalize inputs of shape (N, H, W, C), in training with the statistics of the batch,
+        otherwise with the moving statistics."""
         del mask
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
         if self.synchronized:
             return super().call(inputs, training=True)
         outputs, mean, variance = self._fused(inputs, None, None)
-        self._keep(mean, variance)
+        self._update_moving_statistics(mean, variance)
         return outputs
 
     def _fused(
         self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return outputs, mean and unbiased variance. Statistics are the batch's own if `mean` and
-        `variance` are None."""
+        """Run the fused kernel.
+
+        Args:
+            inputs: Inputs of shape (N, H, W, C).
+            mean: Mean with which the inputs are normalized; None to use that of the batch.
+            variance: Variance, as `mean`.
+
+        Returns:
+            The outputs, and mean and unbiased variance of the batch.
+        """
         statistics = [
             None if statistic is None else tf.convert_to_tensor(statistic.value)
             for statistic in (mean, variance)
         ]
-        outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
+        outputs, batch_mean, batch_variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             tf.convert_to_tensor(self.gamma.value),
             tf.convert_to_tensor(self.beta.value),
@@ -178,24 +194,26 @@ class BatchNorm(keras.layers.BatchNormalization):
             epsilon=self.epsilon,
             is_training=mean is None,
         )
-        return outputs, of_batch, spread
+        return outputs, batch_mean, batch_variance
 
-    def _keep(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    def _update_moving_statistics(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Update the moving statistics with those of a batch."""
         for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             running.assign(running * self.momentum + new * (1.0 - self.momentum))
 
 
 class AveragedStatistics:
-    """Averages the moving means and variances over workers, and copies other variables that a
-    forward pass may change (a codebook, a queue) from rank 0. Collective: all workers must call it.
+    """Function that makes variables equal on all workers that a forward pass may have changed.
 
-    Training does not read the moving statistics, so this is only needed before the model is
-    evaluated or saved.
+    The moving means and variances of batch normalization are averaged over the workers; other
+    variables, such as a codebook or a queue, are copied from rank 0. Training does not read the
+    moving statistics, so this is needed only before the model is evaluated or saved. Collective:
+    all workers must call it.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        # Without random states, which must differ between workers.
+        # `non_trainable_weights` leaves out random states, which must differ between workers.
         changing = [variable for variable in model.non_trainable_weights if variable.dtype in SENT]
         self._variables = [variable for variable in changing if variable.name in STATISTICS]
         self._others = [variable for variable in changing if variable.name not in STATISTICS]
@@ -225,7 +243,7 @@ class AveragedStatistics:
 
 
 def synchronize(model: keras.Model) -> None:
-    """Make every BatchNormalization layer synchronize its statistics across workers."""
+    """Make every batch normalization layer of a model use the samples of all workers."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True

@@ -1,7 +1,8 @@
-"""The TensorFlow training loop: one traced function takes many steps per call.
+"""The training steps in TensorFlow: one traced function takes many steps per call.
 
 `model.fit` of Keras 3 fails with two workers (keras#20585), and a call from Python for each step
-would be slower, so the loop over steps runs inside a `tf.function` (`_take`).
+would be slower. Therefore the loop over steps runs inside a `tf.function` (`Trainer._take_steps`).
+Functions that are marked as traced run inside a `tf.function`.
 """
 
 import contextlib
@@ -56,12 +57,12 @@ from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
 from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
-"""Inputs, labels and `Mixed` labels, from which a pass selects some rows."""
+"""Inputs, labels and `Mixed`, from which each pass selects some rows."""
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Function that takes the step with a given index; returns its loss and squared gradient norms (2,)
-on this worker."""
+"""Function that takes the step with a given index. Returns the loss on this worker, and the squared
+norms of the gradients sent and received, shape (2,)."""
 
 
 class GpuMemory(Memory):
@@ -73,7 +74,7 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the peak in bytes since this object was created."""
+        """Return the peak memory in bytes since this object was created."""
         memory = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
         return max(int(gpu_memory["peak"]) for gpu_memory in memory)
 
@@ -83,10 +84,12 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Records the rows (end of step, squared norm sent, squared norm received) of traced calls.
+    """Records the times of steps and the norms of their gradients.
 
-    The end of a step is TensorFlow's time of day, the only clock inside a traced loop. If the
-    machine's clock is set back during a call, the step times of that call are NaN.
+    The traced function returns a row for each step: the time of its end, and the squared norms of
+    the gradients sent and received. The time is TensorFlow's time of day, the only clock inside a
+    traced loop. If the machine's clock is set back during a call, the step times of that call are
+    NaN.
     """
 
     def __init__(self, *, has_norms: bool) -> None:
@@ -95,11 +98,16 @@ class StepRecorder:
         self._squares: list[list[float]] = []
 
     def begin(self) -> None:
-        """Discard earlier steps."""
+        """Start a new recording."""
         self._seconds, self._squares = [], []
 
     def add(self, start: float, rows: tf.Tensor) -> None:
-        """Add the rows of a traced call that began at `start`."""
+        """Add the steps of a traced call.
+
+        Args:
+            start: Time of day in seconds at which the call began.
+            rows: One row for each step, shape (steps, 3).
+        """
         table = rows.numpy()
         seconds = np.diff(table[:, 0], prepend=start)
         if (seconds < 0).any():
@@ -108,7 +116,7 @@ class StepRecorder:
         self._squares += table[:, 1:].tolist()
 
     def log(self) -> StepLog:
-        """Return what was measured since `begin`."""
+        """Return the measurements since `begin`."""
         squares = self._squares if self._has_squares else []
         return StepLog(
             seconds=list(self._seconds),
@@ -120,8 +128,16 @@ class StepRecorder:
 def take_recorded(
     take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Traced: take steps that write to `variables`; return the total loss and one row per step for
-    `StepRecorder`."""
+    """Traced: take steps and record them.
+
+    Args:
+        take: Function that takes one step.
+        num_steps: Number of steps.
+        variables: Variables to which the steps write; a step ends with its last write.
+
+    Returns:
+        The total loss, and one row per step for `StepRecorder`, shape (steps, 3).
+    """
     total = tf.zeros(())
     rows = tf.TensorArray(tf.float64, size=num_steps, element_shape=[3])
     for step in tf.range(num_steps):
@@ -132,11 +148,11 @@ def take_recorded(
 
 
 def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
-    """Traced: return the time of day in seconds once all writes of a step are done."""
+    """Traced: return the time of day in seconds at which all writes to `variables` are done."""
     values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
-    # A GPU runs behind the host, but a value that has been copied to the CPU has been computed.
+    # A GPU runs behind the host; but once a value was copied to the CPU, it has been computed.
     with tf.device("CPU:0"):
         arrived = tf.identity(last)
         with tf.control_dependencies([arrived]):
@@ -144,12 +160,13 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 
 HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+"""Policy of Keras for 16-bit precision, by precision of the run."""
 EVALUATION_BATCH = 1024
-"""Largest evaluation batch size."""
+"""Largest batch size of an evaluation."""
 
 
 class Trainer(BaseTrainer):
-    """A Keras model in training on one worker, or on the replicas of one process."""
+    """A Keras model that is trained on one worker, or on the replicas of one process."""
 
     module = keras_model
 
@@ -170,16 +187,16 @@ class Trainer(BaseTrainer):
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronize(self._model)
-            # Dropout differs between ranks and between seeds, but is reproducible.
+            # Dropout then differs between ranks and between seeds, and is reproducible.
             seed = spec.seed * 1_000_003 + world.rank
-            self._streams = seed_layers(self._model, world.strategy, seed)
+            self._random_states = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
             self._averaging = Averaging(spec, self._model, world.strategy)
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         copies = self._optimizer_copies() if self._freezing else []
-        self._fresh = [values_of(variables) for variables in copies]
+        self._initial_optimizer_values = [values_of(variables) for variables in copies]
         self._losses = Losses.for_run(spec, workload, dataset)
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
@@ -195,24 +212,27 @@ class Trainer(BaseTrainer):
             self._recorder = StepRecorder(has_norms=self._exchange.measures)
         input_signature = training_signature(spec, dataset.train)
         self._train_steps = {
-            is_frozen: tf.function(self._take, input_signature) for is_frozen in (False, True)
+            is_frozen: tf.function(self._take_steps, input_signature) for is_frozen in (False, True)
         }
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return their total loss. See BaseTrainer."""
+        """Take optimizer steps; return their total loss. See `BaseTrainer.train`."""
         if self._recorder:
             self._recorder.begin()
         total = 0.0
-        for is_frozen, some in groupby(steps, attrgetter("is_frozen")):
+        for is_frozen, group in groupby(steps, attrgetter("is_frozen")):
             self._freeze(is_frozen)
-            total += self._train_alike(list(some), self._train_steps[is_frozen])
+            total += self._train_group(list(group), self._train_steps[is_frozen])
         return total
 
-    def _train_alike(
+    def _train_group(
         self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
     ) -> float:
-        """Take steps by one traced function; the backbone is frozen in all of them or in none."""
+        """Take steps with one traced function, and return their total loss.
+
+        The backbone is frozen in all of the steps or in none.
+        """
         total = 0.0
         began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
@@ -223,7 +243,7 @@ class Trainer(BaseTrainer):
                 began = float(tf.timestamp())
         return total
 
-    def _take(
+    def _take_steps(
         self,
         inputs: Inputs,
         labels: tf.Tensor,
@@ -233,14 +253,18 @@ class Trainer(BaseTrainer):
         shares: Any,
         rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: take the steps of a `Batch`.
+        """Traced: take the steps of a `Batch`, whose entries are the arguments.
 
-        Returns the total loss and, with `record_steps`, one row per step for `StepRecorder`.
+        Returns:
+            The total loss and, if the run records steps, one row per step for `StepRecorder`;
+            otherwise None instead of the rows.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_step = [array[step] for array in (indices, weights, shares)]
-            arguments = (inputs, labels, mixed), *of_step, rates[step]
+            """Take the step with this index on all replicas; return the total loss, and the squared
+            gradient norms of the first replica."""
+            step_values = [array[step] for array in (indices, weights, shares)]
+            arguments = (inputs, labels, mixed), *step_values, rates[step]
             strategy = self._world.strategy
             losses, squares = strategy.run(self._take_step, args=arguments)
             loss = tf.add_n(strategy.experimental_local_results(losses))
@@ -258,17 +282,28 @@ class Trainer(BaseTrainer):
     def _take_step(
         self, data: Data, indices: Any, weights: Any, shares: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: take one step; return its loss and squared gradient norms."""
+        """Traced, in replica context: take one step; return its loss and squared gradient norms.
+
+        Args:
+            data: Data from which the passes select rows.
+            indices: Rows of the samples, shape (passes, samples of all replicas).
+            weights: Weights of the samples, in the same shape.
+            shares: `Step.shares`, shape (passes, replicas).
+            rate: Learning rate of the step.
+        """
         self._optimizer.learning_rate.assign(rate)
-        of_passes = [self._own(columns) for columns in (indices, weights, shares)]
-        loss, gradients = self._one_pass(data, *(passes[0] for passes in of_passes))
+        pass_values = [self._own_columns(columns) for columns in (indices, weights, shares)]
+        loss, gradients = self._pass_gradients(data, *(values[0] for values in pass_values))
         if self._spec.accumulate > 1:
-            for index in tf.range(1, tf.shape(of_passes[0])[0]):
-                more, added = self._one_pass(data, *(passes[index] for passes in of_passes))
-                loss += more
+            for index in tf.range(1, tf.shape(pass_values[0])[0]):
+                pass_loss, added = self._pass_gradients(
+                    data, *(values[index] for values in pass_values)
+                )
+                loss += pass_loss
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        # Unscaled after the exchange, so fp16 compression overflows where the backward pass does.
+        # Divided by the loss scale after the exchange, so that fp16 compression overflows where the
+        # backward pass does.
         gradients, exchanged = map(self._loss_scale.unscaled, (gradients, exchanged))
         self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
@@ -280,8 +315,13 @@ class Trainer(BaseTrainer):
         self._optimizer.apply(gradients, self._model.trainable_variables)
         self._averaging.update()
 
-    def _own(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: return this replica's columns of a step (`Step.indices`)."""
+    def _own_columns(self, columns: tf.Tensor) -> tf.Tensor:
+        """Traced, in replica context: return the columns of a step that belong to this replica.
+
+        Args:
+            columns: Values of all replicas in this process, shape (passes, columns); see
+                `Step.indices`.
+        """
         replicas = self._spec.replicas_per_process
         if replicas == 1:
             return columns
@@ -289,9 +329,10 @@ class Trainer(BaseTrainer):
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
         return columns[:, first : first + width]
 
-    def _one_pass(
+    def _pass_gradients(
         self, data: Data, rows: Any, weights: Any, shares: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Traced, in replica context: gather a pass and return its loss and gradients."""
         with self._world.data_device():
             inputs, labels, mixed = tf.nest.map_structure(
                 lambda tensor: gathered(tensor, rows), data
@@ -308,8 +349,15 @@ class Trainer(BaseTrainer):
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` weights
-        the losses that the model adds."""
+        """Traced: return the loss of a pass, and the gradients of this loss times the loss scale.
+
+        Args:
+            inputs: Inputs of the samples.
+            labels: Labels of the samples.
+            mixed: See `Mixed`.
+            weights: Weights of the samples' losses.
+            share: Factor of the losses that the model itself adds (`Step.shares`).
+        """
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
@@ -319,11 +367,11 @@ class Trainer(BaseTrainer):
         gradients = tape.gradient(
             scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # The gradient of an embedding is sparse, and cannot be summed over passes without this.
+        # The gradient of an embedding is sparse; it must be dense to be summed over passes.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Return sums of loss and metric over rows of a split. See BaseTrainer."""
+        """Return sums of loss and metric over rows of a split. See `BaseTrainer.evaluate`."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
         all_values: list[tf.Tensor] = []
@@ -340,14 +388,14 @@ class Trainer(BaseTrainer):
         return Totals(loss=loss, value=value, squares=squares, samples=samples, answers=answers)
 
     def state(self) -> bytes:
-        """Return the state of training as an `.npz` file; see BaseTrainer."""
+        """Return the state of training as an `.npz` file. See `BaseTrainer.state`."""
         replicas = [values_of(variables) for variables in self._copies()]
         is_frozen = self._freezing is not None and self._freezing.is_on
         waited_s = self.input_seconds()
         return pack_state(replicas, self._world, input_s=waited_s, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Continue from a state. See BaseTrainer."""
+        """Continue from a state. See `BaseTrainer.restore`."""
         self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
         if self._freezing:
             self._freezing.set(is_frozen)
@@ -355,12 +403,13 @@ class Trainer(BaseTrainer):
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
         super().close()
-        del self._model, self._optimizer, self._averaging, self._compiled, self._streams
+        del self._model, self._optimizer, self._averaging, self._compiled, self._random_states
         del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
+        """Context manager: restore model, optimizer and random states on exit."""
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
         yield
@@ -368,31 +417,39 @@ class Trainer(BaseTrainer):
             set_values(variables, values)
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or unfreeze it.
+        """Freeze (True) or unfreeze (False) the backbone.
 
-        Unfreezing resets the optimizer.
+        Unfreezing resets the optimizer, including its state for the head.
         """
         if self._freezing is None or self._freezing.is_on == is_on:
             return
         self._freezing.set(is_on)
         if not is_on:
-            for variables, values in zip(self._optimizer_copies(), self._fresh, strict=True):
+            for variables, values in zip(
+                self._optimizer_copies(), self._initial_optimizer_values, strict=True
+            ):
                 set_values(variables, values)
 
     def _optimizer_copies(self) -> Copies:
+        """Return each replica's copies of the optimizer's variables."""
         return copies_of(self._optimizer.variables, self._world.strategy)
 
     def _copies(self) -> Copies:
+        """Return each replica's copies of all variables that are the state of training."""
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
-        variables += self._streams  # includes Keras's global state, which the model does not list
+        variables += self._random_states  # with Keras's global state, which the model does not list
         return copies_of(
             list({id(variable): variable for variable in variables}.values()), self._world.strategy
         )
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced: return the sums of loss, metric and squared metric over a batch, and the metric's
-        values."""
+        """Traced: evaluate a batch.
+
+        Returns:
+            The sums, over the batch, of the losses, of the samples' values for the metric, and of
+            their squares, shape (3,), float64; and the samples' values.
+        """
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
         sums = [tf.cast(numbers, tf.float64) for numbers in (losses, values)]

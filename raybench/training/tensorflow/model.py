@@ -19,17 +19,26 @@ from raybench.training.tensorflow.layers import build_layers, input_type
 from raybench.training.tensorflow.named import build_named
 
 Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
+"""Inputs of a batch: a tensor, or several tensors by name."""
 MODEL_TYPE = keras.Model
-"""Class of all models."""
+"""Base class of all models."""
 NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
-"""Methods by which Keras trains a model, which raybench's loop does not call."""
+"""Methods with which Keras trains a model, and which raybench's training loop does not call."""
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
-    """Build a model; `seed` determines its weights and later dropout.
+    """Build the model of a workload, and seed all random numbers.
 
-    The model takes images (N, H, W, C), see `prepare_inputs`. Variables are placed by the strategy
-    in scope. Raises UserError for a workload without `build_keras`.
+    The model takes images of shape (N, H, W, C), see `prepare_inputs`. Its variables are created by
+    the distribution strategy in whose scope this function is called.
+
+    Args:
+        workload: Workload that builds the model.
+        seed: Seed for the weights and for later dropout.
+
+    Raises:
+        UserError: The workload has no method `build_keras`, or its model is compiled or overrides a
+            training method of Keras.
     """
     keras.utils.set_random_seed(seed)
     if isinstance(workload, NamedWorkload):
@@ -41,10 +50,10 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
         return model
     shape = workload.input_shape
     modules = build_layers(workload.layers, shape)
-    # The last layer makes the logits float32 under a bf16 policy too.
+    # The last layer converts the logits to float32, also under a 16-bit policy.
     float32 = keras.layers.Activation("linear", dtype="float32")
-    kind = input_type(workload.layers)
-    model = keras.Sequential([keras.Input(shape, dtype=kind), *modules, float32])
+    inputs = keras.Input(shape, dtype=input_type(workload.layers))
+    model = keras.Sequential([inputs, *modules, float32])
     weights = initial_weights(workload.layers, shape, seed)
     model.set_weights(to_keras_layout(workload.layers, shape, weights))
     return model
@@ -52,7 +61,7 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
 
 def _refuse_own_training(model: keras.Model, workload: Workload) -> None:
     """Raise UserError for a model that is compiled or overrides a training method of Keras."""
-    reasons = [f"defines {name} itself" for name in NOT_CALLED if _is_own(model, name)]
+    reasons = [f"defines {name} itself" for name in NOT_CALLED if _overrides(model, name)]
     if reasons or model.compiled:
         problem = reasons[0] if reasons else "is compiled"
         raise UserError(
@@ -63,37 +72,41 @@ def _refuse_own_training(model: keras.Model, workload: Workload) -> None:
         )
 
 
-def _is_own(model: keras.Model, name: str) -> bool:
-    """Return whether a model overrides a method of Keras."""
+def _overrides(model: keras.Model, name: str) -> bool:
+    """Return whether a model overrides the method `name` of keras.Model."""
     method = getattr(model, name)
     return getattr(method, "__func__", method) is not getattr(keras.Model, name)
 
 
 def num_parameters(model: keras.Model) -> int:
-    """Return the number of trainable parameters."""
+    """Return the number of trainable parameters of a model."""
     return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
 def batch_statistics(model: keras.Model) -> bool:
-    """Return whether a layer normalizes over the batch of one worker."""
+    """Return whether any layer normalizes over the batch of one worker."""
     kinds = (keras.layers.BatchNormalization,)
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
-    """Convert inputs for the model: uint8 to float32 in [0, 1], other integers to int64. A dict is
-    converted entry by entry."""
-    return each(inputs, _prepared)
+    """Convert inputs of a dataset to inputs of the model.
+
+    uint8 becomes float32 in [0, 1], other integers become int64. A dict is converted entry by
+    entry.
+    """
+    return each(inputs, _prepare_tensor)
 
 
-def _prepared(inputs: tf.Tensor) -> tf.Tensor:
+def _prepare_tensor(inputs: tf.Tensor) -> tf.Tensor:
+    """Convert one tensor, see `prepare_inputs`."""
     if inputs.dtype == tf.uint8:
         return tf.cast(inputs, tf.float32) * (1 / 255)
     return tf.cast(inputs, tf.int64) if inputs.dtype.is_integer else inputs
 
 
 def predict(model: keras.Model, inputs: Batch) -> Array:
-    """Return the outputs of a model in evaluation mode for input arrays of a dataset."""
+    """Return the outputs of a model in evaluation mode for input arrays of a dataset; float32."""
     tensors: Inputs = each(inputs, tf.convert_to_tensor)
     outputs = model(prepare_inputs(tensors), training=False)
     return to_array(outputs)
@@ -102,21 +115,27 @@ def predict(model: keras.Model, inputs: Batch) -> Array:
 def training_outputs(
     model: keras.Model, inputs: Batch, labels: Array, gpu: int | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the outputs of a model in training mode for arrays of a dataset, and the labels as a
-    tensor; TensorFlow chooses the device."""
+    """Return the outputs of a model in training mode, and the labels as a tensor.
+
+    Args:
+        model: The model.
+        inputs: Input arrays of a dataset.
+        labels: Labels of the samples.
+        gpu: Ignored, because TensorFlow chooses the device.
+    """
     del gpu
     batch: Inputs = each(inputs, tf.constant)
     return model(prepare_inputs(batch), training=True), tf.constant(labels)
 
 
 def to_array(tensor: tf.Tensor) -> Array:
-    """Return the numbers of a tensor as float32."""
+    """Return a tensor as a float32 array."""
     array: Array = tf.cast(tensor, tf.float32).numpy()
     return array
 
 
 def save_weights(model: keras.Model) -> bytes:
-    """Return the weights as Keras's `.weights.h5` file."""
+    """Return the weights of a model as a Keras `.weights.h5` file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.weights.h5"
         model.save_weights(file)
@@ -124,7 +143,7 @@ def save_weights(model: keras.Model) -> bytes:
 
 
 def load_weights(model: keras.Model, weights: bytes) -> None:
-    """Load weights that `save_weights` returned."""
+    """Load weights that `save_weights` has returned into a model."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.weights.h5"
         file.write_bytes(weights)
@@ -132,8 +151,11 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
 
 
 def added_loss(model: keras.Model) -> tf.Tensor:
-    """Return the sum of the losses that a model added in its last call, float32: weight and
-    activity penalties and `add_loss`, as `model.fit` sums them."""
+    """Return the sum of the losses that a model has added in its last call, as a float32 scalar.
+
+    These are weight and activity penalties and losses passed to `add_loss`; `model.fit` sums them
+    in the same way.
+    """
     losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
     return tf.add_n(losses) if losses else tf.zeros(())
 
@@ -144,7 +166,7 @@ one for the loss on the first sample's labels, one for the loss on the second's.
 
 
 class Losses(BaseLosses):
-    """Loss and metric of a run in TensorFlow."""
+    """Loss and metric of a run in TensorFlow; see `BaseLosses`."""
 
     PREFIX = "keras"
 

@@ -1,8 +1,8 @@
-"""Keras models chosen by name, from keras.applications without tops, and their initial weights.
-Mirrors torch/named.py.
+"""Keras models chosen by name from keras.applications, and their initial weights.
 
-Networks that both frameworks have (`models.networks`) are built here layer by layer as in
-torchvision, with the same initial weights.
+The top of a model of keras.applications, which is its head, is replaced by a head for the data.
+Networks that exist in both frameworks (`models.networks`) are built here layer by layer as in
+torchvision, with the same initial weights. Mirrors torch/named.py.
 """
 
 import inspect
@@ -46,6 +46,7 @@ from raybench.training.base import find_part
 from raybench.training.tensorflow.layers import BatchNorm
 
 RGB = 3
+"""Number of channels of a color image."""
 FAMILIES = {
     "ResNet": "{name}_weights_tf_dim_ordering_tf_kernels_notop.h5",
     "DenseNet": "{name}_weights_tf_dim_ordering_tf_kernels_notop.h5",
@@ -62,16 +63,19 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""File of trained weights without top, by prefix of the model's name (the longest prefix counts);
-`rest` is the name without the prefix."""
+"""File of keras.applications with trained weights without the top, by prefix of the model's name.
+
+If several prefixes match, the longest one counts. `name` is the name of the model in lower case,
+`rest` the name without the prefix.
+"""
 
 
 class NamedModel(keras.Model):
-    """A backbone and a head for the data; takes pixels in 0..1 and returns float32 outputs.
+    """A backbone with a head for the data; takes pixels in [0, 1] and returns float32 outputs.
 
-    `prepare` converts pixels to what trained weights of the backbone expect, even if no trained
-    weights are loaded. Images with one channel are repeated to three. A backbone that is not
-    `trainable` runs in evaluation mode, including its dropout.
+    Pixels are converted (by `prepare`) as the backbone's trained weights require, even if these are
+    not loaded. The channel of images with a single channel is repeated three times. If the backbone
+    is not `trainable`, it runs in evaluation mode, without dropout.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class NamedModel(keras.Model):
     ) -> None:
         super().__init__()
         self._prepare, self._channels = prepare, backbone.input_shape[-1]
-        # The last layer makes the outputs float32 under a bf16 policy too.
+        # The last layer converts the outputs to float32, also under a 16-bit policy.
         float32 = keras.layers.Activation("linear", dtype="float32")
         self.backbone, self.head = backbone, keras.Sequential([*head, float32], name="head")
         self.head.build(backbone.output_shape)
@@ -92,7 +96,7 @@ class NamedModel(keras.Model):
         del input_shape
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Return (N, outputs) float32."""
+        """Return outputs of shape (N, outputs), float32."""
         if inputs.shape[-1] != self._channels:
             inputs = tf.repeat(inputs, self._channels, axis=-1)
         is_learning = training and self.backbone.trainable
@@ -101,9 +105,10 @@ class NamedModel(keras.Model):
 
 
 def build_keras(workload: NamedWorkload) -> NamedModel:
-    """Build a network with global average pooling and a dense head; the caller has seeded Keras.
+    """Build a model of keras.applications with global average pooling and a dense head.
 
-    The library's top is left out, because it differs between networks and is not fine-tuned.
+    The library's top is left out, because it differs between models and is not fine-tuned. The
+    caller must have seeded Keras.
     """
     function = _function(workload)
     assert not isinstance(workload.input_shape, dict)
@@ -129,7 +134,8 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_keras(workload: NamedWorkload) -> Path:
-    """Return the library's file of trained weights without top."""
+    """Return the file of keras.applications with trained weights without the top; raise UserError
+    if it is not on this machine."""
     home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
     name, folder = workload.model, home / "models"
     family = max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len, default=None)
@@ -143,6 +149,7 @@ def cached_keras(workload: NamedWorkload) -> Path:
 
 
 def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
+    """Return the function of keras.applications that builds the workload's model."""
     known: dict[str, Callable[..., keras.Model]] = {
         name: function
         for name, function in vars(keras.applications).items()
@@ -154,12 +161,23 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
 
 
 Arrays = dict[str, npt.NDArray[Any]]
+"""Weights by name."""
 OURS = ".weights.h5"
+"""Suffix of the files in which Keras saves weights."""
 TORCH = (".pth", ".pt", ".safetensors")
+"""Suffixes of files with weights of torch."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a model; the caller has seeded Keras. Raises UserError for an unknown name."""
+    """Build a model that is chosen by name. The caller must have seeded Keras.
+
+    Args:
+        workload: Workload with the name of the model.
+        seed: Seed for the initial weights of networks that exist in both frameworks.
+
+    Raises:
+        UserError: There is no model with this name.
+    """
     require_library(workload, "tensorflow")
     is_network = workload.library == "both"
     model = _build_network(workload, seed) if is_network else build_keras(workload)
@@ -168,7 +186,20 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Load the weights that a run spec names; return a warning if the head stays random."""
+    """Load the weights that a run spec names into a new model.
+
+    Args:
+        model: The new model.
+        workload: Workload of the model.
+        weights: `none` to keep the initial weights, `cached` for a library's trained weights, or
+            the path of a file.
+
+    Returns:
+        A list with a warning if the head keeps its random weights; otherwise an empty list.
+
+    Raises:
+        UserError: The weights are missing or belong to another model.
+    """
     path = weights_file(workload, weights)
     if weights == "cached" and isinstance(workload, NamedWorkload):
         is_network = workload.library == "both"
@@ -178,7 +209,7 @@ def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a network with the initial weights that it also has in torch."""
+    """Build a network that exists in both frameworks, with the same initial weights as in torch."""
     network = NETWORKS[workload.model]()
     assert not isinstance(workload.input_shape, dict)
     inputs = keras.Input((*workload.input_shape[:2], network.stem.inputs))
@@ -193,16 +224,22 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
     backbone = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(outputs))
     dense = keras.layers.Dense(workload.num_classes, name=network.head)
     dropout = [keras.layers.Dropout(network.dropout)] if network.dropout else []
-    model = NamedModel(_normalized, backbone, [*dropout, dense])
+    model = NamedModel(_normalize, backbone, [*dropout, dense])
     load_arrays(model, initial_arrays(network, workload.num_classes, seed), "the first weights")
     return model
 
 
 def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
-    """Load the weights of a file; return a warning if the head stays randomly initialized.
+    """Load the weights in a file into a model.
 
-    Accepts `.weights.h5` as saved by Keras, `.h5` of keras.applications without top, and torch's
-    `.pth`, `.pt` and `.safetensors` for networks that both frameworks have.
+    Files may be `.weights.h5` as saved by Keras, `.h5` of keras.applications without the top, and,
+    for networks that exist in both frameworks, torch's `.pth`, `.pt` and `.safetensors`.
+
+    Returns:
+        A list with a warning if the head keeps its random weights; otherwise an empty list.
+
+    Raises:
+        UserError: The file does not fit the model.
     """
     if path.suffix in TORCH:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
@@ -235,7 +272,14 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
 
 
 def _load_saved(model: keras.Model, path: Path) -> list[str]:
-    """Load a `.weights.h5` file; only the head may differ."""
+    """Load a `.weights.h5` file, in which only the head may have different shapes.
+
+    Returns:
+        A list with a warning if the head keeps its random weights; otherwise an empty list.
+
+    Raises:
+        ValueError: The file does not fit the backbone.
+    """
     if not isinstance(model, NamedModel):
         model.load_weights(path)
         return []
@@ -258,48 +302,61 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
-    """Load weights by torchvision's names; return a warning if part of the head stays random.
+    """Load weights under torchvision's names into a network that exists in both frameworks.
 
-    Raises UserError if anything but the head is missing or has another shape.
+    Args:
+        model: The network.
+        arrays: Weights by name, in torch's layout.
+        source: Description of where the weights come from, for messages.
+
+    Returns:
+        A list with a warning if a part of the head keeps its random weights; otherwise an empty
+        list.
+
+    Raises:
+        UserError: A weight outside the head is missing or has a different shape.
     """
     arrays = {_plain(name): array for name, array in arrays.items()}
-    drawn: list[str] = []
+    random_names: list[str] = []
     for part in (model.backbone, model.head):
         for name, variable, to_keras in chain.from_iterable(map(_variables, part.layers)):
             if name in arrays and to_keras(arrays[name]).shape == variable.shape:
                 variable.assign(to_keras(arrays[name]))
             elif part is model.head:
-                drawn.append(name)
+                random_names.append(name)
             else:
                 actual = arrays[name].shape if name in arrays else "none there"
                 raise weights_mismatch_error(source, name, actual)
-    return new_head(source, *drawn) if drawn else []
+    return new_head(source, *random_names) if random_names else []
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefixes that torch wrappers add."""
+    """Return the name of a weight without the prefixes that wrappers in torch add."""
     return name.removeprefix("module.").removeprefix("net.")
 
 
-def _normalized(inputs: tf.Tensor) -> tf.Tensor:
+def _normalize(inputs: tf.Tensor) -> tf.Tensor:
+    """Normalize pixels in [0, 1] with the mean and standard deviation of ImageNet."""
     scale = 1 / np.array(STD, np.float32)
     shift = -np.array(MEAN, np.float32) * scale
     return inputs * tf.constant(scale, inputs.dtype) + tf.constant(shift, inputs.dtype)
 
 
 def _block(inputs: Any, block: Block) -> Any:
+    """Return the outputs of a block of a network, such as a residual block."""
     outputs = inputs
     for conv in block.convs:
         outputs = _conv(outputs, conv)
     if block.is_residual:
         beside = _conv(inputs, block.shortcut) if block.shortcut else inputs
         outputs = keras.layers.Add()([outputs, beside])
-    return _activated(outputs, block.activation)
+    return _activate(outputs, block.activation)
 
 
 def _conv(inputs: Any, conv: ConvSpec) -> Any:
+    """Return the outputs of a convolution with batch normalization and activation."""
     padding = "same"
-    if conv.stride > 1 and conv.kernel > 1:  # "same" in Keras pads the sides unequally
+    if conv.stride > 1 and conv.kernel > 1:  # with "same", Keras would pad the sides unequally
         inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)
         padding = "valid"
     settings = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}
@@ -308,21 +365,23 @@ def _conv(inputs: Any, conv: ConvSpec) -> Any:
     else:
         layer = keras.layers.Conv2D(conv.filters, conv.kernel, **settings)
     norm = BatchNorm(momentum=1 - MOMENTUM, epsilon=EPSILON, name=conv.norm)
-    return _activated(norm(layer(inputs)), conv.activation)
+    return _activate(norm(layer(inputs)), conv.activation)
 
 
-def _activated(inputs: Any, activation: Activation | None) -> Any:
+def _activate(inputs: Any, activation: Activation | None) -> Any:
+    """Apply an activation function, if there is one."""
     if activation is None:
         return inputs
     return keras.layers.ReLU(6.0 if activation == "relu6" else None)(inputs)
 
 
 ToKeras = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+"""Function that converts a weight from torch's layout to that of Keras."""
 
 
 def _variables(layer: keras.layers.Layer) -> list[tuple[str, keras.Variable, ToKeras]]:
-    """Return (torchvision's name, variable, conversion to Keras's layout) for each of a layer's
-    weights."""
+    """Return for each weight of a layer: its name in torchvision, its variable in Keras, and the
+    function that converts it to the layout of Keras."""
     name = layer.name
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 0, 1))]

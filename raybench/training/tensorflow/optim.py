@@ -1,4 +1,7 @@
-"""Optimizers in Keras, each computing the update of its torch namesake. Mirrors torch/optim.py."""
+"""Optimizers in Keras, which compute the same updates as those of the same names in torch.
+
+The equations are in `training.optimizers`. Mirrors torch/optim.py.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,13 @@ from raybench.training.optimizers import (
 from raybench.training.tensorflow.internals import all_layers, disable_gradient_sum
 
 FUSED_DTYPES = (tf.float32, tf.float64)
-"""Types of variables that are updated by `tf.raw_ops.ResourceApply*`, in one pass over memory
-instead of one per operation. Not bfloat16, in which beta2 = 0.999 would round to 1 and the second
-moment would stay 0."""
+"""Types of variables that are updated with `tf.raw_ops.ResourceApply*`, which takes a single pass
+over memory instead of one per operation. bfloat16 is not among them, because in this type beta2 =
+0.999 would be rounded to 1, and the second moment would stay 0."""
 Variable: TypeAlias = tf.Variable
 Tensor: TypeAlias = tf.Tensor
 States: TypeAlias = list[tf.Variable]
+"""State variables of one weight, such as its momentum buffer."""
 
 
 class Rates(NamedTuple):
@@ -37,13 +41,14 @@ class Rates(NamedTuple):
 
     learning_rate: tf.Tensor
     kept: tf.Tensor
-    """1 - learning rate x weight decay: the factor by which decay multiplies a weight."""
+    """1 - learning rate x weight decay: the factor by which weight decay multiplies a weight."""
     own: tuple[tf.Tensor, ...]
-    """Result of `Optimizer._scalars`: further scalars that the method needs."""
+    """Further scalars that the optimizer needs, see `Optimizer._scalars`."""
 
 
 def is_excluded(variable: tf.Variable) -> bool:
-    """Return whether a variable gets no weight decay or trust ratio: a bias or norm parameter."""
+    """Return whether a variable is a bias or a parameter of a normalization layer, and therefore
+    excluded from weight decay and trust ratios."""
     return len(variable.shape) <= 1
 
 
@@ -54,9 +59,9 @@ class Optimizer(keras.optimizers.Optimizer):
     """
 
     STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-    """Names of the state variables of each weight; they start at 0."""
+    """Names of the state variables of each weight, which start at 0."""
     SETTINGS: ClassVar[dict[str, float]]
-    """Default settings of the method; each becomes an attribute."""
+    """Default settings of the optimizer, each of which becomes an attribute."""
 
     def __init__(
         self, learning_rate: float = 0.001, *, weight_decay: float = 0.0, **settings: Any
@@ -64,23 +69,27 @@ class Optimizer(keras.optimizers.Optimizer):
         method_settings = {
             name: settings.pop(name, default) for name, default in self.SETTINGS.items()
         }
-        # Not passed to Keras, whose own weight decay is decoupled, decays biases too (it excludes
-        # by name only), and would be applied in addition.
+        # The weight decay is not passed to Keras, whose weight decay is decoupled and also decays
+        # biases (it excludes variables only by name), and would be applied in addition.
         super().__init__(learning_rate=learning_rate, **settings)
         self.decay_rate = weight_decay
         for name, value in method_settings.items():
             setattr(self, name, value)
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Create the state variables of each variable."""
+        """Create the state variables for the variables that will be trained."""
         if self.built:
             return
         super().build(variables)
         self._states = [
-            [self.add_variable_from_reference(variable, name) for name in self._states_of(variable)]
+            [
+                self.add_variable_from_reference(variable, name)
+                for name in self._state_names(variable)
+            ]
             for variable in variables
         ]
-        # `_update_one` gets a replica's own copy of a variable; this maps all copies to positions.
+        # `_update_one` gets one replica's copy of a variable. This maps each copy to the position
+        # of its variable.
         strategy = tf.distribute.get_strategy()
         self._positions = {
             copy.ref(): position
@@ -89,9 +98,10 @@ class Optimizer(keras.optimizers.Optimizer):
         }
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
-        """Take one step with gradients already summed over the workers; call in replica context.
+        """Take one step with gradients that are already summed over the workers.
 
-        Keras's own `apply` would sum them again.
+        Call it in replica context. The method of Keras that this one overrides would sum the
+        gradients once more.
         """
         variables = trainable_variables or self._trainable_variables
 
@@ -104,7 +114,7 @@ class Optimizer(keras.optimizers.Optimizer):
             (gradient, variable.value) for gradient, variable in zip(grads, variables, strict=True)
         ]
         rates = {
-            kind: self._rates(kind) for kind in {variable.dtype: None for _, variable in pairs}
+            dtype: self._rates(dtype) for dtype in {variable.dtype: None for _, variable in pairs}
         }
         tf.distribute.get_replica_context().merge_call(update, args=(pairs, rates))
         for variable in variables:
@@ -112,61 +122,80 @@ class Optimizer(keras.optimizers.Optimizer):
                 variable.assign(variable.constraint(variable))
         self.iterations.assign_add(1)
 
-    def _rates(self, kind: tf.DType) -> Rates:
+    def _rates(self, dtype: tf.DType) -> Rates:
+        """Return the scalars of the next step for variables of the type `dtype`."""
         rate, step = (
             ops.cast(number, "float64") for number in (self.learning_rate, self.iterations + 1)
         )
         decay_factor = 1 - rate * self.decay_rate
         return Rates(
-            tf.cast(rate, kind), tf.cast(decay_factor, kind), self._scalars(kind, step, rate)
+            tf.cast(rate, dtype), tf.cast(decay_factor, dtype), self._scalars(dtype, step, rate)
         )
 
     def _update_one(self, variable: Variable, gradient: Tensor, rates: Rates) -> None:
+        """Take one step for one replica's copy of a variable."""
         states = self._states[self._positions[variable.ref()]]
         gradient = tf.cast(gradient, variable.dtype)
         self._update(variable, gradient, [state.value for state in states], rates)
 
-    def _decay_of(self, variable: Variable) -> float:
-        """Return the weight decay of a variable."""
+    def _weight_decay_of(self, variable: Variable) -> float:
+        """Return the weight decay of a variable, 0 if it is excluded."""
         return 0.0 if is_excluded(variable) else self.decay_rate
 
     def _decay(self, variable: Variable, rates: Rates) -> None:
         """Apply decoupled weight decay: w <- (1 - lr wd) w."""
-        if self._decay_of(variable):
+        if self._weight_decay_of(variable):
             variable.assign(variable * rates.kept)
 
-    def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+    def _state_names(self, variable: keras.Variable) -> tuple[str, ...]:
         """Return the names of the state variables of a weight."""
         del variable
         return self.STATES
 
-    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the scalars that all updates of a step share, for variables of one type.
+    def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the scalars that the updates of all variables of one type share in a step.
 
-        `step` (from 1) and `rate` are float64: in float32, 1 - 0.999 is already off by 1e-5.
+        Args:
+            dtype: Type of the variables and of the result.
+            step: Number of the step, counted from 1; float64, because the bias corrections would be
+                inaccurate in float32, in which 1 - 0.999 is already off by 1e-5.
+            rate: Learning rate; float64.
         """
-        del kind, step, rate
+        del dtype, step, rate
         return ()
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step for one variable."""
+        """Take one step for one variable.
+
+        Args:
+            variable: The variable.
+            gradient: Gradient of the variable, summed over the workers.
+            states: State variables of the variable, in the order of `_state_names`.
+            rates: Scalars of the step.
+        """
         raise NotImplementedError
 
 
 class Sgd(Optimizer):
-    """SGD with momentum, with the learning rate outside the momentum buffer."""
+    """SGD with momentum, in which the learning rate multiplies the whole momentum buffer."""
 
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["sgd"]
     nesterov = False
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if weight_decay := self._decay_of(variable):
+        if weight_decay := self._weight_decay_of(variable):
             gradient += weight_decay * variable
-        self._move(variable, gradient, states, rates)
+        self._update_momentum(variable, gradient, states, rates)
 
-    def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Update b <- momentum b + g; w <- w - lr b, with `nesterov` w - lr (g + momentum b)."""
+    def _update_momentum(
+        self, variable: Variable, gradient: Tensor, states: States, rates: Rates
+    ) -> None:
+        """Update momentum buffer and variable.
+
+        b <- momentum b + g
+        w <- w - lr b  (with `nesterov`: w - lr (g + momentum b))
+        """
         (buffer,) = states
         if variable.dtype in FUSED_DTYPES:
             tf.raw_ops.ResourceApplyMomentum(
@@ -184,7 +213,7 @@ class Sgd(Optimizer):
 
 
 class Lars(Sgd):
-    """Layer-wise adaptive rate scaling."""
+    """LARS: layer-wise adaptive rate scaling."""
 
     SETTINGS = DEFAULTS["lars"]
 
@@ -195,11 +224,11 @@ class Lars(Sgd):
             if self.decay_rate:
                 gradient += self.decay_rate * variable
             gradient *= _ratio(self.trust_coefficient * norm, denominator)
-        self._move(variable, gradient, states, rates)
+        self._update_momentum(variable, gradient, states, rates)
 
 
 def _ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Return the ratio of norms, 1 where either is 0."""
+    """Return the trust ratio: numerator / denominator, and 1 if either of them is 0."""
     both = (numerator > 0) & (denominator > 0)
     return tf.where(both, numerator / denominator, tf.ones_like(numerator))
 
@@ -209,70 +238,79 @@ class Adam(Optimizer):
 
     SETTINGS = DEFAULTS["adam"]
 
-    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return step size and epsilon, both including the bias corrections."""
+    def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon, both with the bias corrections."""
         betas: tuple[float, ...] = (self.beta1, self.beta2)
-        if kind in FUSED_DTYPES:
-            # The kernel rounds the betas to the variables' type, so the corrections must use the
-            # rounded betas; otherwise v_hat is off by 1e-5.
-            betas = tuple(float(np.asarray(beta, kind.as_numpy_dtype)) for beta in betas)
+        if dtype in FUSED_DTYPES:
+            # The kernel rounds the betas to the type of the variables. The corrections must use the
+            # rounded betas, too; otherwise v_hat would be off by 1e-5.
+            betas = tuple(float(np.asarray(beta, dtype.as_numpy_dtype)) for beta in betas)
         first, second = (correction(step, beta) for beta in betas)
         size = rate * tf.sqrt(second) / first
-        return tf.cast(size, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
+        return tf.cast(size, dtype), tf.cast(self.epsilon * tf.sqrt(second), dtype)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         self._decay(variable, rates)
-        (exp_avg, exp_avg_sq), (size, epsilon), kind = states, rates.own, variable.dtype
-        if kind in FUSED_DTYPES:
+        (exp_avg, exp_avg_sq), (size, epsilon), dtype = states, rates.own, variable.dtype
+        if dtype in FUSED_DTYPES:
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=exp_avg.handle,
                 v=exp_avg_sq.handle,
-                # Powers of 0 disable the kernel's own corrections, which it computes in `kind`.
-                beta1_power=tf.zeros((), kind),
-                beta2_power=tf.zeros((), kind),
+                # Powers of 0 disable the kernel's own bias corrections, which are less accurate.
+                beta1_power=tf.zeros((), dtype),
+                beta2_power=tf.zeros((), dtype),
                 lr=size,
-                beta1=tf.cast(self.beta1, kind),
-                beta2=tf.cast(self.beta2, kind),
+                beta1=tf.cast(self.beta1, dtype),
+                beta2=tf.cast(self.beta2, dtype),
                 epsilon=epsilon,
                 grad=gradient,
             )
             return
-        self._take_in(gradient, states)
+        self._update_moments(gradient, states)
         variable.assign_sub(size * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon))
 
-    def _take_in(self, gradient: Tensor, states: States) -> None:
-        """Update the moments: m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
+    def _update_moments(self, gradient: Tensor, states: States) -> None:
+        """Update the moments with a gradient: m <- m + (1 - beta1)(g - m), and
+        v <- v + (1 - beta2)(g^2 - v)."""
         exp_avg, exp_avg_sq = states
         exp_avg.assign_add((1 - self.beta1) * (gradient - exp_avg))
         exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
 
 
 def correction(step: tf.Tensor, beta: float) -> tf.Tensor:
-    """Return Adam's bias correction 1 - beta^t, in the type of `step`."""
+    """Return Adam's bias correction 1 - beta^t for step t, in the type of `step`."""
     return 1 - tf.pow(tf.constant(beta, step.dtype), step)
 
 
 class RAdam(Adam):
     """Rectified Adam."""
 
-    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the step sizes of m and of m / (sqrt(v) + epsilon); one of them is 0."""
+    def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the step sizes for m (before rectification) and for m / (sqrt(v) + epsilon)
+        (after); one of them is 0."""
         is_rectified, term = rectification_term(step, self.beta2)
         first, second = (correction(step, beta) for beta in (self.beta1, self.beta2))
         plain, rectified, zero = rate / first, rate * term * tf.sqrt(second) / first, 0 * rate
         sizes = tf.where(is_rectified, zero, plain), tf.where(is_rectified, rectified, zero)
-        return tf.cast(sizes[0], kind), tf.cast(sizes[1], kind)
+        return tf.cast(sizes[0], dtype), tf.cast(sizes[1], dtype)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         self._decay(variable, rates)
-        self._take_in(gradient, states)
+        self._update_moments(gradient, states)
         (exp_avg, exp_avg_sq), (plain, rectified) = states, rates.own
         variable.assign_sub((plain + rectified / (tf.sqrt(exp_avg_sq) + self.epsilon)) * exp_avg)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return whether rho_t > 5, and r_t in float64 (meaningless if rho_t <= 5)."""
+    """Return RAdam's rectification: whether rho_t > 5, and r_t, in float64.
+
+    r_t has no meaning if rho_t <= 5. See `training.optimizers` for both.
+
+    Args:
+        step: Number of the step t, counted from 1; float64.
+        beta2: Decay of the second moment.
+    """
     rho_inf = 2 / (1 - beta2) - 1
     power = tf.pow(tf.constant(beta2, tf.float64), step)
     rho = rho_inf - 2 * step * power / (1 - power)
@@ -282,19 +320,20 @@ def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Ten
 
 
 class Lamb(Adam):
-    """Layer-wise adaptive moments."""
+    """LAMB: layer-wise adaptive moments."""
 
     SETTINGS = DEFAULTS["lamb"]
 
-    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return a and e so that m_hat / (sqrt(v_hat) + epsilon) = a m / (sqrt(v) + e)."""
+    def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the scalars a and e for which m_hat / (sqrt(v_hat) + epsilon) equals
+        a m / (sqrt(v) + e)."""
         del rate
         first, second = (correction(step, beta) for beta in (self.beta1, self.beta2))
         scale = tf.sqrt(second) / first
-        return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
+        return tf.cast(scale, dtype), tf.cast(self.epsilon * tf.sqrt(second), dtype)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        self._take_in(gradient, states)
+        self._update_moments(gradient, states)
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
         step_size = rates.learning_rate
@@ -306,31 +345,38 @@ class Lamb(Adam):
 
 
 Shape = tuple[int, int]
-"""Rows (inputs) and columns (outputs) of a weight matrix."""
+"""Number of rows (inputs) and columns (outputs) of a weight matrix."""
 
 
 TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3))
-"""Convolutions whose kernels have the output channels on the last axis but one."""
+"""Convolutions whose kernels have the output channels on the second-to-last axis."""
 
 
 def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
-    """Return the matrix shapes of the weights between a model's inputs and its head, by `id`.
+    """Return the weights between a model's inputs and its head that Muon orthogonalizes.
 
-    The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
-    weights with a single row or column when flattened to (inputs, outputs) are left out. Without a
-    model, all `variables` count as weights of dense layers and convolutions.
+    The head is the last weight with two dimensions or more. Left out are embeddings, biases,
+    depthwise filters, and weights that have a single row or column if flattened to (inputs,
+    outputs).
+
+    Args:
+        model: The model; None to treat all `variables` as weights of dense layers and convolutions.
+        variables: Variables that are trained.
+
+    Returns:
+        The matrix shape of each of these weights, by `id(weight)`.
     """
     weights = [
         weight for weight in (model.weights if model else variables) if len(weight.shape) > 1
     ]
     shapes = {id(weight): (math.prod(weight.shape[:-1]), weight.shape[-1]) for weight in weights}
     layers = all_layers(model) if model else []
-    owners = {
-        id(variable): (variable, layer) for layer in layers for variable in layer.weights
-    }  # the innermost
+    # Of several nested layers that have a variable, the innermost comes last.
+    owners = {id(variable): (variable, layer) for layer in layers for variable in layer.weights}
     for variable, layer in owners.values():
         words = f"{type(layer).__name__} {variable.name}".lower()
-        # Biases by name too, because attention has two-dimensional biases (one row per head).
+        # Biases are recognized by name, because attention has two-dimensional ones (a row per
+        # head).
         if "bias" in variable.name or any(word in words for word in NO_MATRICES):
             shapes.pop(id(variable), None)
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
@@ -343,8 +389,11 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
-    """Return the matrix shape of a kernel such as (inputs, heads, width), of which the last two
-    axes are outputs."""
+    """Return the matrix shape of the kernel of an EinsumDense layer.
+
+    For example, a kernel of shape (inputs, heads, width), whose last two axes are outputs, is a
+    matrix of shape (inputs, heads * width).
+    """
     kernel, outputs = layer.equation.partition(",")[2].split("->")
     sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
     columns = math.prod(size for axis, size in sizes.items() if axis in outputs)
@@ -352,7 +401,8 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
 
 
 def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
-    """Return U S V^T with singular values S near 1 instead of the matrix's; 0 for a zero matrix."""
+    """Return a matrix with the same singular vectors and with all singular values near 1; 0 for a
+    zero matrix. See `orthogonalize` in torch/optim.py."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = tf.transpose(matrix) if is_tall else matrix
     if result.dtype != tf.float64:
@@ -365,13 +415,14 @@ def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
 
 
 def _polynomial(products: tf.Tensor) -> tf.Tensor:
+    """Return the Newton-Schulz polynomial of a Gram matrix (see `newton_schulz`)."""
     first, third, fifth = COEFFICIENTS
     result = third * products + fifth * tf.matmul(products, products)
     return tf.linalg.set_diag(result, tf.linalg.diag_part(result) + first)
 
 
 class Muon(Adam):
-    """Orthogonalized momentum for hidden matrices, AdamW for the other weights."""
+    """Muon: orthogonalized momentum for hidden matrices, AdamW for all other weights."""
 
     SETTINGS = DEFAULTS["muon"]
 
@@ -383,7 +434,7 @@ class Muon(Adam):
         self._matrices: dict[int, Shape] = {}
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Create the state variables of each variable."""
+        """Create the state variables for the variables that will be trained."""
         if self.built:
             return
         self._matrices = hidden_matrices(self._model, variables)
@@ -391,7 +442,7 @@ class Muon(Adam):
         super().build(variables)
         self._shapes = [self._matrices.get(id(variable)) for variable in variables]
 
-    def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+    def _state_names(self, variable: keras.Variable) -> tuple[str, ...]:
         return ("momentum_buffer",) if id(variable) in self._matrices else self.STATES
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
@@ -417,6 +468,7 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adamw": Adam,
     "muon": Muon,
 }
+"""Classes of optimizers, by name."""
 
 
 def build_optimizer(
@@ -428,14 +480,16 @@ def build_optimizer(
     options: Mapping[str, Any] = MappingProxyType({}),
     **settings: float,
 ) -> keras.optimizers.Optimizer:
-    """Return an optimizer; call its `build(model.trainable_variables)` before use.
+    """Create an optimizer; the caller must call its `build(model.trainable_variables)` before use.
 
-    Takes the same names and settings as `raybench.training.torch.optim.build_optimizer` and
-    computes the same updates. Change the rate between steps with `optimizer.learning_rate.assign`.
+    It takes the same names and settings as `raybench.training.torch.optim.build_optimizer`, and the
+    optimizers compute the same updates. Change the learning rate between steps with
+    `optimizer.learning_rate.assign`.
 
     Args:
-        name: Key of `OPTIMIZERS`, or a class of a library such as `keras:Nadam`.
-        model: Model. Muon finds its hidden matrices; a library's class does not decay its biases.
+        name: Key of `OPTIMIZERS`, or a class of a library, such as `keras:Nadam`.
+        model: Model whose variables are trained. Muon needs it to know the hidden matrices, and a
+            library's class to exclude biases from weight decay.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of variables with two dimensions or more.
         options: Arguments of a library's class.
@@ -443,7 +497,7 @@ def build_optimizer(
     """
     if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
-        return _of_library(name, model, **given)
+        return _library_optimizer(name, model, **given)
     method_settings: dict[str, Any] = DEFAULTS[name] | settings
     if name == "muon":
         method_settings["model"] = model
@@ -452,7 +506,10 @@ def build_optimizer(
     )
 
 
-def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.optimizers.Optimizer:
+def _library_optimizer(
+    name: str, model: keras.Model | None, **given: Any
+) -> keras.optimizers.Optimizer:
+    """Create an optimizer from a class of a library; see `optimizers.construct`."""
     base = keras.optimizers.Optimizer
     built: keras.optimizers.Optimizer = construct(name, "keras.optimizers", base, **given)
     if not given["weight_decay"]:

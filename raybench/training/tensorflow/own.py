@@ -1,4 +1,4 @@
-"""TensorFlow and Keras side of a user's training loop. Mirrors torch/own.py."""
+"""What a user's training loop needs from TensorFlow and Keras. Mirrors torch/own.py."""
 
 from typing import Any
 
@@ -23,29 +23,30 @@ SETTINGS: tuple[Setting, ...] = (
     (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
     (tf.config.optimizer.get_jit, tf.config.optimizer.set_jit),
 )
-"""Global settings of TensorFlow and Keras that one run could leave changed for the next. Not
-included: deterministic operations (`enable_op_determinism`), which cannot be switched off."""
+"""Global settings of TensorFlow and Keras that one run could leave changed for the next, as getters
+and setters. Deterministic operations (`enable_op_determinism`) are not included, because they
+cannot be switched off."""
 
 
 class Adapter(LoopAdapter):
-    """Functions of TensorFlow that a user's loop needs.
+    """Functions of TensorFlow that a user's loop needs; see `LoopAdapter`.
 
-    With several workers, build the model in the scope of `Run.strategy`.
+    With several workers, the loop must build its model in the scope of `Run.strategy`.
     """
 
     _world: World
 
     def begin(self, seed: int) -> None:
-        """Seed Python, numpy and TensorFlow."""
+        """Seed Python, numpy and TensorFlow; called in the loop's thread."""
         keras.utils.set_random_seed(seed)
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the devices have finished their work."""
         if self._world.gpus:
             tf.test.experimental.sync_devices()
 
     def memory(self) -> Memory:
-        """Return a `Memory` that tracks this worker's peak from now on."""
+        """Return a `Memory` that measures this worker's peak memory from now on."""
         return GpuMemory(len(self._world.gpus)) if self._world.gpus else Memory()
 
     def end(self) -> None:
@@ -53,6 +54,6 @@ class Adapter(LoopAdapter):
         keras.backend.clear_session()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind (see `own.STATE_FILES`) and bytes of plain data, arrays or a model's
-        weights."""
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It is plain data
+        and arrays, or a model, of which the weights are saved."""
         return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

@@ -1,8 +1,8 @@
-"""State of training as bytes, averages of the weights, loss scale and frozen layers. Mirrors
-torch/state.py.
+"""State of a run besides the model: averaged weights, loss scale, frozen layers, random states;
+and the whole state as bytes. Mirrors torch/state.py.
 
-Variables are stored in order of creation in an `.npz` file of numbers, which is read without
-pickle.
+The state is an `.npz` file with the values of the variables in the order of their creation; it is
+read without pickle.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from raybench.training.tensorflow.named import NamedModel
 Array = npt.NDArray[Any]
 
 Copies = list[list[tf.Variable]]
-"""For each replica in this process, its copy of every variable."""
+"""Copies of variables: for each replica in this process, its copy of every variable."""
 
 
 def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
-    """Return each replica's copies of the variables."""
+    """Return each replica's copies of variables; all lists have the order of `variables`."""
     values = [strategy.experimental_local_results(variable.value) for variable in variables]
     return [list(copies) for copies in zip(*values, strict=True)]
 
@@ -40,15 +40,15 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     replicas: list[list[Array]], world: DistributedContext, *, input_s: float, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes on rank 0, and b"" on other ranks. Collective.
+    """Return the state of a run as bytes on rank 0, and b"" on other ranks.
 
-    Arrays are stored once if they are equal on all replicas of all ranks, and otherwise, like
-    random states, once per replica, as numbers.
+    Collective: all ranks must call it. An array is stored once if it is equal on all replicas of
+    all ranks; otherwise, as for random states, its numbers are stored for each replica.
 
     Args:
-        replicas: Values of the variables of each replica in this process.
-        world: The workers of the group.
-        input_s: Seconds that this worker has waited for data.
+        replicas: For each replica in this process, the values of its variables.
+        world: The group of workers.
+        input_s: Seconds for which this worker has waited for data.
         is_frozen: Whether the backbone is frozen.
     """
     checksums: list[list[float]] = []
@@ -70,8 +70,19 @@ def pack_state(
 
 
 def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
-    """Load a state from `pack_state` into the variables of this rank's replicas; return the seconds
-    spent waiting for data and whether the backbone was frozen."""
+    """Load a state that `pack_state` has returned.
+
+    Args:
+        state: The state.
+        copies: Variables of each replica in this process, into which the state is loaded.
+        rank: Rank of this process.
+
+    Returns:
+        `input_s` and `is_frozen`, as passed to `pack_state`.
+
+    Raises:
+        UserError: The state belongs to a different model, or raybench did not write it.
+    """
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             differing, rows = (
@@ -97,12 +108,12 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
 
 
 def values_of(variables: list[tf.Variable]) -> list[Array]:
-    """Return the values of the variables of a replica."""
+    """Return the values of one replica's variables."""
     return [variable.numpy() for variable in variables]
 
 
 def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
-    """Set the variables to values that `values_of` returned."""
+    """Set variables to values that `values_of` has returned."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.cast(value, variable.dtype))
 
@@ -110,10 +121,11 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
 def seed_layers(
     model: keras.Model, strategy: tf.distribute.Strategy, seed: int
 ) -> list[keras.Variable]:
-    """Seed Python, numpy and the random layers of a model: in the first replica of this process
-    with `seed`, in the second with `seed` + 1, and so on.
+    """Seed all random numbers of this process, and return the random states of the model's layers.
 
-    Call in the scope of the strategy. Returns the random states of the layers.
+    Python and numpy are seeded with `seed`. So are the random layers of the model in the first
+    replica of this process, those in the second replica with `seed` + 1, and so on. Call it in the
+    scope of the strategy.
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
@@ -124,20 +136,23 @@ def seed_layers(
 
 
 def _plain(array: Array) -> Array:
-    """Return an array in a type that numpy writes without pickle: bfloat16 becomes float32."""
+    """Return an array in a type that numpy can write without pickle: bfloat16 becomes float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 class Averaging:
-    """Exponential moving average of the weights if `ema_decay` is set, as in torch/state.py. Create
-    it in the scope of the strategy."""
+    """Exponential moving average of the weights, as in torch/state.py. Does nothing unless the run
+    sets `ema_decay`.
+
+    Create it in the scope of the strategy.
+    """
 
     def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy
         self._weights = list(model.trainable_variables)
         self._means: list[keras.Variable] = []
         self.variables: list[keras.Variable] = []
-        """Variables to save in checkpoints."""
+        """Variables that belong to the state of training."""
         if self._decay is not None:
             self._means = [
                 keras.Variable(
@@ -151,8 +166,7 @@ class Averaging:
             self.variables = [self._num_steps, *self._means]
 
     def update(self) -> None:
-        """Update the moving average with the weights after a step. Runs in a traced function, in
-        replica context."""
+        """Traced, in replica context: update the average with the weights after a step."""
         if self._decay is None:
             return
         self._num_steps.assign_add(1)
@@ -171,9 +185,9 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager: replace the weights by their averages, if any step was taken."""
+        """Context manager: use the averages as the model's weights, if any step was taken."""
         has_steps = self._decay is not None and int(self._num_steps.numpy()) > 0
-        pairs = self._side_by_side() if has_steps else []
+        pairs = self._weight_average_pairs() if has_steps else []
         trained = [weight.read_value() for weight, _ in pairs]
         for weight, average in pairs:
             weight.assign(average)
@@ -182,28 +196,33 @@ class Averaging:
             weight.assign(value)
 
     def forget(self) -> None:
-        """Restart the average; until the next step, loaded weights are used as they are."""
+        """Restart the average; until the next step, `in_place` leaves the model's weights as they
+        are."""
         if self._decay is not None:
             self._num_steps.assign(0)
 
-    def _side_by_side(self) -> list[tuple[tf.Variable, tf.Variable]]:
-        """Return pairs of a weight and its average, for each replica."""
+    def _weight_average_pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """Return all pairs of a weight and its average, of every replica in this process."""
         both = self._weights, self._means
         each = [chain.from_iterable(copies_of(variables, self._strategy)) for variables in both]
         return list(zip(*each, strict=True))
 
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""Initial loss scale, and number of steps without overflow after which it doubles; as in torch."""
+"""Initial loss scale, and number of steps without overflow after which the scale is doubled; both
+as in torch."""
 
 
 class LossScale:
-    """Loss scale of `precision: fp16`, as in torch/state.py; 1 for other precisions. Create it in
-    the scope of the strategy."""
+    """Loss scale of `precision: fp16`, as in torch/state.py; it is 1 with other precisions.
+
+    Create it in the scope of the strategy.
+    """
 
     def __init__(self, precision: str) -> None:
         self.variables: list[keras.Variable] = []
-        """Variables to save in checkpoints: scale, steps since its last change, skipped steps."""
+        """Variables that belong to the state of training: the scale, the number of steps since it
+        changed, and the number of skipped steps. Empty with other precisions."""
         if precision == "fp16":
             self.variables = [
                 keras.Variable(first, dtype=kind, trainable=False, aggregation="only_first_replica")
@@ -216,18 +235,18 @@ class LossScale:
         return int(self.variables[2].numpy()) if self.variables else 0
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return a loss multiplied by the loss scale; traced."""
+        """Traced: return a loss multiplied by the loss scale."""
         return loss * self.variables[0].value if self.variables else loss
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the gradients of the unscaled loss; traced."""
+        """Traced: return gradients divided by the loss scale."""
         if not self.variables:
             return gradients
         return [gradient / self.variables[0].value for gradient in gradients]
 
     def step(self, gradients: list[tf.Tensor], update: Callable[[list[tf.Tensor]], None]) -> None:
-        """Call `update` with the gradients if all are finite, otherwise skip the step; traced, in
-        replica context."""
+        """Traced, in replica context: call `update` with the gradients if all of them are finite;
+        otherwise skip the step."""
         if not self.variables:
             update(gradients)
             return
@@ -245,7 +264,8 @@ class LossScale:
                 num_even.assign(0)
                 num_skipped.assign(num_skipped.value + 1)
 
-            # In cross-replica context, because updates cannot switch to it inside a branch.
+            # Runs in cross-replica context, because inside a branch of `tf.cond`, an update could
+            # not switch to that context.
             tf.cond(strategy.experimental_local_results(finite)[0], take, skip)
 
         each = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
@@ -254,11 +274,11 @@ class LossScale:
 
 
 class Freezing:
-    """Freezes and unfreezes the layers of a model that are not its head.
+    """Freezes and unfreezes the backbone of a model, which is everything except its head.
 
-    Frozen layers get no gradient, no update and no weight decay; batch normalization keeps its
-    statistics. Dropout is off in the backbone of a `NamedModel`; in frozen layers of a user's model
-    it stays on, as Keras cannot turn it off.
+    Frozen layers get no gradient, no update and no weight decay, and their batch normalization
+    keeps its statistics. Dropout is off in the frozen backbone of a `NamedModel`. In frozen layers
+    of a user's model it stays on, because Keras cannot turn it off.
     """
 
     def __init__(self, model: keras.Model, workload: Workload) -> None:
@@ -267,29 +287,36 @@ class Freezing:
         """Whether the backbone is frozen."""
 
     def set(self, is_on: bool) -> None:
-        """Freeze or unfreeze the backbone; takes effect in functions traced from now on."""
+        """Freeze (True) or unfreeze (False) the backbone, in functions traced from now on."""
         self.is_on = is_on
         for layer in self._layers:
             layer.trainable = not is_on
 
 
 def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer]:
-    """Return the layers to freeze: the backbone of a `NamedModel`, or the layers whose names do not
-    start with the workload's `head`.
+    """Return the layers of the backbone.
 
-    Raises UserError if they are none or all of the layers.
+    This is the `backbone` of a `NamedModel`, or the layers whose names do not start with the
+    workload's `head`.
+
+    Raises:
+        UserError: None or all of the layers belong to the backbone.
     """
     if isinstance(model, NamedModel) and workload.head is None:
         return [model.backbone]
-    layers = [layer for layer in all_layers(model) if layer.trainable_variables and _has_own(layer)]
+    layers = [
+        layer
+        for layer in all_layers(model)
+        if layer.trainable_variables and _has_own_variables(layer)
+    ]
     backbone = [layer for layer in layers if not layer.name.startswith(workload.head or "\0")]
     if workload.head is None or not backbone or len(backbone) == len(layers):
         raise head_error(workload, [layer.name for layer in layers], "layers")
     return backbone
 
 
-def _has_own(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer has trainable variables that belong to none of its inner layers."""
+def _has_own_variables(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer has trainable variables besides those of its inner layers."""
     below = {
         id(variable) for inner in all_layers(layer)[1:] for variable in inner.trainable_variables
     }

@@ -1,4 +1,4 @@
-"""A TensorFlow worker's distribution strategy, and the exchange of gradients with the other
+"""The distribution strategy of a TensorFlow worker, and the exchange of gradients with the other
 workers. Mirrors torch/world.py."""
 
 import contextlib
@@ -17,8 +17,10 @@ from raybench.training.tensorflow.internals import unregister_new_gradient_funct
 
 
 class World(DistributedContext):
-    """The group of workers as seen by this process, and the strategy that spans all workers or the
-    replicas in this process."""
+    """The group of workers as seen by this process; see `DistributedContext`.
+
+    `strategy` is the distribution strategy over all workers, or over the replicas in this process.
+    """
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
@@ -34,9 +36,9 @@ class World(DistributedContext):
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
     def data_device(self) -> AbstractContextManager[object]:
-        """Traced: return a context on the device that holds the data of this process.
+        """Traced: return a context in which operations run on the device with this process's data.
 
-        That is the first replica's device; the other replicas fetch their batches from there.
+        This is the device of the first replica; the other replicas copy their batches from there.
         """
         if len(self._devices) == 1:
             return contextlib.nullcontext()
@@ -44,11 +46,11 @@ class World(DistributedContext):
         return device
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order. Collective, so also a barrier."""
+        """Return the values of every rank (float64), by rank. Collective, so also a barrier."""
         if self.num_workers == 1:
             return [values]
-        # `strategy.gather` traces at every call (50 ms). This sums matrices in which each rank has
-        # filled its own row, is traced once and takes 1 ms.
+        # `strategy.gather` traces a function at every call, which takes 50 ms. The function here is
+        # traced once and takes 1 ms. It sums matrices, in which each rank has filled its row.
         rows = np.zeros((self.num_workers, len(values)))
         rows[self.rank] = values
         return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
@@ -56,20 +58,22 @@ class World(DistributedContext):
     def _adder(self, num_values: int) -> Callable[[], float]:
         values = tf.zeros([1, num_values])
         add_up = tf.function(self._reduce_rows, [tf.TensorSpec(values.shape)])
-        add_up(values)  # traced
+        add_up(values)  # trace the function before it is timed
         return lambda: float(add_up(values)[0, 0])
 
     @property
     def through(self) -> str:
-        """Library of the all-reduce: `ring` or `nccl`."""
+        """Library that runs the all-reduces: `ring` or `nccl`."""
         return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
+        """Traced: return the sum of a tensor over all workers."""
         total = self.strategy.run(_all_reduce, args=(rows,))
         return self.strategy.experimental_local_results(total)[0]
 
 
 def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
+    """Traced, in replica context: return the sum of a tensor over all workers."""
     # The reduction needs a tensor with a device, which an argument of a traced function lacks.
     here = tf.identity(rows)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
@@ -84,13 +88,13 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Set up TensorFlow in this process. Takes the same arguments as `join` in torch/world.py.
+    """Set up TensorFlow in this process. Ray Train has already set TF_CONFIG.
 
-    Ray Train has set TF_CONFIG already.
+    Arguments and errors are those of `join` in torch/world.py.
     """
     del device  # TensorFlow uses all visible devices
-    _see(num_gpus)
-    if num_workers == 1:  # a cluster of one would open a port for nothing
+    _set_visible_gpus(num_gpus)
+    if num_workers == 1:  # a cluster of one worker would open a port that nothing uses
         os.environ.pop("TF_CONFIG", None)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
@@ -104,19 +108,23 @@ def join(
 
 
 def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
-    """Return the communication options between processes: NCCL for GPUs, since AUTO would use RING
-    over gRPC."""
-    kinds = tf.distribute.experimental.CommunicationImplementation
+    """Return the options for the communication between processes: NCCL for GPUs, for which AUTO
+    would use RING over gRPC."""
+    implementations = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.experimental.CommunicationOptions(
-        implementation=kinds.NCCL if has_gpus else kinds.AUTO
+        implementation=implementations.NCCL if has_gpus else implementations.AUTO
     )
 
 
-def _see(num_gpus: int) -> None:
+def _set_visible_gpus(num_gpus: int) -> None:
     """Make `num_gpus` GPUs visible to TensorFlow; call before TensorFlow is used.
 
-    With more visible GPUs a strategy would create a replica on each, all training on the same
-    samples. Memory is allocated as needed, as a GPU may be shared.
+    If more GPUs were visible, a strategy would create a replica on each of them, and all of these
+    replicas would train on the same samples. GPU memory is allocated only when it is needed,
+    because workers may share a GPU.
+
+    Raises:
+        UserError: TensorFlow sees fewer than `num_gpus` GPUs.
     """
     gpus = tf.config.list_physical_devices("GPU")
     require_gpus("tensorflow", num_gpus, len(gpus))
@@ -126,8 +134,11 @@ def _see(num_gpus: int) -> None:
 
 
 def _devices(number: int) -> list[str]:
-    """Return the devices of `number` replicas: visible GPUs, or logical devices of the CPU, which
-    must be created before TensorFlow is used."""
+    """Return the names of the devices for `number` replicas in this process.
+
+    These are the visible GPUs or, without GPUs, logical devices of the CPU. Call it before
+    TensorFlow is used, because logical devices cannot be created later.
+    """
     gpus = len(tf.config.get_visible_devices("GPU"))
     if gpus:
         require_replicas(number, gpus)
@@ -141,19 +152,22 @@ def _devices(number: int) -> list[str]:
 
 
 def set_arithmetic(precision: str) -> None:
-    """Set the float32 arithmetic of this process on GPUs, overriding earlier runs. TensorFlow
-    benchmarks convolutions by default."""
+    """Set the float32 arithmetic of this process on GPUs, overriding earlier runs and user code.
+
+    Benchmarking of convolutions need not be set, since TensorFlow does it by default.
+    """
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that TensorFlow sees. Initializes them, so call it in a separate process."""
+    """Return the GPUs that TensorFlow sees and initializes; call it in a separate process."""
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     built = tf.sysconfig.get_build_info()
     versions = {name: str(built.get(f"{name}_version", "")) for name in ("cuda", "cudnn")}
     versions["tensorflow"] = str(tf.__version__)
-    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):  # loaded at its first use
+    # NCCL itself reports no version before its first use, so the version is that of its package.
+    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.setdefault("nccl", metadata.version(package))
     return GpusSeen(
@@ -163,27 +177,32 @@ def gpus_seen() -> GpusSeen:
 
 
 WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
-"""Type of exchanged gradients, by `gradient_compression`; None leaves them unchanged."""
+"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
+them unchanged."""
 MIB = 2**20
 
 
 class Exchange:
-    """Sums gradients over the workers; traced, in replica context."""
+    """Sums gradients over the workers; its methods are traced, in replica context."""
 
     def __init__(self, spec: RunSpec) -> None:
         between_processes = spec.num_workers > spec.replicas_per_process
         self.measures = between_processes and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` measures norms; not possible between replicas in one process."""
+        """Whether `squares` measures norms, which it does only between processes, and only if the
+        run records steps."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
         self.options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=round(spec.bucket_mb * MIB)
         )
-        """Communication options in addition to the strategy's own (`communication`)."""
+        """Options of the all-reduces, in addition to those of the strategy (`communication`)."""
 
     def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum of the gradients of all workers; without exchange, this worker's gradients
-        times the number of workers."""
+        """Return the sum of the gradients of all workers.
+
+        If the run does not exchange gradients (`exchange_gradients`), return this worker's
+        gradients times the number of workers.
+        """
         if not self._is_on:
             return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
         sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
@@ -195,13 +214,19 @@ class Exchange:
         return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
 
     def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
-        """Return the squared norms of the gradients sent and received, (2,) float64; zeros if not
-        measured."""
+        """Return the squared norms of the gradients sent and received, shape (2,), float64; zeros
+        if they are not measured.
+
+        Args:
+            parts: Gradients of this worker.
+            wholes: Sums of the gradients of all workers.
+        """
         if not self.measures:
             return tf.zeros(2, tf.float64)
         return tf.stack([_square(parts), _square(wholes)])
 
 
 def _square(gradients: list[tf.Tensor]) -> tf.Tensor:
+    """Return the squared norm of all gradients together, float64."""
     halves = [tf.nn.l2_loss(tf.convert_to_tensor(gradient)) for gradient in gradients]
     return 2 * tf.reduce_sum(tf.cast(tf.stack(halves), tf.float64))

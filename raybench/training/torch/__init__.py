@@ -1,1 +1,1 @@
-"""The PyTorch backend: the only place that imports torch."""
+"""The PyTorch backend, the only package that imports torch."""

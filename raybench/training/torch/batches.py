@@ -1,4 +1,7 @@
-"""Splits of a dataset as tensors on the device of the worker. Mirrors tensorflow/batches.py."""
+"""Batches of a dataset's splits, as tensors on the device of the worker.
+
+Mirrors tensorflow/batches.py.
+"""
 
 import contextlib
 import time
@@ -25,17 +28,18 @@ from raybench.training.reading import (
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a CPU tensor that shares an array's memory; it must not be written to."""
+    """Return a CPU tensor that shares the memory of an array; the tensor must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
         return torch.from_numpy(array)
 
 
 Moment = float | torch.cuda.Event
+"""A moment in time: seconds of `time.perf_counter` on a CPU, an event on a GPU."""
 
 
 def moment(device: torch.device) -> Moment:
-    """Return the current time; for a GPU, the time when all queued work is done."""
+    """Return the current moment; for a GPU, the moment when all work queued so far will be done."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -44,7 +48,7 @@ def moment(device: torch.device) -> Moment:
 
 
 def seconds_between(start: Any, end: Any) -> float:
-    """Return the seconds between two moments; waits for the device."""
+    """Return the seconds between two moments (see `Moment`); waits for the device."""
     if isinstance(end, float):
         return float(end - start)
     end.synchronize()
@@ -52,20 +56,23 @@ def seconds_between(start: Any, end: Any) -> float:
 
 
 class InputClock:
-    """Adds up the time in which the device was idle because a batch was missing.
+    """Adds up the time for which the device was idle because it waited for a batch.
 
-    A host runs ahead of its GPU, and waiting for data costs nothing while the GPU computes earlier
-    steps. On a GPU, the time is therefore measured between two events: the end of all work queued
-    before the request, and the arrival of the batch on the device.
+    The host runs ahead of its GPU, so its waiting for data costs nothing while the GPU still
+    computes earlier steps. On a GPU, the time is therefore measured between two events: the end of
+    all work that was queued before the batch was requested, and the arrival of the batch on the
+    device.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._seconds = device, 0.0
         self._pairs: list[tuple[Moment, Moment]] = []
+        """Start and end of each wait that is not yet added to `_seconds`."""
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context manager: count the time inside; the caller sends a batch to the device there."""
+        """Context manager: count the time inside, where the caller waits for a batch and sends it
+        to the device."""
         began = moment(self._device)
         yield
         self._pairs.append((began, moment(self._device)))
@@ -83,46 +90,57 @@ class Batch(NamedTuple):
     inputs: Any
     labels: Any
     weights: Any
+    """Weight of each sample's loss, see `Step.weights`."""
     mixed: Any = None
+    """With mixup: labels of the other samples and weights, see `Samples.mixed`; otherwise None."""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Holds a whole split on the device and gathers batches from it by index."""
+    """Keeps a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
 
-        Sending the indices counts as waiting for data; indexing is part of the step.
+        Sending the indices to the device counts as waiting for data; gathering the samples is part
+        of the step.
         """
         started = time.perf_counter()
         sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
-        indices = self._sent([step.indices for step in steps], sizes)
-        weights = self._sent([step.weights for step in steps], sizes)
+        indices = self._send([step.indices for step in steps], sizes)
+        weights = self._send([step.weights for step in steps], sizes)
         self._waited_s += time.perf_counter() - started
         for index, weight in zip(indices, weights, strict=True):
             yield self._batch(index, weight)
 
-    def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Send the steps' arrays to the device in one copy, which overlaps with computation; return
-        a tensor for each pass."""
-        together = torch.from_numpy(np.concatenate([array.ravel() for array in of_steps]))
+    def _send(self, arrays: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        """Send the arrays of all steps to the device in one copy, which overlaps with computation.
+
+        Args:
+            arrays: One array of shape (passes, samples) per step.
+            sizes: Number of samples of each pass of the steps.
+
+        Returns:
+            One tensor for each pass.
+        """
+        together = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
         device = self._labels.device
         if device.type == "cuda":
             together = together.pin_memory().to(device, non_blocking=True)
         return torch.split_with_sizes(together, sizes)
 
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
+        """Gather the samples of a pass."""
         inputs = each(self._inputs, lambda tensor: tensor.index_select(0, index))
         labels = self._labels.index_select(0, index)
         if not self._is_mixed:
             return Batch(inputs, labels, weights)
-        # Cloned, since torch.compile would specialize on the same tensor being passed twice.
+        # Cloned, because torch.compile would specialize on the case that both tensors are the same.
         mixed = labels.clone(), torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
 
 class OnDemandBatches(BaseOnDemandBatches):
-    """Reads inputs on demand, `prefetch` batches ahead."""
+    """Reads the inputs of a split in batches, ahead of training."""
 
     in_memory = InMemoryBatches
 
@@ -138,14 +156,14 @@ class OnDemandBatches(BaseOnDemandBatches):
         read = self._prefetch.each(self._read_pass, passes)
         for _ in passes:
             with self._clock.waiting():
-                batch = _moved(next(read), self._on_device)
+                batch = _map_tensors(next(read), self._on_device)
             yield batch
 
     def waited_seconds(self) -> float:
-        """Return the seconds that training has waited for batches; waits for the device."""
+        """Return the seconds for which training has waited for batches; waits for the device."""
         return self._clock.seconds()
 
-    def _sent(self, array: np.ndarray) -> torch.Tensor:
+    def _to_tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
@@ -156,15 +174,17 @@ class OnDemandBatches(BaseOnDemandBatches):
         return tensor.to(self._device, non_blocking=True)
 
     def _read_pass(self, step_and_index: tuple[Step, int]) -> Batch:
-        """Read the samples of a pass as CPU tensors, in pinned memory if the device is a GPU."""
+        """Read the samples of a pass as CPU tensors, in pinned memory if the device is a GPU; runs
+        in a thread."""
         step, index = step_and_index
         rounds = None if step.rounds is None else step.rounds[index]
         samples = self._reader.read(step.indices[index], rounds)
         batch = Batch(samples.inputs, samples.labels, step.weights[index], samples.mixed)
-        return _moved(batch, self._sent)
+        return _map_tensors(batch, self._to_tensor)
 
 
-def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:
+def _map_tensors(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:
+    """Apply a function to every tensor or array of a batch."""
     mixed = batch.mixed and tuple(move(tensor) for tensor in batch.mixed)
     return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
@@ -173,7 +193,12 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the memory for the data of all splits; `share` is this worker's part of a GPU."""
+    """Return the memory that the data of all splits may take.
+
+    Args:
+        device: Device of the worker.
+        share: Number of GPUs per worker, less than 1 if several workers share a GPU.
+    """
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)
@@ -181,7 +206,8 @@ def room_for_data(device: torch.device, share: float) -> Room:
 
 
 def batches_of(spec: RunSpec, dataset: Dataset, device: torch.device) -> dict[str, Batches]:
-    """Return the batches of each split by name; on a CPU, arrays in memory are used as they are."""
+    """Return the batches of each split, by name of the split; on a CPU, arrays that are already in
+    memory are not copied."""
     room = room_for_data(device, spec.gpus_per_worker)
 
     def fits(split: Split) -> bool:

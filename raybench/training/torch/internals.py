@@ -1,5 +1,8 @@
-"""All uses of private torch functions: `_foreach_*`, which change a list of tensors, or return
-their norms, by one kernel instead of one per tensor. torch's own optimizers use them too."""
+"""All uses of private functions of torch.
+
+These are the functions `_foreach_*`, which process a list of tensors with a single kernel instead
+of one kernel per tensor. torch's own optimizers use them, too.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import torch
 
 
 class _Foreach:
-    """Operations on lists of tensors, by the names of tensor methods: `foreach.add_(tensors,
-    others)`."""
+    """Functions for lists of tensors, under the names of the tensor methods: `foreach.add_(tensors,
+    others)` adds each of `others` to one of `tensors`."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return getattr(torch, f"_foreach_{name}")  # type: ignore[no-any-return]

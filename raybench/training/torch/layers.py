@@ -1,12 +1,12 @@
 """Layers of a workload as torch modules in their fastest form, and batch normalization over all
 workers. Mirrors tensorflow/layers.py.
 
-| layer              | form                                          | result                     |
+| layer              | fast form                                     | result                     |
 |--------------------|-----------------------------------------------|----------------------------|
 | ReLU               | in place, where its input is not used again   | the same bits              |
 | ReLU, then MaxPool | swapped, so that ReLU gets fewer values       | the same bits              |
-| DepthwiseConv      | one convolution per multiplier on a CPU,      | the same sums in another   |
-|                    | where torch is slow with several per channel  | order                      |
+| DepthwiseConv      | on a CPU, several convolutions with one       | the same sums in another   |
+|                    | filter per channel instead of one with many   | order                      |
 
 Parameters, their names and their order are those of torch's own modules.
 """
@@ -25,21 +25,27 @@ from raybench.models import layers as description
 from raybench.models.layers import Layer, Shape, output_shapes
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
-"""Layers whose backward pass does not read their outputs."""
+"""Modules whose backward pass does not read their outputs, so that a ReLU after them may work in
+place."""
 NORM_EPSILON = 1e-5
 """Epsilon that normalization layers add to the variance."""
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Build a module for each layer; inputs are images (N, C, H, W), vectors or tokens. For images,
-    `input_shape` is (H, W, C)."""
+    """Build a module for each layer.
+
+    Args:
+        layers: Descriptions of the layers.
+        input_shape: Shape of an input without the batch axis; for images (H, W, C), although the
+            modules take images of shape (N, C, H, W).
+    """
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     modules = [_MODULES[type(layer)](layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
-        # Both orders give the same outputs and gradients: among equal values the maximum is the
-        # first, and where all values are 0, ReLU passes no gradient.
+        # Both orders give the same outputs and gradients: among equal values, the first one counts
+        # as the maximum, and where all values are 0, ReLU passes no gradient.
         if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
             modules[index - 1 : index + 1] = [module, before]
     for before, module in itertools.pairwise(modules):
@@ -50,10 +56,11 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A convolution with `multiplier` filters per input channel.
+    """A depthwise convolution with `multiplier` filters per input channel.
 
-    On a CPU it runs as `multiplier` convolutions with one filter per channel, since oneDNN has fast
-    kernels only for these; several filters per group take two to four times as long.
+    On a CPU, it runs as `multiplier` convolutions with one filter per channel, since oneDNN has
+    fast kernels only for these. One convolution with several filters per channel would take two to
+    four times as long.
     """
 
     def __init__(self, channels: int, multiplier: int, kernel: int, padding: str) -> None:
@@ -61,7 +68,8 @@ class DepthwiseConv2d(nn.Conv2d):
         self._multiplier = multiplier
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return (N, channels * multiplier, H, W), with the filters of a channel adjacent."""
+        """Return outputs of shape (N, channels * multiplier, H, W), in which the outputs of a
+        channel's filters are adjacent."""
         if self._multiplier == 1 or inputs.device.type != "cpu":
             return super().forward(inputs)
         outputs = [
@@ -88,7 +96,7 @@ class TorchPositions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(tokens, size))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Take and return (N, tokens, size)."""
+        """Return inputs of shape (N, tokens, size) plus the vectors, in the same shape."""
         return inputs + self.weight
 
 
@@ -114,7 +122,7 @@ class TorchCausalAttention(nn.Module):
         self.last = nn.Linear(size, size)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Take and return (N, tokens, size)."""
+        """Return outputs in the shape of the inputs, (N, tokens, size)."""
         count, tokens, size = inputs.shape
         joined = self.joined(inputs).view(count, tokens, 3, self._heads, size // self._heads)
         queries, keys, values = joined.permute(2, 0, 3, 1, 4)
@@ -124,7 +132,7 @@ class TorchCausalAttention(nn.Module):
 
 
 class TorchResidual(nn.Module):
-    """Adds the input to the output of some layers."""
+    """Residual connection: adds the input of some layers to their output."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -166,24 +174,26 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     ),
     description.Residual: lambda layer, before: TorchResidual(layer.layers, before),
 }
-"""For each kind of layer, a function that builds the torch module for a given input shape."""
+"""Function that builds the torch module of a layer for an input shape, by class of the layer."""
 
 
 STATISTICS = ("running_mean", "running_var")
+"""Names of the buffers with the running statistics of batch normalization."""
 
 
 @torch.no_grad()
 def average_statistics(model: nn.Module) -> None:
-    """Average the running means and variances over ranks, and copy other buffers (a codebook, a
-    queue) from rank 0. Collective: all ranks must call it.
+    """Make the buffers of a model equal on all ranks. Collective: all ranks must call it.
 
-    Training does not read the running statistics, so this is only needed before the model is
-    evaluated or saved. DDP would broadcast all buffers from rank 0 at every step.
+    The running means and variances of batch normalization are averaged over the ranks; other
+    buffers, such as a codebook or a queue, are copied from rank 0. Training does not read the
+    running statistics, so this is needed only before the model is evaluated or saved. DDP would
+    broadcast all buffers from rank 0 at every step.
     """
     buffers = dict(model.named_buffers())
     for name, other in buffers.items():
         if not name.endswith((*STATISTICS, "num_batches_tracked")):
-            # As bytes, because gloo does not support all types.
+            # Sent as bytes, because Gloo does not support all types.
             sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
@@ -202,7 +212,7 @@ def synchronize(model: nn.Module) -> nn.Module:
     """Return the model with every batch normalization layer converted to SyncBatchNorm, which needs
     GPUs.
 
-    Parameters keep their names; timm's layers with an activation keep it.
+    Parameters keep their names. Layers of timm that include an activation still include it.
     """
     timm = sys.modules.get("timm.layers")  # imported if a model uses it
     convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm

@@ -1,4 +1,4 @@
-"""The torch training loop: forward pass, backward pass, optimizer step."""
+"""The training steps in torch: forward pass, backward pass, optimizer step."""
 
 import contextlib
 import copy
@@ -51,9 +51,10 @@ from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Type of the forward pass under autocast, by precision of the run."""
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Largest evaluation batch size. A CPU keeps the activations of 128 samples in its cache; with 1024
-samples, each takes up to twice as long (measured)."""
+"""Largest batch size of an evaluation, by type of device. The activations of 128 samples fit into
+the cache of a CPU; with 1024 samples, each sample takes up to twice as long (measured)."""
 
 
 class GpuMemory(Memory):
@@ -64,7 +65,7 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the peak in bytes since this object was created."""
+        """Return the peak memory in bytes since this object was created."""
         return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
 
     def _reset(self) -> None:
@@ -73,15 +74,20 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Records step times (on a GPU by CUDA events, for which no step waits) and gradient norms."""
+    """Records the times of steps and the norms of their gradients.
+
+    On a GPU, times are measured by CUDA events, so that no step has to wait for the device.
+    """
 
     def __init__(self, device: torch.device, squares: GradientNorms | None) -> None:
         self._device, self._squares = device, squares
         self._moments: list[Moment] = []
+        """Start of the first step, and end of each step."""
         self._norms: list[tuple[Tensor, Tensor]] = []
+        """Squared norms of the gradients sent and received in each step."""
 
     def begin(self) -> None:
-        """Discard earlier steps; the next step starts now."""
+        """Start a new recording; the first step begins now."""
         self._moments, self._norms = [moment(self._device)], []
 
     def step_done(self, scale: Tensor) -> None:
@@ -92,7 +98,7 @@ class StepRecorder:
             self._norms.append((sent / scale**2, received / scale**2))
 
     def log(self) -> StepLog:
-        """Return what was measured since `begin`; call once the device is synchronized."""
+        """Return the measurements since `begin`; call after the device was synchronized."""
         return StepLog(
             seconds=[seconds_between(*pair) for pair in pairwise(self._moments)],
             part_squares=[float(part) for part, _ in self._norms],
@@ -101,7 +107,7 @@ class StepRecorder:
 
 
 class Trainer(BaseTrainer):
-    """A torch model in training on one worker, or on the replicas of one process."""
+    """A torch model that is trained on one worker, or on the replicas of one process."""
 
     module = torch_model
 
@@ -120,23 +126,24 @@ class Trainer(BaseTrainer):
         self._model = self._model.to(self._device)
         largest = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, largest)
-        # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not used for images
-        # with one channel in a user's model, which may call `view` on outputs of convolutions.
+        # On a CPU, training is 1.5 times and evaluation 3 times as fast in the channels-last memory
+        # format. It is not used for images with one channel in a user's model, which may call
+        # `view` on the outputs of convolutions.
         self._channels_last = self._device.type == "cpu" and isinstance(
             workload, LayerWorkload | NamedWorkload
         )
         if has_channels(dataset.input_shape) or self._channels_last:
-            # Images of several channels arrive channels last (prepare_inputs).
+            # Images with several channels are in this format, too (see prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        # Dropout differs between ranks and between seeds, but is reproducible.
+        # Dropout then differs between ranks and between seeds, and is reproducible.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
         self._compiled: Callable[..., Tensor] = self._losses_of
-        if spec.compile != "none":  # compiled at the first call, with files that inductor caches
+        if spec.compile != "none":  # compiled at the first call, if possible from inductor's cache
             self._compiled = torch.compile(self._losses_of, dynamic=False, mode=spec.compile)
         self._recorder = None
         if spec.record_steps:
@@ -151,8 +158,8 @@ class Trainer(BaseTrainer):
         self._splits = batches_of(spec, dataset, self._device)
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return their total loss. See BaseTrainer."""
-        self._into_training()
+        """Take optimizer steps; return their total loss. See `BaseTrainer.train`."""
+        self._set_training_mode()
         total = torch.zeros((), device=self._device)
         batches = self._splits["train"].batches(steps)
         if self._recorder:
@@ -172,7 +179,7 @@ class Trainer(BaseTrainer):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
-                    if self._world.num_workers > 1:  # the weights assume a sum, DDP averages
+                    if self._world.num_workers > 1:  # weights are made for a sum, but DDP averages
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                 total += torch.dot(losses.detach(), batch.weights)
@@ -183,8 +190,8 @@ class Trainer(BaseTrainer):
         return float(total)  # synchronizes the device
 
     def _count_flops(self, step: Step) -> float | None:
-        """Return the floating-point operations of a forward and backward pass, per sample; None if
-        torch counts none, as for replicas that run in other threads."""
+        """Return the number of floating-point operations in the forward and backward pass of one
+        sample; None if torch counts none, as for replicas that run in other threads."""
         batch = next(self._splits["train"].batches([step]))
         with FlopCounterMode(display=False) as counter, self._exchange.sync_if(False):
             with self._precision():
@@ -194,6 +201,7 @@ class Trainer(BaseTrainer):
         return counter.get_total_flops() / len(batch.labels) or None
 
     def _clip(self) -> None:
+        """Clip the gradients if the run spec sets `clip_norm`."""
         if self._spec.clip_norm is not None:
             clip_gradients(self._model.parameters(), self._spec.clip_norm)
 
@@ -205,7 +213,7 @@ class Trainer(BaseTrainer):
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Return sums of loss and metric over rows of a split. See BaseTrainer."""
+        """Return sums of loss and metric over rows of a split. See `BaseTrainer.evaluate`."""
         self._parallel.eval()
         if self._world.num_workers > 1:
             average_statistics(self._model)
@@ -235,7 +243,7 @@ class Trainer(BaseTrainer):
         )
 
     def state(self) -> bytes:
-        """Return the state of training as `torch.save` writes it; see BaseTrainer."""
+        """Return the state of training as a file of `torch.save`. See `BaseTrainer.state`."""
         rank_state = {"input_s": self.input_seconds()} | random_state(self._devices)
         ranks = self._world.gather_objects(rank_state)
         if self._world.rank:
@@ -244,7 +252,7 @@ class Trainer(BaseTrainer):
         return pack_state(self._parts(), ranks, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Continue from a state. See BaseTrainer."""
+        """Continue from a state. See `BaseTrainer.restore`."""
         ranks, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         rank_state = ranks[self._world.rank]
@@ -263,16 +271,17 @@ class Trainer(BaseTrainer):
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
+        """Context manager: restore model, optimizer and random states on exit."""
         saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        drawn = random_state(self._devices)
+        saved_random_state = random_state(self._devices)
         yield
-        set_random_state(drawn, self._devices)
+        set_random_state(saved_random_state, self._devices)
         self._optimizer = self._build_optimizer()
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
 
     def _parts(self) -> dict[str, Any]:
-        """Return the objects whose `state_dict` makes up the state of training, by name."""
+        """Return the objects whose `state_dict`s are the state of training, by name."""
         return {
             "model": self._model,
             "optimizer": self._optimizer,
@@ -280,13 +289,14 @@ class Trainer(BaseTrainer):
             "loss_scale": self._loss_scale,
         }
 
-    def _into_training(self) -> None:
+    def _set_training_mode(self) -> None:
+        """Put the model into training mode, except frozen modules."""
         self._parallel.train()
         if self._freezing:
             self._freezing.train()
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or unfreeze it.
+        """Freeze (True) or unfreeze (False) the backbone.
 
         Unfreezing resets the optimizer, including its state for the head.
         """
@@ -294,24 +304,25 @@ class Trainer(BaseTrainer):
             self._optimizer = self._build_optimizer()
 
     def _set_frozen(self, is_on: bool) -> bool:
-        """Freeze the backbone or unfreeze it; return whether that is a change."""
+        """Freeze (True) or unfreeze (False) the backbone; return whether it was not so before."""
         if self._freezing is None or self._freezing.is_on == is_on:
             return False
         self._freezing.set(is_on)
         self._parallel = self._model
         self._parallel = self._exchange.rewrap()
-        self._into_training()
+        self._set_training_mode()
         return True
 
     def _precision(self) -> AbstractContextManager[object]:
+        """Return the context of the forward pass: autocast, or nothing in 32-bit precision."""
         dtype = HALF.get(self._spec.precision)
         if dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer over all parameters; frozen parameters have no gradient, so that
-        the optimizer leaves them unchanged."""
+        """Return a new optimizer over all parameters. It leaves frozen parameters unchanged,
+        because they have no gradient."""
         with self._freezing.unfrozen() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)

@@ -19,15 +19,22 @@ from raybench.training.torch.layers import build_layers
 from raybench.training.torch.named import build_named
 
 Inputs = torch.Tensor | dict[str, torch.Tensor]
+"""Inputs of a batch: a tensor, or several tensors by name."""
 MODEL_TYPE = nn.Module
-"""Class of all models."""
+"""Base class of all models."""
 
 
 def build_model(workload: Workload, seed: int) -> nn.Module:
-    """Build a model on the CPU; `seed` fixes its weights and all later random numbers.
+    """Build the model of a workload on the CPU, and seed all random numbers.
 
-    The model takes images (N, C, H, W), see `prepare_inputs`. Raises UserError for a workload
-    without `build_torch`.
+    The model takes images of shape (N, C, H, W), see `prepare_inputs`.
+
+    Args:
+        workload: Workload that builds the model.
+        seed: Seed for the weights and for all later random numbers.
+
+    Raises:
+        UserError: The workload has no method `build_torch`.
     """
     set_random_seed(seed)
     if isinstance(workload, NamedWorkload):
@@ -35,7 +42,7 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
     if not isinstance(workload, LayerWorkload):
         model = workload.build_torch()
         if isinstance(model, nn.Module):  # `check_model` refuses anything else
-            _own_memory(model)
+            _copy_shared_buffers(model)
         return model
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
     weights = initial_weights(workload.layers, workload.input_shape, seed)
@@ -46,15 +53,17 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed Python, numpy and torch, like `keras.utils.set_random_seed`."""
+    """Seed Python, numpy and torch, as `keras.utils.set_random_seed` does for Keras."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (a user's model may draw from it)
     torch.manual_seed(seed)
 
 
-def _own_memory(model: nn.Module) -> None:
-    """Copy buffers whose elements may share memory (`expand`, `unfold`), as these could not be
-    written to when a state is loaded or averaged over workers."""
+def _copy_shared_buffers(model: nn.Module) -> None:
+    """Copy each buffer of a model whose elements may share memory, as after `expand` or `unfold`.
+
+    Such buffers cannot be written to when a state is loaded or averaged over workers.
+    """
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.layout == torch.strided and not buffer.is_contiguous():
@@ -62,7 +71,10 @@ def _own_memory(model: nn.Module) -> None:
 
 
 class Float32(nn.Module):
-    """Last layer of a model: makes the logits float32, under autocast too; free if they are."""
+    """Last layer of a model: converts the logits to float32, also under autocast.
+
+    This takes no time if they are float32 already.
+    """
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return `outputs` as float32."""
@@ -70,21 +82,22 @@ class Float32(nn.Module):
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters."""
+    """Return the number of trainable parameters of a model."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def num_parameters_of(workload: Workload) -> int:
-    """Return the number of trainable parameters of a workload's model, without allocating them."""
+    """Return the number of trainable parameters of a workload's model, without allocating memory
+    for them."""
     with torch.device("meta"):
         return num_parameters(build_model(workload, seed=0))
 
 
 def batch_statistics(model: nn.Module) -> bool:
-    """Return whether a layer normalizes over the batch of one worker.
+    """Return whether any layer normalizes over the batch of one worker.
 
-    Then training depends on the batch per worker, not only on the global batch. `SyncBatchNorm`
-    uses the samples of all workers and does not count.
+    If so, training depends on the batch size per worker, not only on the global batch size.
+    `SyncBatchNorm` does not count, because it uses the samples of all workers.
     """
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     return any(isinstance(module, kinds) for module in model.modules())
@@ -96,16 +109,21 @@ def has_channels(shape: InputShape) -> bool:
 
 
 def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
-    """Convert inputs for the model: uint8 to float32 in [0, 1], images (N, H, W, C) to (N, C, H,
-    W), integers to int64. A dict is converted entry by entry.
+    """Convert inputs of a dataset to inputs of the model.
 
-    The permutation is a view, so images with several channels are in the channels_last memory
-    format, images with one channel only if `channels_last` is set.
+    uint8 becomes float32 in [0, 1], other integers become int64, and images (N, H, W, C) become
+    (N, C, H, W). A dict is converted entry by entry.
+
+    Args:
+        inputs: Inputs of the samples.
+        channels_last: Whether images with one channel get the channels-last memory format. Images
+            with several channels always have it, because their axes are permuted without a copy.
     """
-    return each(inputs, partial(_prepared, channels_last=channels_last))
+    return each(inputs, partial(_prepare_tensor, channels_last=channels_last))
 
 
-def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
+def _prepare_tensor(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """Convert one tensor, see `prepare_inputs`."""
     if inputs.dtype == torch.uint8:
         inputs = inputs.float().mul_(1 / 255)
     elif not inputs.is_floating_point():
@@ -113,15 +131,15 @@ def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if inputs.ndim != 4:
         return inputs
     count, height, width, channels = inputs.shape
-    # With one channel both memory formats are the same; `reshape` keeps torch from treating the
-    # tensor as channels last, which convolutions would propagate.
+    # With one channel, both memory formats are the same. After `reshape`, torch does not treat the
+    # tensor as channels last, a format that the outputs of convolutions would inherit.
     if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
 
 
 def predict(model: nn.Module, inputs: Batch) -> Array:
-    """Return the outputs of a model in evaluation mode for input arrays of a dataset."""
+    """Return the outputs of a model in evaluation mode for input arrays of a dataset; float32."""
     device = next(iter(model.parameters()), torch.empty(0)).device
     was_training = model.training
     model.eval()
@@ -137,8 +155,14 @@ def predict(model: nn.Module, inputs: Batch) -> Array:
 def training_outputs(
     model: nn.Module, inputs: Batch, labels: Array, gpu: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the outputs of a model in training mode for arrays of a dataset, and the labels as a
-    tensor; both on the GPU of this index, or on the CPU."""
+    """Return the outputs of a model in training mode, and the labels as a tensor.
+
+    Args:
+        model: The model, which is moved to the device.
+        inputs: Input arrays of a dataset.
+        labels: Labels of the samples.
+        gpu: GPU to use, as an index among the visible ones; None for the CPU.
+    """
     device = "cpu" if gpu is None else f"cuda:{gpu}"
     batch: Inputs = each(inputs, lambda array: torch.tensor(array, device=device))
     outputs: Tensor = model.to(device).train()(prepare_inputs(batch))
@@ -146,29 +170,29 @@ def training_outputs(
 
 
 def to_array(tensor: Tensor) -> Array:
-    """Return the numbers of a tensor as float32."""
+    """Return a tensor as a float32 array."""
     return tensor.detach().float().cpu().numpy()
 
 
 def save_weights(model: nn.Module) -> bytes:
-    """Return the state dict as `torch.save` writes it."""
+    """Return the state dict of a model as a file of `torch.save`."""
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     return buffer.getvalue()
 
 
 def load_weights(model: nn.Module, weights: bytes) -> None:
-    """Load weights that `save_weights` returned, onto the device of the model."""
+    """Load weights that `save_weights` has returned into a model, on the model's device."""
     model.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
 
 
 Mixed = tuple[Tensor, Tensor, Tensor]
-"""With mixup: labels of the second sample in each mix, and weights (N,) of the losses computed with
-the labels of the first and of the second sample."""
+"""With mixup: the labels of the second sample of each mixed pair, and two weights of shape (N,):
+one for the loss with the first sample's labels, one for the loss with the second sample's."""
 
 
 class Losses(BaseLosses):
-    """Loss and metric of a run in torch."""
+    """Loss and metric of a run in torch; see `BaseLosses`."""
 
     PREFIX = "torch"
 

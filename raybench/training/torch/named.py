@@ -1,9 +1,8 @@
-"""Torch models chosen by name, from torchvision, timm, transformers, and their initial weights.
-Mirrors tensorflow/named.py.
+"""Torch models chosen by name from torchvision, timm or transformers, and their initial weights.
 
-Networks that both frameworks have (`models.networks`) are torchvision's, with the same initial
-weights as in Keras. Libraries are imported only when used: imports take seconds, and a library may
-not be installed.
+Networks that exist in both frameworks (`models.networks`) are torchvision's, with the same initial
+weights as in Keras. Libraries are imported only when they are used, because an import takes
+seconds, and a library may not be installed. Mirrors tensorflow/named.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,20 +29,22 @@ from raybench.models.user_code import check_settings
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
+"""Tensors by name."""
 PREFIX = "net."
 """Prefix that `NamedModel` adds to the names of a library's weights."""
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""File names of weights on the Hugging Face hub."""
+"""Names of files of weights on the Hugging Face hub."""
 RGB = 3
+"""Number of channels of a color image."""
 PADDING = 0
-"""Padding token id, if the configuration has none."""
+"""Token id of padding, if the configuration has none."""
 
 
 class NamedModel(nn.Module):
-    """Wraps a library's model: takes pixels in 0..1 and returns float32 outputs.
+    """Wraps a library's model so that it takes pixels in [0, 1] and returns float32 outputs.
 
-    Pixels are normalized as the library's trained weights expect, even if those are not loaded.
-    Images with one channel are repeated to three.
+    Pixels are normalized as the library's trained weights require, even if these are not loaded.
+    The channel of images with a single channel is repeated three times.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class NamedModel(nn.Module):
         super().__init__()
         self.net = net
         self.head = tuple(f"{PREFIX}{name}" for name in head)
-        """Names of the parameters of the head."""
+        """Names of the parameters that belong to the head."""
         self._is_normalized, self._channels = bool(mean), len(mean)
         if mean:
             spread = torch.tensor(std).reshape(1, -1, 1, 1)
@@ -66,7 +67,7 @@ class NamedModel(nn.Module):
             self.register_buffer("_shift", shift, persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return (N, outputs) float32."""
+        """Return outputs of shape (N, outputs), float32."""
         if self._is_normalized:
             if inputs.shape[1] != self._channels:
                 inputs = inputs.expand(-1, self._channels, -1, -1)
@@ -76,9 +77,13 @@ class NamedModel(nn.Module):
 
 
 def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
-    """Return the names of the parameters whose shapes depend on the number of outputs: the head.
+    """Return the names of the head's parameters, which are those whose shapes depend on the number
+    of outputs.
 
-    `build` takes the number of outputs and is called on the meta device, without initialization.
+    Args:
+        build: Function that builds the model with a given number of outputs; it is called on the
+            meta device, where no memory is allocated.
+        num_outputs: Number of outputs of the model.
     """
     with torch.device("meta"):
         shapes = {
@@ -91,7 +96,7 @@ def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tupl
 
 
 def build_torchvision(workload: NamedWorkload) -> NamedModel:
-    """Build a torchvision model; the caller has seeded torch."""
+    """Build a torchvision model. The caller must have seeded torch."""
     import torchvision
 
     name = workload.model
@@ -111,11 +116,12 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
     if len(versions):
         preset = versions.DEFAULT.transforms()
         mean, std = tuple(preset.mean), tuple(preset.std)
-    return _of_images(workload, make, 224, mean=mean, std=std)
+    return _build_image_model(workload, make, 224, mean=mean, std=std)
 
 
 def cached_torchvision(workload: NamedWorkload) -> Path:
-    """Return the file of the newest trained weights on this machine."""
+    """Return the newest file of torchvision's trained weights on this machine; raise UserError if
+    there is none."""
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
@@ -130,7 +136,8 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
 
 
 def build_timm(workload: NamedWorkload) -> NamedModel:
-    """Build a timm model, for any number of channels; the caller has seeded torch."""
+    """Build a timm model, for images with any number of channels. The caller must have seeded
+    torch."""
     import timm
 
     known = timm.list_models()
@@ -152,17 +159,19 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
             )
 
     normalized = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
-    return _of_images(workload, make, config["input_size"][-1], **normalized)
+    return _build_image_model(workload, make, config["input_size"][-1], **normalized)
 
 
 def cached_timm(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights in the cache of the Hugging Face hub."""
+    """Return the file of timm's trained weights in the Hugging Face cache; raise UserError if there
+    is none."""
     hub = str(_timm_config(workload)["hf_hub_id"] or "timm/")
-    return _from_hub(workload, f"timm/{workload.model}" if hub == "timm/" else hub)
+    return _find_in_hub_cache(workload, f"timm/{workload.model}" if hub == "timm/" else hub)
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
-    """Return timm's configuration of the trained weights: size, mean, std, location."""
+    """Return timm's configuration of trained weights: image size, mean and standard deviation of
+    pixels, location of the file."""
     import timm
 
     config = timm.models.get_pretrained_cfg(workload.model)
@@ -175,25 +184,38 @@ def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
     return content
 
 
-def _of_images(
+def _build_image_model(
     workload: NamedWorkload,
     make: Callable[[int], nn.Module],
-    made_for: int,
+    recommended_size: int,
     **normalized: tuple[float, ...],
 ) -> NamedModel:
-    """Build an image model with `make`, which takes the number of outputs.
+    """Build an image model.
 
-    Raises UserError for images that do not fit the model, recommending `made_for` pixels per side.
+    Args:
+        workload: Workload of the model.
+        make: Function that builds the library's model with a given number of outputs.
+        recommended_size: Number of pixels per side for which the model was made; the error
+            recommends it.
+        **normalized: `mean` and `std` of the pixels; nothing to leave the pixels as they are.
+
+    Raises:
+        UserError: The images do not fit the model.
     """
     try:
         head = head_parameters(make, workload.num_classes)
         return NamedModel(make(workload.num_classes), head, **normalized)
     except (AssertionError, ValueError, RuntimeError) as error:
-        raise unfit_images(workload, error, made_for) from error
+        raise unfit_images(workload, error, recommended_size) from error
 
 
-def _from_hub(workload: NamedWorkload, name: str) -> Path:
-    """Return the file of weights in the Hugging Face cache."""
+def _find_in_hub_cache(workload: NamedWorkload, name: str) -> Path:
+    """Return a file of weights in the Hugging Face cache; raise UserError if there is none.
+
+    Args:
+        workload: Workload of the model, for the error message.
+        name: Name of the repository on the hub.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     for file in FILES:
@@ -212,7 +234,7 @@ class TextModel(nn.Module):
 
     @property
     def base_model_prefix(self) -> str:
-        """Prefix of the names of all weights outside the head."""
+        """Prefix of the names of all weights except those of the head."""
         return f"model.{self.model.base_model_prefix}"
 
     def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -225,7 +247,8 @@ class TextModel(nn.Module):
 
 
 def build_transformers(workload: NamedWorkload) -> NamedModel:
-    """Build a text model from a configuration, for classification or language modeling."""
+    """Build a model of transformers from its configuration, for text classification or language
+    modeling."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config, is_own = _text_config(workload)
@@ -251,10 +274,11 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_transformers(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights next to the configuration."""
+    """Return the file of trained weights that belongs to the configuration; raise UserError if
+    there is none."""
     folder = Path(workload.model).expanduser()
     if not folder.is_dir():
-        return _from_hub(workload, workload.model)
+        return _find_in_hub_cache(workload, workload.model)
     for file in FILES:
         if (folder / file).is_file():
             return folder / file
@@ -262,7 +286,11 @@ def cached_transformers(workload: NamedWorkload) -> Path:
 
 
 def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
-    """Return the configuration, and whether it comes from the user's folder or cache."""
+    """Return the configuration of a text model, and whether it is the user's own.
+
+    It is the user's own if it was read from a folder or from the Hugging Face cache, and not if it
+    is the default configuration of a model type.
+    """
     import transformers
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -284,7 +312,17 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
 
 
 def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
-    """Adapt a configuration to the data: outputs, vocabulary, sequence length."""
+    """Set outputs, vocabulary and sequence length of a configuration to those of the data.
+
+    Args:
+        config: The configuration, which is changed.
+        workload: Workload of the model.
+        is_own: Whether the configuration is the user's own (see `_text_config`). Then its sequence
+            length is kept, and its vocabulary, too, except for language modeling.
+
+    Raises:
+        UserError: The data do not fit the user's configuration.
+    """
     config.num_labels = workload.num_classes
     config.use_cache = False
     shape = workload.input_shape
@@ -311,22 +349,31 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
             )
         config.max_position_embeddings = num_tokens
     if models_language and hasattr(config, "is_decoder"):
-        config.is_decoder = True  # otherwise BERT, for one, would see the token to predict
+        config.is_decoder = True  # otherwise BERT, for example, would see the token to predict
 
 
 BUILD = {"torchvision": build_torchvision, "timm": build_timm, "transformers": build_transformers}
+"""Functions that build a model, by library."""
 CACHED = {
     "torchvision": cached_torchvision,
     "timm": cached_timm,
     "transformers": cached_transformers,
     "both": cached_torchvision,
 }
-"""Functions that find the file of trained weights, by library."""
+"""Functions that return the file of a model's trained weights, by library; `both` are the networks
+that exist in both frameworks."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a model on the CPU; the caller has seeded torch. Raises UserError for an unknown
-    name."""
+    """Build a model that is chosen by name, on the CPU. The caller must have seeded torch.
+
+    Args:
+        workload: Workload with the name of the model.
+        seed: Seed for the initial weights of networks that exist in both frameworks.
+
+    Raises:
+        UserError: There is no model with this name.
+    """
     if workload.library == "both":
         return _build_network(workload, seed)
     return BUILD[workload.library](workload)
@@ -338,10 +385,12 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
     Args:
         model: The new model.
         workload: Workload of the model.
-        weights: `none` (keep the initialization), `cached` or a path.
+        weights: `none` to keep the initial weights, `cached` for a library's trained weights, or
+            the path of a file.
 
     Returns:
-        A warning if the head stays randomly initialized, because its number of outputs differs.
+        A list with a warning if the head keeps its random weights, because its number of outputs
+        differs; otherwise an empty list.
 
     Raises:
         UserError: The weights are missing or belong to another model.
@@ -353,7 +402,7 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a torchvision model with the initial weights that it also has in Keras."""
+    """Build a torchvision model with the same initial weights as in Keras."""
     from torchvision.models import get_model
 
     network = NETWORKS[workload.model]()
@@ -369,7 +418,11 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Read the tensors of a state dict by name; no code in the file is executed."""
+    """Read a file of weights; return its tensors by name. No code in the file is executed.
+
+    Raises:
+        UserError: The file contains no weights.
+    """
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -392,6 +445,7 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def _not_weights_error(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that contains no weights."""
     return UserError(
         f"weights {path}: not a file of weights (a state dict written by torch.save as .pth or "
         f".pt, or .safetensors), and no code in it was run ({type(error).__name__}).",
@@ -402,10 +456,19 @@ def _not_weights_error(path: Path, error: Exception) -> UserError:
 
 @torch.no_grad()
 def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
-    """Load tensors by name; return a warning if the head stays randomly initialized.
+    """Load tensors into a model.
 
-    Names may lack the prefixes of wrappers (`net.`, `module.`, a transformer's base model). Raises
-    UserError if anything but the head is missing or has another shape.
+    Args:
+        model: The model.
+        tensors: Tensors by name. Names may lack the prefixes of wrappers: `net.`, `module.`, or the
+            base model of a transformer.
+        source: Description of where the tensors come from, for messages.
+
+    Returns:
+        A list with a warning if the head keeps its random weights; otherwise an empty list.
+
+    Raises:
+        UserError: A tensor outside the head is missing or has a different shape.
     """
     tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     head = set(model.head) if isinstance(model, NamedModel) else set()
@@ -413,7 +476,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     prefix = getattr(net, "base_model_prefix", "")  # of transformers, such as `distilbert`
     base = f"{prefix}." if prefix else ""
     shared: dict[int, bool] = {}
-    drawn: list[str] = []
+    random_names: list[str] = []
     missing: list[tuple[str, Tensor]] = []
     for name, target in model.state_dict().items():
         tensor = _find(name, tensors, base)
@@ -421,7 +484,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
             target.copy_(tensor)
             shared[target.data_ptr()] = True
         elif name in head:
-            drawn.append(name.removeprefix(PREFIX))
+            random_names.append(name.removeprefix(PREFIX))
         elif tensor is not None:
             shapes = f"{tuple(tensor.shape)} there, {tuple(target.shape)} here"
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), shapes)
@@ -430,10 +493,18 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     for name, target in missing:
         if target.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), "none there")
-    return new_head(source, *drawn) if drawn else []
+    return new_head(source, *random_names) if random_names else []
 
 
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
+    """Return the tensor for a weight of the model, whose name may lack prefixes; None if there is
+    none.
+
+    Args:
+        name: Name of the weight in the model.
+        tensors: Tensors by name.
+        base: Prefix of the weights of a transformer's base model; empty for other models.
+    """
     bare = name.removeprefix(PREFIX)
     for candidate in (name, bare, bare.removeprefix(base)):
         if candidate in tensors:

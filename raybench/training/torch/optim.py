@@ -1,5 +1,8 @@
-"""Optimizers in torch: torch.optim's classes where they compute the papers' updates, and LARS, LAMB
-and Muon by multi-tensor kernels. Mirrors tensorflow/optim.py.
+"""Optimizers in torch.
+
+Classes of torch.optim are used where they compute the same updates as the papers. LARS, LAMB and
+Muon are implemented here with multi-tensor kernels. The equations are in `training.optimizers`.
+Mirrors tensorflow/optim.py.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from raybench.training.torch.internals import foreach
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
-    """Scale all gradients by one factor so that their joint norm is at most `max_norm`.
+    """Multiply all gradients by one factor so that their joint norm is at most `max_norm`.
 
-    NaN or infinite gradients become NaN. Unlike torch.nn.utils.clip_grad_norm_, which adds 1e-6 to
-    the norm, this computes what TensorFlow does. Does not wait for the device.
+    If a gradient is NaN or infinite, gradients become NaN. The result is that of TensorFlow, unlike
+    with torch.nn.utils.clip_grad_norm_, which adds 1e-6 to the norm. Does not wait for the device.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -42,12 +45,13 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
 class Optimizer(torch.optim.Optimizer):
     """Base class of optimizers that update all tensors of a parameter group together.
 
-    Norms stay on the device. Biases and norm parameters (ndim <= 1) are excluded from weight decay
-    and trust ratios. The group key `step` counts the steps.
+    Norms stay on the device. Biases and the parameters of normalization layers (ndim <= 1) are
+    excluded from weight decay and trust ratios. The number of steps is the key `step` of each
+    parameter group.
     """
 
     SETTINGS: ClassVar[dict[str, float]]
-    """Default settings of the method, which become keys of each parameter group."""
+    """Default settings of the optimizer, which become keys of each parameter group."""
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient; gradients are left as they are."""
+        """Update every parameter that has a gradient; the gradients are not changed."""
         for group in self.param_groups:
             group["step"] += 1
             params = [param for param in group["params"] if param.grad is not None]
@@ -72,18 +76,26 @@ class Optimizer(torch.optim.Optimizer):
                     self._update(updated, group, excluded)
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        """Take one step with some parameters of a group; `excluded` if they have ndim <= 1."""
+        """Take one step for some parameters of a group.
+
+        Args:
+            params: The parameters.
+            group: The parameter group.
+            excluded: Whether the parameters are excluded from weight decay and trust ratios.
+        """
         raise NotImplementedError
 
     def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
-        """Return the state tensor `name` of each parameter; states start at 0."""
+        """Return the state tensor `name`, such as `momentum_buffer`, of each parameter; state
+        tensors start at 0."""
         for param in params:
             if name not in self.state[param]:
                 self.state[param][name] = torch.zeros_like(param)
         return [self.state[param][name] for param in params]
 
     def _adam_directions(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Update both moments with the gradients; return m_hat / (sqrt(v_hat) + epsilon)."""
+        """Update both moments of Adam with the gradients; return m_hat / (sqrt(v_hat) + epsilon)
+        for each parameter."""
         grads, step = _gradients(params), group["step"]
         beta1, beta2 = group["beta1"], group["beta2"]
         exp_avgs, exp_avg_sqs = (self._states(params, name) for name in ("exp_avg", "exp_avg_sq"))
@@ -99,11 +111,12 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor]:
+    """Return the gradients of parameters."""
     return [param.grad for param in params if param.grad is not None]
 
 
 class Lars(Optimizer):
-    """Layer-wise adaptive rate scaling."""
+    """LARS: layer-wise adaptive rate scaling."""
 
     SETTINGS = DEFAULTS["lars"]
 
@@ -123,12 +136,12 @@ class Lars(Optimizer):
 
 
 def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
-    """Return the ratios of norms, 1 where either is 0."""
+    """Return the trust ratios: numerators / denominators, and 1 where either of them is 0."""
     return torch.where((numerators > 0) & (denominators > 0), numerators / denominators, 1.0)
 
 
 class Lamb(Optimizer):
-    """Layer-wise adaptive moments."""
+    """LAMB: layer-wise adaptive moments."""
 
     SETTINGS = DEFAULTS["lamb"]
 
@@ -143,7 +156,10 @@ class Lamb(Optimizer):
 
 
 class Muon(Optimizer):
-    """Orthogonalized momentum for hidden matrices (`orthogonal` groups), otherwise AdamW."""
+    """Muon: orthogonalized momentum for hidden matrices, AdamW for all other parameters.
+
+    The key `orthogonal` of a parameter group says whether it contains hidden matrices.
+    """
 
     SETTINGS = DEFAULTS["muon"]
 
@@ -164,10 +180,12 @@ class Muon(Optimizer):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return U S V^T with singular values S near 1 instead of the matrix's; 0 for a zero matrix.
+    """Return a matrix with the same singular vectors and with all singular values near 1; 0 for a
+    zero matrix.
 
-    Newton-Schulz iteration with a polynomial of degree 5, in float32 or float64, because the
-    authors' bfloat16 would give other results in TensorFlow and is slow on CPUs.
+    This is a Newton-Schulz iteration with a polynomial of degree 5. It uses float32 or float64,
+    because bfloat16, as used by the authors, would give different results in TensorFlow and is slow
+    on CPUs.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = matrix.T if is_tall else matrix
@@ -180,6 +198,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 
 
 def _polynomial(products: Tensor) -> Tensor:
+    """Return the Newton-Schulz polynomial of a Gram matrix (see `newton_schulz`)."""
     first, third, fifth = COEFFICIENTS
     result = torch.addmm(products, products, products, beta=third, alpha=fifth)
     result.diagonal().add_(first)
@@ -187,10 +206,11 @@ def _polynomial(products: Tensor) -> Tensor:
 
 
 def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
+    """Return the weights between a model's inputs and its head that Muon orthogonalizes.
 
-    The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
-    weights with a single row or column when flattened to (outputs, inputs) are left out.
+    These are the weights of dense layers, attention and convolutions. The head is the last weight
+    with two dimensions or more. Left out are embeddings, biases, depthwise filters, and weights
+    that have a single row or column if flattened to (outputs, inputs).
     """
     left_out = set[nn.Parameter]()
     for module in model.modules():
@@ -217,8 +237,9 @@ TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "radam": torch.optim.RAdam,
     "sgd": torch.optim.SGD,
 }
-"""Optimizers that are classes of torch."""
+"""Optimizers that are classes of torch, by name."""
 OURS: dict[str, type[Optimizer]] = {"lars": Lars, "lamb": Lamb, "muon": Muon}
+"""Optimizers that are implemented here, by name."""
 
 
 def build_optimizer(
@@ -232,11 +253,12 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build an optimizer over the trainable parameters of a model.
 
-    Takes the same names and settings as `raybench.training.tensorflow.optim.build_optimizer` and
-    computes the same updates. Change the rate between steps through `param_group["lr"]`.
+    It takes the same names and settings as `raybench.training.tensorflow.optim.build_optimizer`,
+    and the optimizers compute the same updates. Change the learning rate between steps through
+    `param_group["lr"]`.
 
     Args:
-        name: Key of `TORCH` or `OURS`, or a class of a library such as `torch:NAdam`.
+        name: Key of `TORCH` or `OURS`, or a class of a library, such as `torch:NAdam`.
         model: Model whose parameters are trained.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of parameters with two dimensions or more.
@@ -246,10 +268,10 @@ def build_optimizer(
     params: list[Any] = trainable(model)
     if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
-        return _of_library(name, params, **given)
+        return _library_optimizer(name, params, **given)
     method_settings = DEFAULTS[name] | settings
     if name in TORCH:
-        groups = _decayed(params, weight_decay)
+        groups = _decay_groups(params, weight_decay)
         return TORCH[name](
             groups, lr=learning_rate, **_torch_settings(name, params, method_settings)
         )
@@ -264,29 +286,30 @@ def build_optimizer(
 def _torch_settings(
     name: str, params: list[nn.Parameter], method_settings: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Translate our settings into arguments of torch's class."""
+    """Return raybench's settings as arguments of the optimizer's class in torch."""
     if name == "sgd":
         momentum = method_settings["momentum"]
         # Torch refuses Nesterov momentum without momentum.
         nesterov = bool(method_settings["nesterov"] and momentum)
-        return {"momentum": momentum, "nesterov": nesterov, "fused": _fused(params)}
+        return {"momentum": momentum, "nesterov": nesterov, "fused": _fused_argument(params)}
     arguments: dict[str, Any] = {
         "betas": (method_settings["beta1"], method_settings["beta2"]),
         "eps": method_settings["epsilon"],
     }
     if name != "radam":
-        return arguments | {"fused": _fused(params)}
+        return arguments | {"fused": _fused_argument(params)}
     # Multi-tensor on CPUs too: less than half the time of torch's default there.
     return arguments | {"decoupled_weight_decay": True, "foreach": True}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters, in the model's order."""
+    """Return the trainable parameters of a model, in the model's order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
-    """Raise UserError for complex weights that the optimizer or the loss scale cannot handle."""
+    """Raise UserError if a model has complex weights, and the optimizer or the precision of the run
+    does not support them."""
     key = "optimizer" if spec.optimizer in OURS else "precision"
     is_unfit = spec.optimizer in OURS or spec.precision == "fp16"
     if is_unfit and any(parameter.is_complex() for parameter in trainable(model)):
@@ -297,15 +320,19 @@ def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
         )
 
 
-def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
-    groups = _decayed(params, given["weight_decay"]) if given["weight_decay"] else params
+def _library_optimizer(
+    name: str, params: list[nn.Parameter], **given: Any
+) -> torch.optim.Optimizer:
+    """Create an optimizer from a class of a library; see `optimizers.construct`."""
+    groups = _decay_groups(params, given["weight_decay"]) if given["weight_decay"] else params
     base = torch.optim.Optimizer
     built: torch.optim.Optimizer = construct(name, "torch.optim", base, groups, **given)
     return built
 
 
-def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return groups with and without weight decay, since torch's optimizers would decay biases."""
+def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters in a group with weight decay and one without, because torch's
+    optimizers would decay biases, too."""
     return _two_groups(params, lambda param: param.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
@@ -316,8 +343,15 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return the parameters in two groups, with `key` set to `first` or `second`; an empty group is
-    left out."""
+    """Return the parameters in two groups; an empty group is left out.
+
+    Args:
+        params: The parameters.
+        is_first: Function that returns whether a parameter belongs to the first group.
+        key: Setting in which the groups differ.
+        first: Value of the setting in the first group.
+        second: Value of the setting in the second group.
+    """
     groups = [
         {"params": [param for param in params if is_first(param)], key: first},
         {"params": [param for param in params if not is_first(param)], key: second},
@@ -325,8 +359,9 @@ def _two_groups(
     return [group for group in groups if group["params"]]
 
 
-def _fused(params: list[nn.Parameter]) -> bool | None:
-    """Return True where torch has fused kernels; None leaves the choice to torch."""
+def _fused_argument(params: list[nn.Parameter]) -> bool | None:
+    """Return the argument `fused` of torch's optimizers: True if torch has fused kernels for all
+    parameters, otherwise None, which lets torch choose."""
     usable = all(
         param.dtype == torch.float32 and param.device.type in ("cpu", "cuda") for param in params
     )

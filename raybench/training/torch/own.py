@@ -1,4 +1,4 @@
-"""PyTorch side of a user's training loop. Mirrors tensorflow/own.py."""
+"""What a user's training loop needs from PyTorch. Mirrors tensorflow/own.py."""
 
 import io
 from pickle import UnpicklingError
@@ -46,20 +46,24 @@ SETTINGS: tuple[Setting, ...] = (
     attribute(_CUDNN, "enabled"),
     attribute(_CUDNN, "deterministic"),
 )
-"""Global settings of PyTorch that one run could leave changed for the next. Not thread-local ones
-(grad mode, autocast, default device), because each loop has its own thread, and not the float32
-arithmetic, which `Adapter.begin` sets."""
+"""Global settings of PyTorch that one run could leave changed for the next, as getters and setters.
+
+Thread-local settings (grad mode, autocast, default device) are not included, because each loop runs
+in a new thread, nor is the float32 arithmetic, which `Adapter.begin` sets."""
 
 
 class Adapter(LoopAdapter):
-    """Functions of torch that a user's loop needs."""
+    """Functions of torch that a user's loop needs; see `LoopAdapter`."""
 
     _world: World
 
     def begin(self, seed: int) -> None:
-        """Seed torch, set its arithmetic to its defaults and the GPU of the loop's thread, and keep
-        the loop from initializing or destroying the default process group, which serves all
-        runs."""
+        """Prepare torch for a loop; called in the loop's thread.
+
+        Seeds torch, sets its float32 arithmetic to the defaults, and sets the GPU of the thread. It
+        also keeps the loop from initializing or destroying the default process group, which all
+        runs of the worker group use.
+        """
         set_arithmetic(None)
         if self._world.torch_device.type == "cuda":
             torch.cuda.set_device(self._world.torch_device)
@@ -73,15 +77,15 @@ class Adapter(LoopAdapter):
             )
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished its work."""
         if self._world.torch_device.type == "cuda":
             torch.cuda.synchronize(self._world.torch_device)
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, exchanged in a separate process group.
+        """Return the values of every rank, by rank, exchanged in a separate process group.
 
-        In the loop's own group, this collective on one rank could meet a collective of the loop on
-        another rank and crash the process.
+        In the process group that the loop uses, this collective on one rank could meet a collective
+        of the loop on another rank, which would crash the process.
         """
         world = self._world
         if world.num_workers == 1:
@@ -92,7 +96,8 @@ class Adapter(LoopAdapter):
         return [row.tolist() for row in rows]
 
     def num_exchanges(self) -> int | None:
-        """Return the number of collectives that this rank has begun in the loop's group."""
+        """Return how many collectives this rank has begun in the process group that the loop uses;
+        None if unknown."""
         if not dist.is_initialized():
             return None
         group = dist.group.WORLD
@@ -100,12 +105,12 @@ class Adapter(LoopAdapter):
         return None if number is None else int(number())
 
     def memory(self) -> Memory:
-        """Return a `Memory` that tracks this worker's peak from now on."""
+        """Return a `Memory` that measures this worker's peak memory from now on."""
         return GpuMemory([self._world.torch_device]) if self._world.gpus else Memory()
 
     def prepare(self, model: nn.Module, strategy: Strategy) -> nn.Module:
-        """Move the model to the run's device; with several workers, wrap it in
-        DistributedDataParallel or shard it."""
+        """Move a model to the run's device; with several workers, wrap it in
+        DistributedDataParallel or shard it. See `Run.prepare`."""
         device = self._world.torch_device
         model = model.to(device)
         if self._world.num_workers == 1:
@@ -115,15 +120,15 @@ class Adapter(LoopAdapter):
         return sharded(model, init_device_mesh(device.type, (self._world.num_workers,)))
 
     def end(self) -> None:
-        """Release the cached memory of the GPUs."""
+        """Release the GPU memory that torch caches."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind (see `own.STATE_FILES`) and bytes of plain data and tensors; raise UserError
-        for other objects."""
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It may contain
+        plain data, tensors and models."""
         buffer = io.BytesIO()
-        torch.save(_plain(state), buffer)
+        torch.save(_savable(state), buffer)
         return "torch", buffer.getvalue()
 
     def unpack(self, content: bytes) -> Any:
@@ -135,11 +140,11 @@ class Adapter(LoopAdapter):
 
 
 def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard a model over the workers of a mesh (FSDP2), one block of layers at a time.
+    """Shard a model over the workers of a mesh (FSDP2), one block of layers at a time; return it.
 
-    Blocks are the items of ModuleList and Sequential modules that contain layers, such as those of
-    a transformer; a block is gathered when it is needed. All workers start with rank 0's values, as
-    with DistributedDataParallel.
+    Blocks are the items of ModuleList and Sequential modules that contain layers, such as the
+    blocks of a transformer. Each block is gathered from the workers when it is needed. All workers
+    start with the values of rank 0, as with DistributedDataParallel.
     """
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
@@ -152,7 +157,9 @@ def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return model
 
 
-def _plain(value: Any) -> Any:
+def _savable(value: Any) -> Any:
+    """Return a state that the user saves, with models replaced by their state dicts and arrays by
+    tensors; raise UserError for objects that cannot be saved."""
     if isinstance(value, nn.Module):
         model = value.module if isinstance(value, DistributedDataParallel) else value
         value = model.state_dict()
@@ -164,9 +171,9 @@ def _plain(value: Any) -> Any:
             ErrorCode.USER_CODE,
         )
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _savable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_plain(item) for item in value)
+        return type(value)(_savable(item) for item in value)
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(value) if isinstance(value, np.ndarray) else value.item()
     if not isinstance(value, (*PLAIN, bytes, torch.Tensor)):

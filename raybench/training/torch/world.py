@@ -1,5 +1,7 @@
-"""A torch worker's process group, and the exchange of gradients with the other workers. Mirrors
-tensorflow/world.py."""
+"""The process group of a torch worker, and the exchange of gradients with the other workers.
+
+Mirrors tensorflow/world.py.
+"""
 
 import contextlib
 import warnings
@@ -20,16 +22,20 @@ from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 
 
 class World(DistributedContext):
-    """The group of workers as seen by this process; several workers have a process group."""
+    """The group of workers as seen by this process; see `DistributedContext`.
+
+    If there are several workers, the default process group of torch connects them.
+    """
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu", num_replicas: int = 1
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
-        """Device of the model and the data, which is that of the first replica."""
+        """Device of the model and the data, which is the device of the first replica."""
         self.replica_devices = [self.torch_device]
-        """Device of each replica in this process; several replicas use the GPUs from index 0."""
+        """Device of each replica in this process. If there are several, they use the GPUs 0, 1, and
+        so on."""
         if num_replicas > 1:
             self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
             self.torch_device = self.replica_devices[0]
@@ -39,7 +45,7 @@ class World(DistributedContext):
         self._second_group: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order. Collective, so also a barrier."""
+        """Return the values of every rank (float64), by rank. Collective, so also a barrier."""
         if self.num_workers == 1:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
@@ -48,16 +54,17 @@ class World(DistributedContext):
         return [row.tolist() for row in rows]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return every rank's object, in rank order. Collective, so also a barrier."""
+        """Return the object of every rank, by rank. Collective, so also a barrier."""
         values = [value] * self.num_workers
         if self.num_workers > 1:
             dist.all_gather_object(values, value, group=self.second_group())
         return values
 
     def second_group(self) -> Any:
-        """Return a second process group of all workers, for CPU tensors. Collective.
+        """Return a second process group of all workers, which uses Gloo and takes CPU tensors.
 
-        Its timeout is long, because `training.ranks` detects and explains a stuck rank sooner.
+        Collective at its first call. The timeout of its collectives is long, because
+        `training.ranks` detects and explains a rank that is stuck sooner.
         """
         if self._second_group is None:
             self._second_group = dist.new_group(backend="gloo", timeout=timedelta(days=7))
@@ -74,7 +81,7 @@ class World(DistributedContext):
 
     @property
     def through(self) -> str:
-        """Library of the all-reduce: `gloo` or `nccl`."""
+        """Library that runs the all-reduces: `gloo` or `nccl`."""
         return str(dist.get_backend())
 
 
@@ -87,32 +94,36 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Set up torch in this process; Ray Train has created the process group already.
+    """Set up torch in this process. Ray Train has already created the process group.
 
     Args:
         rank: Rank of this process.
         num_workers: Number of processes.
         device: Device of this process.
-        num_threads: Size of torch's thread pool.
-        num_replicas: Replicas in this process, each on its own device.
-        num_gpus: GPUs assigned to this process.
+        num_threads: Number of threads of torch.
+        num_replicas: Number of replicas in this process, each on a different device.
+        num_gpus: Number of GPUs that were assigned to this process.
 
     Raises:
-        UserError: Torch sees fewer GPUs than assigned or than replicas.
+        UserError: torch sees fewer GPUs than were assigned, or fewer than there are replicas.
     """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
-    if num_replicas > 1:  # not otherwise: counting GPUs wakes the CUDA driver
+    if num_replicas > 1:  # only then, because counting the GPUs initializes the CUDA driver
         require_replicas(num_replicas, torch.cuda.device_count())
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
 def set_arithmetic(precision: str | None) -> None:
-    """Set the float32 arithmetic of this process, overriding earlier runs and user code, and let
-    cuDNN benchmark its convolutions in the warm-up. None sets torch's own defaults.
+    """Set the float32 arithmetic of this process, overriding earlier runs and user code.
 
-    Since 2.9 torch has an old and a new set of switches, and reading one fails if the other
-    disagrees. Both are set, the old set first, because it also changes the new one.
+    Also lets cuDNN benchmark its convolutions, which happens in the warm-up. Since version 2.9,
+    torch has an old and a new set of switches for the arithmetic, and reading a switch raises an
+    error if the two sets disagree. Here both are set, the old set first, because it also changes
+    the new one.
+
+    Args:
+        precision: Precision of the run; None to set torch's defaults.
     """
     backends: Any = torch.backends
     torch.set_float32_matmul_precision("highest")  # for CPUs too
@@ -132,7 +143,7 @@ def set_arithmetic(precision: str | None) -> None:
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that torch sees. Initializes them, so call it in a separate process."""
+    """Return the GPUs that torch sees and initializes; call it in a separate process."""
     properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
     if properties:
@@ -147,8 +158,17 @@ def gpus_seen() -> GpusSeen:
 
 
 def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
-    """Join the default process group as rank `member` of `size`; all ranks pass the same `file`,
-    which must not exist yet."""
+    """Create and join torch's default process group, whose members find each other through a file.
+
+    Collective: all ranks must call it.
+
+    Args:
+        backend: `gloo` or `nccl`.
+        member: Rank of this process.
+        size: Number of processes.
+        file: Path of the file, the same on all ranks; the file must not exist yet.
+        timeout_s: Timeout in seconds of the group's collectives.
+    """
     dist.init_process_group(
         backend,
         init_method=f"file://{file}",
@@ -159,19 +179,24 @@ def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: 
 
 
 WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type of exchanged gradients, by `gradient_compression`; None leaves them unchanged."""
+"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
+them unchanged."""
 
 
 class GradientNorms:
-    """Squared norms of the buckets of gradients that a worker sends and receives in a step."""
+    """Squared norms of the gradients that a worker sends and receives in a step.
+
+    DDP exchanges gradients in several buckets, each of which has a squared norm here.
+    """
 
     def __init__(self) -> None:
         self.sent: list[Tensor] = []
         self.received: list[Tensor] = []
-        """Filled in the thread of the exchange."""
+        """Added to in the thread that runs the exchange."""
 
     def pop(self) -> tuple[Tensor, Tensor]:
-        """Return both sums over the buckets of the finished step, and start the next step."""
+        """Return the squared norms sent and received in the finished step, each summed over its
+        buckets, and start the next step."""
         sums = torch.stack(self.sent).sum(), torch.stack(self.received).sum()
         self.sent, self.received = [], []
         return sums
@@ -184,8 +209,8 @@ Precision = Callable[[], AbstractContextManager[object]]
 class Replica(nn.Module):
     """Wraps a model so that it computes in the run's precision in any thread.
 
-    DataParallel calls each replica in its own thread, which inherits whether autocast is on but not
-    its dtype, and would use fp16.
+    DataParallel calls each replica in a different thread. The thread inherits whether autocast is
+    on, but not its type, so that the model would be computed in fp16.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
@@ -201,10 +226,10 @@ class Replica(nn.Module):
 
 
 class Exchange:
-    """The model as it is trained by several workers, and the exchange of their gradients.
+    """A model that several workers train, and the exchange of their gradients.
 
-    Replicas in one process need no exchange: DataParallel sums their gradients in the backward
-    pass.
+    Replicas in one process need no exchange, since DataParallel sums their gradients in the
+    backward pass.
     """
 
     def __init__(
@@ -214,15 +239,15 @@ class Exchange:
 
         Args:
             spec: The run spec.
-            model: Model on its device.
+            model: The model, on its device.
             precision: Function that returns the autocast context of the forward pass.
             may_leave_out: Whether a forward pass may use only some of the parameters.
         """
         self.model = model
         """Module to use for the forward pass (DDP-wrapped if distributed)."""
         self.squares: GradientNorms | None = None
-        """Norms of the exchanged gradients, with `record_steps`; otherwise None."""
-        self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
+        """Norms of the exchanged gradients; None unless the run records steps (`record_steps`)."""
+        self._spec, self._unwrapped, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
         self._may_leave_out = may_leave_out
         if spec.replicas_per_process > 1:
@@ -234,44 +259,53 @@ class Exchange:
             self._wrap()
 
     def rewrap(self) -> nn.Module:
-        """Return the model in a new DDP module, after parameters were frozen or unfrozen.
-        Collective.
+        """Wrap the model in a new DDP module, after parameters were frozen or unfrozen; return it.
 
-        DDP exchanges the gradients of the parameters that required them when it was created. No
-        reference to the previous module may be left, or its hooks stay active.
+        DDP exchanges the gradients of those parameters that required gradients when the DDP module
+        was created. The caller must not keep a reference to the previous module, or its hooks stay
+        active. Collective: all ranks must call it.
         """
         if self._parallel is not None:
-            self.model, self._parallel = self._bare, None  # removes the hooks from the parameters
+            self.model, self._parallel = (
+                self._unwrapped,
+                None,
+            )  # removes the hooks from the parameters
             self._wrap()
         return self.model
 
     def _wrap(self) -> None:
+        """Wrap the model in a DDP module."""
         size, usual = self._spec.bucket_mb, RunSpec.model_fields["bucket_mb"].default
         with warnings.catch_warnings():
-            # torch 2.15 renames it; earlier versions do not know the new name.
+            # torch 2.15 renames `broadcast_buffers`; earlier versions do not know the new name.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             self.model = self._parallel = DistributedDataParallel(
-                self._bare,
-                broadcast_buffers=False,  # see average_statistics
+                self._unwrapped,
+                broadcast_buffers=False,  # `average_statistics` makes them equal
                 gradient_as_bucket_view=True,
-                # The default of DDP has a smaller first bucket.
+                # By default, DDP uses a smaller first bucket; keep that for the default size.
                 bucket_cap_mb=None if size == usual else size,
                 find_unused_parameters=self._may_leave_out,
             )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
-            self._register(1 / self._spec.num_workers, wire)
+            self._register_hook(1 / self._spec.num_workers, wire)
 
     def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
-        """Return a context in which the backward pass exchanges gradients if `is_wanted`, and
-        otherwise only accumulates them."""
+        """Return a context for the backward pass, in which it exchanges gradients if `is_wanted`,
+        and otherwise only accumulates them."""
         if self._parallel is None or (is_wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 
-    def _register(self, share: float, wire: torch.dtype | None) -> None:
-        """Register a communication hook that computes what DDP does by default, but can compress
-        gradients to `wire` and measure their norms."""
+    def _register_hook(self, share: float, wire: torch.dtype | None) -> None:
+        """Register a communication hook that averages gradients, as DDP does by default, and can
+        also compress them and measure their norms.
+
+        Args:
+            share: Factor by which gradients are multiplied: 1 / number of workers.
+            wire: Type to which gradients are converted for the exchange; None to leave them.
+        """
         assert self._parallel is not None
         squares = self.squares
 
@@ -279,7 +313,7 @@ class Exchange:
             state: None,
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
-            # Scaled before the exchange, so that both frameworks compress the same numbers.
+            # Multiplied before the exchange, so that both frameworks compress the same numbers.
             buffer: Tensor = bucket.buffer().mul_(share)
             real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
             part = real.flatten()
