@@ -70,7 +70,8 @@ def address_of(interface: str) -> str:
             if entry.family == family:
                 return entry.address.split("%")[0]
     raise NoInterface(
-        f"there is no network interface {interface} with an address, but {', '.join(interfaces)}"
+        f"there is no network interface {interface} that has an address (available: "
+        f"{', '.join(interfaces)})"
     )
 
 

@@ -159,7 +159,7 @@ def require_replicas(number: int, gpus: int) -> None:
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
-            f"{gpus}; ask for fewer with num_workers.",
+            f"{gpus}; set a smaller num_workers.",
             ErrorCode.UNSUPPORTED,
         )
 

@@ -96,14 +96,14 @@ class Room:
             free_bytes: Free memory in bytes before any split is loaded.
             is_gpu: Whether this is the memory of a GPU.
         """
-        self._left = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
+        self._left_bytes = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
 
     def reserve(self, split: Split) -> bool:
         """Reserve memory for a whole split, if it fits; return whether it does."""
         needed = num_bytes(split)
-        if needed > self._left:
+        if needed > self._left_bytes:
             return False
-        self._left -= needed
+        self._left_bytes -= needed
         return True
 
 

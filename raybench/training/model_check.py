@@ -98,7 +98,7 @@ def check_model(
         raise error(
             f"{builder} must return a {type_name} of {framework}, not {type(model).__name__}."
         )
-    with user_code_errors(f"Workload {of}: its parameters have no shapes", code=code):
+    with user_code_errors(f"Workload {of}: its parameters are not built", code=code):
         has_parameters = module.num_parameters(model) > 0
     if not has_parameters:
         raise error(
@@ -117,7 +117,7 @@ def check_model(
     if _is_default(judge) and tuple(outputs.shape) not in wanted_shapes:
         raise error(
             f"its model returns outputs of shape {tuple(outputs.shape)} for {len(labels)} samples; "
-            f"end it so that they are {wanted_shapes[0]}."
+            f"change its last layer so that the shape is {wanted_shapes[0]}."
         )
     with user_code_errors(f"Workload {of}: its loss failed", code=code):
         losses = judge.losses(outputs, answers)
@@ -156,5 +156,6 @@ def _softmax_warning(judge: Any, outputs: Array) -> list[str]:
         return []
     return [
         f"Workload {workload.name}: its model's outputs look like probabilities (each row sums to "
-        "1); remove the softmax at its end: raybench's loss applies it, and twice slows learning."
+        "1); remove the softmax at its end, because raybench's loss applies one, and a second one "
+        "slows learning."
     ]

@@ -111,7 +111,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         names = [
             other.__name__ for other in classes if issubclass(other, base) and other is not base
         ]
-        hint = did_you_mean(class_name, names, "name a class of its optimizers.")
+        hint = did_you_mean(class_name, names, "name one of its optimizer classes.")
         raise UserError(
             f"{what}: {module.__name__} has no optimizer {class_name}; {hint}",
             ErrorCode.UNKNOWN_NAME,

@@ -103,9 +103,10 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
             raise UserError(
-                f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
-                f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
-                "checkpoint to start the run again.",
+                f"the checkpoint is of another model ({name} has the shape "
+                f"{saved.get(name, 'none')} in the checkpoint and {built.get(name, 'none')} in the "
+                "model); was the workload's code changed? Remove the checkpoint to start the run "
+                "again.",
                 ErrorCode.INVALID_WEIGHTS,
             )
 
@@ -113,9 +114,8 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
 def foreign_state_error(error: Exception) -> UserError:
     """Return the error for a checkpoint not written by raybench, such as a pickle with code."""
     return UserError(
-        "the checkpoint does not hold what raybench writes, tensors and numbers "
-        f"({type(error).__name__}), and no code in it was run; remove the checkpoint to start "
-        "the run again.",
+        f"the checkpoint was not written by raybench ({type(error).__name__}; no code in it was "
+        "run); remove the checkpoint to start the run again.",
         ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )

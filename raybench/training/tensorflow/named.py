@@ -244,8 +244,8 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
     if path.suffix in TORCH:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
             raise UserError(
-                f"weights {path}: weights of torch fit only networks of both frameworks in "
-                f"tensorflow; name a {OURS} file, or set framework: torch.",
+                f"weights {path}: in tensorflow, weights of torch fit only networks that exist in "
+                f"both frameworks; name a {OURS} file, or set framework: torch.",
                 ErrorCode.INVALID_WEIGHTS,
             )
         tensors = find_part("torch", "named").read_tensors(path)
@@ -259,7 +259,7 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
             return new_head(path)
     except (ValueError, OSError, KeyError) as error:
         raise UserError(
-            f"weights {path}: these do not fit workload {workload.name}; name the model that "
+            f"weights {path}: these do not fit workload {workload.name}; choose the workload that "
             "they were trained with.",
             ErrorCode.INVALID_WEIGHTS,
             details=str(error),
