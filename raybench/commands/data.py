@@ -80,7 +80,9 @@ def _inspect(options: InitOptions) -> tuple[DataSummary, str | None]:
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
         return summarize_dataset(dataset, {"name": "workload"}), options.data
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise UserError(f"{path}: is no file and no folder; name your data.", ErrorCode.NOT_FOUND)
+        raise UserError(
+            f"{path}: is neither a file nor a folder; name your data.", ErrorCode.NOT_FOUND
+        )
     return summarize(path.resolve(), labels=options.label, task=options.task), None
 
 

@@ -84,7 +84,8 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
     for study in studies:
         if study.is_imported:
             raise UserError(
-                f"{study.place}: holds imported runs, whose clock is not known; leave it out.",
+                f"{study.place}: contains imported runs, whose seconds another tool measured; "
+                "leave it out.",
                 ErrorCode.CONFLICT,
             )
     page = write_comparison(studies, file)

@@ -294,7 +294,7 @@ class _Follower(threading.Thread):
         self._folder, self._position = folder, position
         self._study = Path(place.partition("?")[0]).name or folder.name
         again = command_line("report", place, "--log", tool)
-        self._again = f"the study goes on; {again} writes all of it."
+        self._again = f"the study continues; {again} writes all of it."
         self.closed = threading.Event()
         self.has_failed = False
 

@@ -118,7 +118,7 @@ def summary_of(results: Study) -> Summary:
         lines = scaling_printed.scaling_answer(cells)
         if not lines and (results.trials["state"] == "failed").all():
             lines = [_why_no_winner(results)]
-        lines = lines or ["No result: a speed-up takes measured runs on one worker and several."]
+        lines = lines or ["No result: a speed-up needs measured runs on one worker and on several."]
         caveats = [
             *scaling_printed.outlier_lines(results),
             *scaling_printed.other_lines(cells),
@@ -566,7 +566,7 @@ def _import_sentence(results: Study) -> str:
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
     best = ranked(results.trials).iloc[0]
     seconds = best["time_to_target_s" if results.is_timed else "train_s"]
-    after = f" after {duration(seconds)} by the clock there" if seconds > 0 else ""
+    after = f" after {duration(seconds)} as measured by the other tool" if seconds > 0 else ""
     reached = f"{results.metric.words} {results.metric.shown(best[results.metric.best_column])}"
     if results.is_timed and after:
         reached = target_in_words(results)

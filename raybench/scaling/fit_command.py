@@ -118,7 +118,7 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
     | samples_per_s | throughput of all workers together |
     | efficiency | throughput per worker, relative to that predicted for one worker with the same |
     |  | batch size per worker |
-    | extrapolated | whether workers, nodes or batch size lie outside of the measured range |
+    | extrapolated | whether workers, nodes or batch size lie outside the measured range |
     """
     rows = [
         {

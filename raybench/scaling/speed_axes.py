@@ -43,7 +43,7 @@ class Leeway:
 
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if not leeway.equal_frameworks:
-        return "the network is not the same in both"
+        return "the network is not the same in both frameworks"
     installed = [
         framework for framework in FRAMEWORKS if importlib.util.find_spec(framework) is not None
     ]
@@ -59,7 +59,7 @@ def _workers(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if leeway.batch_statistics:
         return BATCH_NORM
     if spec.learning_rate_scaling != "none":
-        return "learning_rate_scaling makes the rate depend on them"
+        return "learning_rate_scaling makes the learning rate depend on the worker count"
     samples, accumulate = spec.global_batch_size, spec.accumulate
     return [
         {"num_workers": number, "batch_size_per_worker": samples // (number * accumulate)}
@@ -81,7 +81,7 @@ def _micro_batches(spec: RunSpec, leeway: Leeway) -> Changes | str:
 
 def _prefetched(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if not leeway.reads:
-        return "the data are in memory as they are"
+        return "the data are in memory and not augmented"
     return [{"prefetch": number} for number in (0, 1, 2, 4, 8) if number <= spec.cpus_per_worker]
 
 

@@ -155,7 +155,7 @@ def study_factors(
     if batch_statistics and has_several and "factorise" not in study.search.model_fields_set:
         return SAMPLED_WHOLE
     if is_own_loop(study.workload):
-        return "what a training loop of your own does with workers and batch is not known"
+        return "how a custom training loop uses workers and batch sizes is unknown"
     if any(is_open(key, "model", "data") for key in space):
         return next(_obstacles(study, space, SPEED_KEYS))
     model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
@@ -186,7 +186,7 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
         yield "learning_rate_scaling makes the rate depend on the workers"
     if values_of("strategy", space, study.fixed) != ["distributed"]:
-        yield "the step-time model knows workers that are processes, not strategy single_process"
+        yield "the step-time model requires strategy: distributed, with one process per worker"
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and key not in keys:
             for case in dimension.cases:

@@ -171,10 +171,10 @@ class TuneSearcher(Searcher):
         """Do nothing, because `TuneCallback` processes the end of a trial."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the journal holds the study."""
+        """Do nothing, because the study is stored in its records."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: the journal holds the study."""
+        """Do nothing, because the study is stored in its records."""
 
 
 class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
@@ -207,7 +207,7 @@ ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial has no accuracy
-    # Tune would save the state of all trials repeatedly; the records hold the study.
+    # Tune would save the state of all trials repeatedly; the records contain the study.
     "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "RAY_AIR_NEW_OUTPUT": "0",
 }

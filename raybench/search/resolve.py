@@ -77,7 +77,7 @@ def _with_firsts(
             spec = {key: value for key, value in spec.items() if key not in STUDY_WIDE_KEYS}
         if not spec:
             raise UserError(
-                "--first: names no key of a configuration; set at least one, such as "
+                "--first: contains no key of a configuration; set at least one, such as "
                 "learning_rate.",
                 ErrorCode.MISSING,
             )

@@ -119,10 +119,12 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
         and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, "confirm" in answered)
     ):
         return
-    done = f"an unfinished race of {len(answered)} runs" if answered else "no confirmed study"
+    done = "no confirmed study"
+    if answered:
+        done = f"an unfinished confirmation with {len(answered)} runs"
     raise UserError(
-        f"--more {number}: {place} holds {done}; run the same command without --more until it has "
-        "finished, then add --more.",
+        f"--more {number}: {place} contains {done}; run the same command without --more until "
+        "it has finished, then add --more.",
         ErrorCode.NO_RESULT,
     )
 

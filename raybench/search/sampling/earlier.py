@@ -175,7 +175,7 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
     path = Path(place.partition("#")[0])
     if not (is_url(place) or DATABASE.match(place) or path.exists()):
         raise UserError(
-            f"--seed-from {place}: does not exist; give the results folder of an earlier study.",
+            f"--seed-from {place}: does not exist; name the results folder of an earlier study.",
             ErrorCode.NOT_FOUND,
         )
     is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()

@@ -245,7 +245,7 @@ def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
         raise UserError(f"search.sampler: {advice}", ErrorCode.NOT_INSTALLED)
     # Optuna marks some samplers and the `group` option of TPE as experimental.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    # Learning rates outside of their range are intended (`search.widen`).
+    # Learning rates outside their range are intended (`search.widen`).
     warnings.filterwarnings("ignore", message="Fixed parameter .* is out of range")
     seed = (seed + 1_000_003 * num_earlier) % 2**32
     at_random = samplers.RandomSampler(seed=seed)
