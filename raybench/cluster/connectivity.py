@@ -32,8 +32,11 @@ class Place:
     """Network address at which the other workers of a group reach a worker."""
 
     host: str
+    """Name of the worker's host."""
     interface: str
+    """Name of the host's network interface."""
     address: str
+    """IP address of the interface."""
     port: int = 0
     """Port on which the worker listens during the test before training."""
     node: str = ""

@@ -108,6 +108,7 @@ def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
 
 
 def _missing_there(names: list[str]) -> list[str]:
+    """Return the files that do not exist on the node on which this task runs."""
     return [name for name in names if not Path(name).exists()]
 
 

@@ -92,7 +92,7 @@ class Progress(WorkerAnswer):
     num_parameters: int | None
     """Number of the model's parameters; None for a user's own training loop."""
     batch_statistics: bool
-    """Whether the model has batch normalization."""
+    """Whether any layer of the model normalizes over the batch of one worker."""
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
@@ -123,10 +123,11 @@ class Crashed:
     """Worker to driver: an exception ended the run on this worker."""
 
     failure: Literal["oom", "error"]
-    """`oom`: out of memory."""
+    """`oom` if the worker ran out of memory, otherwise `error`."""
     message: str
     """One line with the exception's type and message."""
     traceback: str
+    """Traceback of the exception."""
     mistake: ErrorCode | None = None
     """Error code if a user mistake in the model or its settings kept the run from starting
     (`START_MISTAKES`); None for any other failure."""
@@ -197,9 +198,9 @@ class Allocation:
     start_s: float
     """Seconds that starting the group took; 0 if it was already alive."""
     hosts: tuple[str, ...] = ()
-    """Host name of every rank."""
+    """Host name of every rank, by rank."""
     devices: tuple[str, ...] = ()
-    """Device name of every rank."""
+    """Device name of every rank, by rank."""
     workers_per_node: tuple[int, ...] = ()
     """Number of workers on each node, largest first."""
     accelerators: tuple[str, ...] = ()

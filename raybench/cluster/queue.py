@@ -178,6 +178,7 @@ class RequestQueue:
         scheduler.taken = internals.taken_by_others(scheduler.nodes, scheduler.held(), free)
 
     async def _look_and_admit(self) -> None:
+        """Update nodes and resources, serve requests, and request machines from the autoscaler."""
         await self.look()
         self.admit()
         await self._request_machines()

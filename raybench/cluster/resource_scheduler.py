@@ -268,6 +268,7 @@ class ResourceScheduler:
         return sorted(idle, key=lambda reservation: reservation.last_used)
 
     def _has_lost_a_node(self, reservation: Reservation) -> bool:
+        """Whether any node of a worker group has left the cluster."""
         return any(self.nodes[node].is_gone for node in reservation.nodes)
 
     def _can_wake(self, idle: Reservation) -> bool:

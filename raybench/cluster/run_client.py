@@ -176,6 +176,7 @@ class RunAccount:
         return phases | {OTHER: wall - known_s}, wall
 
     def _current_attempt(self) -> _Attempt:
+        """Return the current attempt; call only after `begin_attempt`."""
         assert self._attempt is not None
         return self._attempt
 

@@ -69,6 +69,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _serve(config: dict[str, Any]) -> None:
+    """Execute commands, see `serve`; signal handlers of user code are ignored meanwhile."""
     pool, group = config["pool"], config["group"]
     # TensorFlow writes a temporary file per traced function and removes it when the process exits
     # normally. This process is killed at the end of the session, so the file must be in the

@@ -464,6 +464,7 @@ class WorkerPool:
             self._in_background(close_and_admit(number))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a background task."""
         task = asyncio.ensure_future(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

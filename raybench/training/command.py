@@ -380,6 +380,7 @@ def _json(line: str) -> dict[str, Any] | None:
 
 
 def _is_number(value: object) -> bool:
+    """Whether a value of JSON is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

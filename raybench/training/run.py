@@ -531,4 +531,5 @@ def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseS
 
 
 def _or_nan(value: float | None) -> float:
+    """Return a number, or NaN for None, so that ranks can exchange it."""
     return math.nan if value is None else value

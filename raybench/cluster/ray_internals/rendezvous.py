@@ -167,6 +167,7 @@ def call_ranks(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]
 
 
 def _raise_problem(sentence: str | None) -> None:
+    """Raise Unreached with an error message, if there is one."""
     if sentence is not None:
         raise Unreached(sentence)
 
