@@ -1,14 +1,14 @@
-"""Claim: what raybench prints with a probability holds as often as it says.
+"""Claim: intervals and probabilities that raybench prints hold as often as promised.
 
-Each sentence, column or key that promises an interval, an error rate or a probability is simulated:
-a known truth, scatter and numbers of runs as in real studies, the product's own function on the
-drawn runs, and whether the sentence was true.
+Each sentence, column or key with an interval, an error rate or a probability is simulated: runs are
+drawn around a known truth, with scatter and numbers as in real studies, raybench's own function is
+applied to them, and the sentence is compared with the truth.
 
     python benchmarks/calibration.py [--quick] [--only WORD]
 
-Writes results/calibration.json and the table of docs/benchmarks.md, prints losses like wins; exit 1
-where a 90 % interval holds less than 85 of 100, or an error rate is above what is promised (with
-two standard errors of leeway). Five minutes on one core; `--quick` takes a tenth of the studies.
+Writes results/calibration.json and the table of docs/benchmarks.md, with losses and wins; exit 1 if
+a 90 % interval holds in less than 85 of 100 studies, or an error rate is above the promised one (by
+more than two standard errors). Five minutes on one core; `--quick` takes a tenth of the studies.
 """
 
 import argparse
@@ -56,25 +56,25 @@ DOC = ROOT / "docs/benchmarks.md"
 BEGIN, END = "<!-- calibration -->", "<!-- /calibration -->"
 Rng = np.random.Generator
 Trial = Callable[[Rng], bool | None]
-"""Whether the sentence was true in one study; None where it was not said."""
+"""Returns whether the sentence was true in one study; None if it was not printed."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and a world to hold it against."""
+    """A sentence and a world in which it is simulated."""
 
     name: str
     sentence: str
-    """As it is printed, shortened."""
+    """The printed sentence, shortened."""
     world: str
     promised: float
-    """Of 100: at least for what holds, at most for an error."""
+    """Promised share (of 100): a minimum, or a maximum for an error."""
     trial: Trial
     n: int
     is_error: bool = False
 
     def is_met(self, share: float, number: int) -> bool:
-        """Whether a share of `number` studies keeps the promise: 85 of 100 for 90."""
+        """Return whether the share of `number` studies keeps the promise: 85 for 90 of 100."""
         leeway = 200 * math.sqrt(max(share * (100 - share), 100.0) / 1e4 / max(number, 1))
         if self.is_error:
             return share <= self.promised + leeway
@@ -87,7 +87,7 @@ CLAIMS: list[Claim] = []
 def claim(
     sentence: str, promised: float, n: int, *worlds: tuple[Any, ...], is_error: bool = False
 ) -> Callable[[Callable[..., bool | None]], Callable[..., bool | None]]:
-    """Register a simulation: each world is its words and the arguments of the function."""
+    """Register a simulation; each world is a label and the arguments of the function."""
 
     def register(trial: Callable[..., bool | None]) -> Callable[..., bool | None]:
         for words, *given in worlds:
@@ -103,13 +103,15 @@ def _with(trial: Callable[..., bool | None], given: list[Any], rng: Rng) -> bool
 
 
 def hits(values: Any) -> list[Replicate]:
-    """Return runs that all hit."""
+    """Return runs that all reach the target."""
     return [Replicate(float(one), True) for one in np.atleast_1d(values)]
 
 
 def race_of(rng: Rng, sigma: float, width: float, shared: float, runs: int) -> tuple[Race, Any]:
-    """Return a race that is over and the true log times: 30 trials, `width` apart at most, whose
-    seeds share a part of their variance."""
+    """Return a finished race and the true log times of its 30 trials.
+
+    True times are within `width`, and seeds share the part `shared` of their variance.
+    """
     true = rng.uniform(0.0, width, 30)
     common = rng.normal(size=40)
 

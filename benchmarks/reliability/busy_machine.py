@@ -1,17 +1,17 @@
-"""Claim: what else the machine does changes neither the winner of a study nor its seconds.
+"""Claim: other programs on the machine change neither the winner of a study nor its seconds.
 
-The same study (a grid of batch sizes and rates; the same seeds in each run of it) three times:
-undisturbed, with a busy loop per core that is switched on for the middle third of the seconds that
-the first took, and undisturbed again. Compared are the configuration of `best.yaml` and the
-seconds of its runs alone; both are printed with how many runs were disturbed. The
-third says what the machine does to a study by itself. Batch sizes lie a factor of eight apart: of
-factors of two (`--batches 8,16,32,64,128,256`) 16 and 32 are tied, and name each other's winner.
+The same study (a grid of batch sizes and rates, with the same seeds) runs three times: undisturbed,
+with a busy loop per core during the middle third of the seconds that the first took, and
+undisturbed again, which shows how much studies differ anyway. Compared are the configuration of
+`best.yaml` and the seconds of its runs alone; the number of disturbed runs is printed, too. Batch
+sizes are a factor of eight apart, because with factors of two (`--batches 8,16,32,64,128,256`) 16
+and 32 are tied and either can win.
 
     python benchmarks/reliability/busy_machine.py [--rounds 3] [--batches 4,32,256,2048]
 
-Bar: in every round the same winner, its seconds within 10 % of each other. Nothing else may run on
-the machine. About 5 minutes a round on two cores. Writes results/busy_machine.md, with hardware and
-versions; exit 1 above the bar.
+Bar: in every round the same winner, with seconds within 10 % of each other. Nothing else may run on
+the machine. Five minutes per round on two cores. Writes results/busy_machine.md; exit 1 above the
+bar.
 """
 
 import argparse
@@ -37,19 +37,19 @@ BATCHES, RATES = "4,32,256,2048", [3e-4, 1e-3, 3e-3]
 
 @dataclass(frozen=True)
 class Found:
-    """What a study said."""
+    """Result of a study."""
 
     winner: str
     seconds: float
-    """Of the winner's runs alone."""
+    """Seconds to target of the winner's runs alone."""
     wall_s: float
     disturbed: int
-    """Runs that were disturbed."""
+    """Number of disturbed runs."""
     runs: int
 
 
 def space(batches: list[int]) -> dict[str, object]:
-    """A grid of so many batch sizes, each with every rate."""
+    """Return the space file: a grid of the batch sizes and RATES."""
     return {
         "workload": "mnist_small",
         "dataset": {"name": "digits", "image_size": 28},
@@ -77,7 +77,7 @@ def busy_loops(on: threading.Event, off: threading.Event, begin_s: float, end_s:
 
 
 def tune(folder: Path) -> float:
-    """Run the study of a folder to its end, as a user does; return the seconds that it took."""
+    """Run the study of a folder as a user does; return its seconds."""
     command = [sys.executable, "-m", "raybench.tune", "space.yaml", "--out", "out"]
     own = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     began, log = time.perf_counter(), folder / "log"
@@ -90,14 +90,14 @@ def tune(folder: Path) -> float:
         try:
             code = process.wait(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it writes its results and ends Ray
+            process.terminate()  # the command then writes its results and ends Ray
             raise
     assert code == 0, log.read_text(errors="replace")[-3000:]
     return time.perf_counter() - began
 
 
 def run(batches: list[int], busy: tuple[float, float] | None) -> Found:
-    """Run the study, beside busy loops from `busy[0]` to `busy[1]` seconds if those are given."""
+    """Run the study; with `busy`, run busy loops between these two times in seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "space.yaml").write_text(json.dumps(space(batches)))  # JSON is YAML
@@ -109,7 +109,7 @@ def run(batches: list[int], busy: tuple[float, float] | None) -> Found:
         finally:
             off.set()
             thread.join()
-        assert on.is_set() == (busy is not None), "it ended before its middle third"
+        assert on.is_set() == (busy is not None), "the study ended before its middle third"
         records = map(json.loads, (folder / "out" / "records.jsonl").read_text().splitlines())
         lines = [line for line in records if line["kind"] == "run"]
         first = raybench.load(folder / "out").configurations.iloc[0]

@@ -1,4 +1,4 @@
-"""How the peers of `samples_to_target.py` tell what a batch size needs from those that were run."""
+"""Other ways than raybench's to predict samples to target of a batch size from those of others."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 from raybench.scaling.samples_to_target import Convergence
 
 Predict = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Known batch sizes, their samples, batch sizes asked for -> samples."""
+"""Maps known batch sizes, their samples, and requested batch sizes to predicted samples."""
 
 
 def nearest(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:

@@ -1,22 +1,22 @@
-"""Claim: steps on more workers and hosts than any measured are predicted better than by others,
-and nine of ten of them lie in the 90 % interval.
+"""Claim: steps on more workers and hosts than were measured are predicted better than by other
+laws, and nine of ten of them are within the 90 % interval.
 
 Public step times of real clusters (`scaling/` of RAYBENCH_DATA: ElasticFlow's A100 tables,
-llm-foundry's, families of MLPerf Training v5.0 and v5.1 from the published logs of submissions;
-and `tables/published_scaling.csv`) are fitted where few workers ran, and predicted where more did,
-by raybench, Ernest's and Pollux's laws, on the same cells:
+llm-foundry's, families of MLPerf Training v5.0 and v5.1 from the published logs of submissions; and
+`tables/published_scaling.csv`) are fitted on few workers and predicted for more, by raybench and by
+the laws of Ernest and Pollux, on the same cells:
 
     inside      half of a host's workers -> the rest of the host
     one host    all cells of one host -> all others
     two hosts   cells of one and two hosts -> all others
     largest     all cells but those with most workers -> these
-    given       "one host", and how many times longer an exchange takes between hosts (`GIVEN`)
+    given       "one host" with the ratio of exchange times between and within hosts (`GIVEN`)
 
     RAYBENCH_DATA=... python benchmarks/scaling/extrapolation.py
 
-Bars: median errors of at most 8 % from two hosts, 15 % from one with the
-network given; no set on which another is better; 85 to 95 % of the steps in the interval. Half a
-minute on one core; writes results/extrapolation.json, which docs/scaling.md is checked against.
+Bars: median errors of at most 8 % from two hosts, and 15 % from one with the network given; no set
+on which another law is better; 85 to 95 % of the steps within the interval. Half a minute on one
+core. Writes results/extrapolation.json, which a test compares with the table of docs/scaling.md.
 """
 
 import argparse
@@ -41,17 +41,17 @@ from raybench.scaling.throughput import PRIORS, Priors
 OURS, PEERS = "raybench", {"Ernest": ernest, "Pollux": pollux}
 TABLES, RESULTS = (Path(__file__).parents[1] / name for name in ("tables", "results"))
 COLD = {"retinanet University-of-Florida B200-SXM-180GB"}
-"""Early epochs read from cold disks, 16 GPUs take longer steps than 8: left out, as the data's
-README says."""
+"""Left out, because early epochs were read from cold disks: 16 GPUs took longer steps than 8 (see
+the README of the data)."""
 GIVEN = {"ElasticFlow": 1.2}
-"""By the hardware, as `--network` takes it: inside a host of eight A100 an all-reduce passes about
-230 GB/s, eight cards of 200 Gbit/s pass 200."""
+"""Ratio for `--network` from the hardware: an all-reduce has about 230 GB/s within a host of eight
+A100, and 200 GB/s over eight cards of 200 Gbit/s."""
 BARS = {"two hosts": 0.08, "given": 0.15}
 HOLDS = (0.85, 0.95)
 
 
 def sets(data: Path) -> dict[str, dict[str, list[tuple[Cell, float]]]]:
-    """Return every set's groups: a model on one kind of GPU, and its cells with seconds."""
+    """Return the cells with seconds by set and group (a model on one kind of GPU)."""
     found: dict[str, dict[str, list[tuple[Cell, float]]]] = defaultdict(lambda: defaultdict(list))
 
     def add(name: str, group: str, seconds: str, *cell: int) -> None:
@@ -81,7 +81,7 @@ def sets(data: Path) -> dict[str, dict[str, list[tuple[Cell, float]]]]:
 
 
 def mlperf_cells(rows: Sequence[Mapping[str, Any]]) -> list[Cell]:
-    """Return the cells of a family; where workers share a sample, samples count in parts."""
+    """Return the cells of a family; batches are in parts of a sample if workers share one."""
     keys = ("train_gpus", "num_nodes", "global_batch_size", "grad_accum")
     counts = [[int(row[key]) for key in keys] for row in rows]
     each = [Fraction(batch, workers * passes) for workers, _, batch, passes in counts]
@@ -98,7 +98,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def tasks(rows: MeasuredSteps) -> dict[str, tuple[MeasuredSteps, MeasuredSteps]]:
-    """Return what is fitted and what is asked in each task that a group has the cells for."""
+    """Return the fitted and the predicted cells of each task that a group has cells for."""
 
     def by(
         limit: float, key: str, among: MeasuredSteps = rows
@@ -122,7 +122,7 @@ def tasks(rows: MeasuredSteps) -> dict[str, tuple[MeasuredSteps, MeasuredSteps]]
 
 
 def case(fits: MeasuredSteps, asked: MeasuredSteps, priors: Priors) -> dict[str, list[Any]]:
-    """Return logarithms of predicted over measured seconds by each, intervals and misses."""
+    """Return logs of predicted over measured seconds by law, interval widths, and hits."""
     cells, logs = [cell for cell, _ in asked], np.log([seconds for _, seconds in asked])
     predictions = ThroughputModel.fit(Observed.of(fits), priors).predict(cells)
     step, low, high = np.log([(one.step_s, one.low_s, one.high_s) for one in predictions]).T
@@ -169,7 +169,7 @@ def lines(rows: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run everything, print the table and what is below the bars."""
+    """Run all tasks; print the table and the missed bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("RAYBENCH_DATA", ".")))
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -2,29 +2,28 @@
 
 `grids`: 1,900 language models (StepLaw, arXiv 2503.04715; `RAYBENCH_DATA`/steplaw): 17 pairs of
 parameters and tokens, each trained on a grid of rates and batches. Each pair in turn is the large
-run; the small ones are all pairs of at most 10, 20 or 35 % of its compute. Quoted are the loss at
-the named rate and batch (nearest cell of the grid) over the best loss of the grid, how often the
-90 % intervals hold the optimum (of a local quadratic) and the best loss, and the error of the
-predicted loss. Peers: the best small run copied, alone, and with square-root and linear scaling of
-the batch to the number of tokens; StepLaw's formula, which was fitted to all of these runs, and
-DeepSeek's and Marin's, which were fitted to others.
+run; the small runs are all pairs of at most 10, 20 or 35 % of its compute. Measured are the loss at
+the predicted rate and batch (nearest cell of the grid) over the best loss of the grid, how often
+the 90 % intervals hold the optimum (of a local quadratic) and the best loss, and the error of the
+predicted loss. Compared with: rate and batch of the best small run, as they are and with the batch
+scaled by the number of tokens or its square root; StepLaw's formula, which was fitted to all of
+these runs, and DeepSeek's and Marin's, which were fitted to others.
 
-`design`: the same from single runs in pairs of at most 10 % of the compute, which together cost
-30 % of the large run: three at a random place of the smallest pair, the others as `forecast --plan`
-names them, in four rounds; beside random runs of the same total cost.
+`design`: the same from single runs in pairs of at most 10 % of the compute, which in total cost 30
+% of the large run: three random ones of the smallest pair, the others as `forecast --plan` names
+them, in four rounds. Compared with random runs of the same total cost.
 
 `sizes`: isoFLOP sets (`RAYBENCH_DATA`/isoflop: Llama 3, Chinchilla) without rates. Each of their
-four largest budgets in turn is predicted from those of at most a tenth; the known optimum is that
-of a parabola through the runs of the budget. The bar is on the largest budget of each set. Peers:
-approaches 2 and 3 of Hoffmann et al. 2022 (arXiv 2203.15556), and the package `chinchilla`.
+four largest budgets in turn is predicted from those of at most a tenth; the true optimum is that of
+a parabola through the runs of the budget. The bar is on the largest budget of each set. Compared
+with approaches 2 and 3 of Hoffmann et al. 2022 (arXiv 2203.15556) and the package `chinchilla`.
 
     RAYBENCH_DATA=DIR python benchmarks/scaling/forecast.py
 
 Bars: grids 0.10, 0.15 and 0.10 % on average, design 0.25 % (0.6 % in 9 of 10), predicted loss
-within 0.5 % (of the isoFLOP sets 1 %), optimal size within a factor of 1.3, intervals that hold
-85 to 95 % (more is shown, not counted as a miss). The priors on the law of the loss were chosen
-with a view to these sets. Five minutes on two cores. Writes results/forecast.md; exit 1 below a
-bar.
+within 0.5 % (isoFLOP sets: 1 %), optimal size within a factor of 1.3, intervals that hold 85 to 95
+% (more is shown, but not a miss). The priors of the loss law were chosen with these sets in view.
+Five minutes on two cores. Writes results/forecast.md; exit 1 below a bar.
 """
 
 import itertools
@@ -62,7 +61,7 @@ COLUMNS = ["parameters", "samples", "batch", "learning_rate", "loss"]
 
 
 class Size(NamedTuple):
-    """A large run."""
+    """Size of a large run."""
 
     parameters: float
     samples: float
@@ -70,11 +69,11 @@ class Size(NamedTuple):
 
 
 Peer = Callable[[pd.DataFrame, Size], tuple[float, float]]
-"""Names rate and batch, given the small runs and the large one."""
+"""Maps the small runs and the size of the large one to a rate and a batch."""
 
 
 def load() -> pd.DataFrame:
-    """Return the runs, one row each."""
+    """Return the runs, one per row."""
     path = Path(os.environ["RAYBENCH_DATA"]) / "steplaw" / "dense_lr_bs_loss.csv"
     names = {"tokens": "samples", "batch_tokens": "batch", "loss_smooth": "loss"}
     runs = pd.read_csv(path).rename(columns=names)[[*COLUMNS, "width"]].astype(float)
@@ -89,7 +88,7 @@ def loss_at(cell: pd.DataFrame, rate: float, batch: float) -> float:
 
 
 def optimum(cell: pd.DataFrame) -> tuple[float, float]:
-    """Return the best rate and batch by a quadratic around the best run; that run itself where the
+    """Return the best rate and batch by a quadratic around the best run, or that run itself if the
     quadratic has no minimum near the grid."""
     log = np.log(cell[["learning_rate", "batch", "loss"]].to_numpy())
     best = log[log[:, 2].argmin()]
@@ -220,7 +219,7 @@ def first_runs(grid: list[SmallRun], rng: np.random.Generator) -> list[SmallRun]
 def designed(
     small: list[SmallRun], large: tuple[float, float], budget: float, rng: np.random.Generator
 ) -> list[SmallRun]:
-    """Return the runs that are made when each round makes those that `choose` names."""
+    """Return the runs of all rounds, in each of which the model chooses the next runs."""
     sizes = sorted({one.size for one in small}, key=math.prod)
     made = list(dict.fromkeys(first_runs([one for one in small if one.size == sizes[0]], rng)))
     left = budget - sum(one.compute for one in made)

@@ -1,23 +1,24 @@
-"""Claim: from a family's smaller systems follows how long its largest takes to train.
+"""Claim: the time to train of a family's largest system is predicted from its smaller systems.
 
-Of the published logs of MLPerf Training v5.0 and v5.1 submissions (`scaling/mlperf_families.csv` of
-RAYBENCH_DATA; not verified by MLCommons), each family of systems of one submitter, one GPU type
-and three scales or more: all scales but the largest give
+A family, in the published logs of MLPerf Training v5.0 and v5.1 submissions
+(`scaling/mlperf_families.csv` of RAYBENCH_DATA; not verified by MLCommons), has systems of one
+submitter and one GPU type at three scales or more. All scales but the largest give
 
     the seconds of a step at the largest scale's batch    raybench, Ernest's law, Pollux's
     times the steps: samples to target over that batch    `samples_to_target` fitted to all cells of
                                                           the benchmark on fewer GPUs, whoever ran
                                                           them: it does not depend on the machine
-    times what is beside the steps (evaluation, start)    median share of the family's own scales
+    times the share of evaluation and start               median of the family's own scales
 
-beside the published median time to train. The batch is taken as known, as who submits chooses it;
-how a model is cut (tensor, context parallel) and its precision change within families and are not
-told to anybody. Where no samples were logged, what the family's own scales took stands for them.
+for comparison with the published median time to train. The batch is assumed to be known, because
+the submitter chooses it. The partition of the model (tensor, context parallel) and its precision
+change within families and are not used. Without logged samples, those of the family's own scales
+are used.
 
     RAYBENCH_DATA=... python benchmarks/scaling/mlperf.py
 
-Prints every family; `*` marks a time outside of its 90 % interval. Half a minute on one core;
-writes results/mlperf.json, which the table of docs/scaling.md is checked against.
+Prints every family; `*` marks a time outside of its 90 % interval. Half a minute on one core.
+Writes results/mlperf.json, which a test compares with the table of docs/scaling.md.
 """
 
 import argparse
@@ -47,13 +48,13 @@ def needed_samples(known: pd.DataFrame, batch: int) -> tuple[float, float]:
     runs = known.rename(columns={"global_batch_size": "batch_size"})
     try:
         row = fit(runs[["batch_size", "samples_to_target"]]).predict([batch]).iloc[0]
-    except UserError:  # one batch size alone: it is all that is known
+    except UserError:  # a single batch size
         return float(known["samples_to_target"].median()), 0.0
     return float(row["samples"]), math.log(row["high"] / row["low"]) / 2
 
 
 def predict(family: pd.DataFrame, everybody: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the row of a family's largest scale; None where fewer than two scales are below it."""
+    """Return the row of a family's largest scale; None with fewer than two smaller scales."""
     most = int(family["train_gpus"].max())
     below, there = family[family["train_gpus"] < most], family[family["train_gpus"] == most]
     if below["train_gpus"].nunique() < 2:
@@ -100,7 +101,7 @@ def is_inside(row: dict[str, Any]) -> bool:
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table: minutes, and errors of who predicted them."""
+    """Return the table of minutes and the errors of each law."""
     head = ["benchmark", "submitter, GPU", "GPUs", "published min", "predicted (90 %)", OURS]
     found = [f"| {' | '.join([*head, *PEERS])} |", f"|{'---|' * (len(head) + len(PEERS))}"]
     for row in rows:
@@ -123,7 +124,7 @@ def _minutes(seconds: float) -> str:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return what the table says in a sentence."""
+    """Return a sentence on the median errors."""
     medians = {
         name: np.median([abs(row["errors"][name]) for row in rows]) for name in (OURS, *PEERS)
     }

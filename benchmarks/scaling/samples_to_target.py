@@ -1,25 +1,25 @@
-"""Claim: samples to target are predicted for batch sizes never run, and the right one is bought.
+"""Claim: samples to target of other batch sizes are predicted, and the right one is chosen.
 
 1. MLPerf's reference convergence points (`mlperf/convergence.csv`, superseded rows dropped): for
    every benchmark with four batch sizes or more each batch size is predicted from the others.
    Bar: median error at most 15 % in each of them.
 2. Zeus's traces (`zeus/`): for every task and GPU (its highest power limit) the batch size of
-   least predicted time to target, `raybench.scaling.plan.answers`' "fastest", is bought. Bar: its
+   least predicted time to target, `raybench.scaling.plan.answers`' "fastest", is chosen. Bar: its
    true median time is within 10 % of the best batch size's in all cases but one.
 
     RAYBENCH_DATA=DIR python benchmarks/scaling/samples_to_target.py [--draws 20] [--out FOLDER]
 
-Peers, on the same runs and step times: the best measured median; the samples of the nearest batch
-size; samples interpolated between the logarithms of batch sizes; the same samples for all. In the
-second part all see every run and profile ("all"; the best measured median is then the truth
-itself), every other batch size ("half"), all but the best one ("hidden"), or one run a batch size
-("one run", the share of `--draws` random choices). A third table repeats both parts on the
-targets of Zeus's traces that were not looked at while the law was chosen.
+Compared on the same runs and step times: the best measured median; the samples of the nearest batch
+size; samples interpolated over the logarithm of the batch size; constant samples. In the second
+part all methods know every run and profile ("all"; the best measured median is then the truth),
+every other batch size ("half"), all but the best one ("hidden"), or one run per batch size ("one
+run", the share of `--draws` random choices). A third table repeats both parts on targets of Zeus's
+traces that were not looked at while the law was chosen.
 
-What the numbers do not say: hyperparameters of MLPerf's points were chosen anew per batch size,
-those of Zeus scaled by a rule, and neither changes the optimizer between batch sizes; Zeus counts
-whole epochs and its step times were measured once. The law's priors were chosen on these two
-tables. A minute on one core; prints losses like wins; exit 1 below a bar.
+Limits: hyperparameters of MLPerf's points were chosen anew for each batch size, those of Zeus
+scaled by a rule, and neither changes the optimizer between batch sizes. Zeus counts whole epochs,
+and its step times were measured once. The priors of the law were chosen on these two tables. A
+minute on one core. Prints losses and wins; exit 1 below a bar.
 """
 
 import argparse
@@ -46,15 +46,15 @@ TARGETS = {
     "movielens-1m": 0.41,
     "sentiment140": 0.84,
 }
-"""Those of the source's own simulator."""
+"""Targets of the source's own simulator."""
 WAYS = ("all", "hidden", "half")
-"""What contestants see; and one run a batch size."""
+"""Known runs in the second part, in addition to one run per batch size."""
 
 # Part 1: leave one batch size out.
 
 
 def left_out_errors(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return |relative errors| of every contestant, and whether ours had it in its interval."""
+    """Return the absolute relative errors of every method, and whether our interval holds."""
     ours = samples_to_target.leave_one_out(table)
     batch, samples = known_medians(read(table))
     errors = {OURS: ours["error"].abs().to_numpy()}
@@ -69,7 +69,7 @@ def left_out_errors(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def mlperf(folder: Path) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield benchmark, which of its points, and its runs; four batch sizes or more."""
+    """Yield benchmark, label of its points, and runs, for at least four batch sizes."""
     table = pd.read_csv(folder / "mlperf" / "convergence.csv")
     table = table[table["superseded"] == 0].rename(
         columns={"global_batch_size": "batch_size", "converged_at": "samples_to_target"}
@@ -127,7 +127,7 @@ def critical(curve: SamplesToTarget) -> str:
     return f"{low} - {high}"
 
 
-# Part 2: which batch size to buy.
+# Part 2: the batch size to choose.
 
 
 def one_run(runs: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def one_run(runs: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def one_run_shares(case: Case, draws: int) -> dict[str, float]:
-    """Return how often each contestant buys within 10 %, seeing one random run a batch size."""
+    """Return how often each method chooses within 10 %, with one random run per batch size."""
     hits = dict.fromkeys(NAMES, 0)
     for seed in range(draws):
         runs, epoch_s = one_run(case.runs, seed), case.epoch_s[case.true_s.index]
@@ -190,7 +190,7 @@ def zeus_lines(cases: list[Case], draws: int) -> tuple[list[str], bool]:
     return lines, met
 
 
-# Part 3: targets not looked at before.
+# Part 3: targets that were not looked at before.
 
 
 def other_targets(folder: Path) -> Iterator[tuple[str, float]]:
@@ -198,7 +198,7 @@ def other_targets(folder: Path) -> Iterator[tuple[str, float]]:
     for (task, target), runs in epochs.groupby(["task", "target"]):
         usual = bool(np.isclose(target, TARGETS[str(task)]))
         known = runs.fillna({"epochs": np.inf}).groupby("batch_size")["epochs"].median()
-        # Where every batch size needs the same epochs nothing is to be predicted.
+        # If every batch size needs the same epochs, there is nothing to predict.
         finite = known[np.isfinite(known)]
         if not usual and len(finite) >= 4 and len(set(finite)) > 1:
             yield str(task), float(target)
@@ -243,7 +243,7 @@ def other_lines(folder: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=20, help="choices of one run a batch size")
+    parser.add_argument("--draws", type=int, default=20, help="choices of one run per batch size")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     folder = Path(os.environ.get("RAYBENCH_DATA", "."))

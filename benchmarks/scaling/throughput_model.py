@@ -1,6 +1,6 @@
-"""Claim: few measured steps tell what a step takes on more workers and nodes, and how surely.
+"""Claim: step times on more workers and nodes, and their intervals, follow from few measured steps.
 
-`raybench.scaling` and other ways to predict (`throughput_peers.py`: linear scaling, Amdahl,
+`raybench.scaling` and other models (`throughput_peers.py`: linear scaling, Amdahl,
 Ernest, Pollux's law by its own recipe, boosted trees, the nearest cell) are fitted to the same
 measurements of simulated clusters (`throughput_worlds.py`: seven laws, none of them raybench's,
 noise of 3 to 10 %, one to three repeats, one measurement of a hundred stalled), and predict cells
@@ -13,17 +13,17 @@ that were not measured:
     ten        ten random cells up to 16 workers -> all others
     nodes      one node, and two workers on two nodes -> more nodes
 
-Errors are against the step without noise; coverage is how often one more measurement (stalls
-included) and the truth are in the 90 % interval. Then leave-one-out on grids of 12 cells (1 and 2
-workers, 5 % noise), and speeds that others published (`tables/published_scaling.csv`): the
-largest number of workers predicted from at most half as many.
+Errors are relative to the step without noise; coverage is how often one more measurement (stalls
+included) and the true step are within the 90 % interval. Then leave-one-out on grids of 12 cells (1
+and 2 workers, 5 % noise), and published speeds (`tables/published_scaling.csv`): the largest number
+of workers is predicted from at most half as many.
 
     python benchmarks/scaling/throughput_model.py [--seeds 12] [--first-seed 100]
 
-Bars: `four` with 5 % noise and three repeats, median error at most 10 % and the truth in 9 of 10
-intervals; leave-one-out, median error at most 10 %; least median error of all in every task.
-About five minutes on one core; writes results/throughput_model.md. Priors and interval were chosen
-on seeds below 44, so those of the default are fresh; the laws are the same.
+Bars: for `four` with 5 % noise and three repeats, a median error of at most 10 % and the true step
+in 9 of 10 intervals; for leave-one-out, a median error of at most 10 %; the least median error of
+all models in every task. Five minutes on one core. Writes results/throughput_model.md. Priors and
+interval were chosen on seeds below 44; the default seeds are others, but of the same laws.
 """
 
 import argparse
@@ -49,7 +49,7 @@ HERE = Path(__file__).parent
 
 
 class Tally:
-    """What was predicted, and what was true."""
+    """Errors and coverage of the predictions."""
 
     def __init__(self) -> None:
         self.errors: dict[str, list[float]] = defaultdict(list)
@@ -61,7 +61,7 @@ class Tally:
     def add(
         self, rows: MeasuredSteps, asked: list[Cell], truth: np.ndarray, measured: np.ndarray
     ) -> None:
-        """Let everybody predict."""
+        """Predict the requested cells by all models, and add errors and coverage."""
         started = time.process_time()
         found = ThroughputModel.fit(Observed.of(rows)).predict(asked)
         self.seconds.append(time.process_time() - started)
@@ -74,14 +74,14 @@ class Tally:
             self.errors[name] += list(np.abs(predict(rows, asked) / truth - 1))
 
     def merge(self, other: "Tally") -> None:
-        """Add another's."""
+        """Add those of another tally."""
         for name, values in other.errors.items():
             self.errors[name] += values
         for key in ("measured", "true", "widths", "seconds"):
             getattr(self, key).extend(getattr(other, key))
 
     def median(self, name: str = OURS) -> float:
-        """Return the median of one's errors."""
+        """Return the median error of a model."""
         return float(np.median(self.errors[name]))
 
     def line(self, *head: str) -> str:
@@ -109,7 +109,7 @@ def play(world: World, split: Split, seed: int, tally: Tally, repeats: int | Non
 
 
 def simulated(seeds: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the table of all tasks and laws, and what is below the bars."""
+    """Return the table of all tasks and laws, and the missed bars."""
     lines = [f"| task | law | {HEAD} |", f"|{'---|' * (2 + HEAD.count('|') + 1)}"]
     failed = []
     for task, split in TASKS.items():
@@ -182,7 +182,7 @@ def twelve_cells(seeds: Sequence[int]) -> tuple[list[str], list[str]]:
 
 
 def published() -> list[str]:
-    """Return how well the largest published numbers of workers are predicted from the others."""
+    """Return the table of published speeds: larger worker counts predicted from smaller ones."""
     groups: dict[tuple[str, str], list[tuple[Cell, float]]] = defaultdict(list)
     with (HERE.parent / "tables" / "published_scaling.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -206,7 +206,7 @@ def published() -> list[str]:
 
 
 def main() -> int:
-    """Run everything and print the tables."""
+    """Run all parts and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=12, help="of each law and task")
     parser.add_argument("--first-seed", type=int, default=100)

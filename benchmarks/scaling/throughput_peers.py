@@ -1,4 +1,4 @@
-"""Other ways to predict step times, for `throughput_model.py`; each fits and predicts in a call."""
+"""Other models of step times for `throughput_model.py`; each fits and predicts in one call."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Predictor = Callable[[MeasuredSteps, Sequence[Cell]], np.ndarray]
 
 
 def linear_scaling(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
-    """A step takes what it takes on the fewest workers measured: no cost of scaling."""
+    """Predict the step time of the fewest measured workers, without a cost of scaling."""
     fewest = min(cell.num_workers for cell, _ in rows)
     few = [(cell, s) for cell, s in rows if cell.num_workers == fewest]
     x = np.log([cell.batch_size_per_worker for cell, _ in few])
@@ -22,7 +22,7 @@ def linear_scaling(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
 
 
 def amdahl(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
-    """Seconds for a sample of the whole batch: a serial part and one that divides by workers."""
+    """Predict seconds per sample as a serial part and a part divided by the workers."""
 
     def design(some: Sequence[Cell]) -> np.ndarray:
         k = np.array([c.num_workers for c in some], float)
@@ -33,7 +33,7 @@ def amdahl(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
 
 
 def boosting(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
-    """Gradient-boosted trees on the logarithms."""
+    """Predict by gradient-boosted trees on the logarithms."""
     from sklearn.ensemble import GradientBoostingRegressor
 
     model = GradientBoostingRegressor(n_estimators=100, max_depth=3, random_state=0)
@@ -42,7 +42,7 @@ def boosting(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
 
 
 def nearest(rows: MeasuredSteps, cells: Sequence[Cell]) -> np.ndarray:
-    """The measured cell that is nearest in doublings."""
+    """Predict the step time of the nearest measured cell, by doublings."""
     have, want = _features([cell for cell, _ in rows]), _features(cells)
     apart = np.abs(want[:, None] - have[None]).sum(axis=2)
     return np.array([s for _, s in rows])[apart.argmin(axis=1)]

@@ -1,8 +1,8 @@
-"""Simulated clusters whose step times follow laws that differ, for `throughput_model.py`.
+"""Simulated clusters whose step times follow different laws, for `throughput_model.py`.
 
-`TASKS` says which cells are measured and which are asked for. A world draws the constants of one
-model on one kind of GPU: compute of a pass, sizes of the exchange within and between nodes, a law
-for how it grows, noise. None of the laws is raybench's own; "p-norm" is Pollux's form (arXiv
+`TASKS` defines which cells are measured and which are predicted. A world draws the constants of one
+model on one kind of GPU: compute of a pass, exchange within and between nodes and its growth, and
+noise. None of the laws is raybench's; "p-norm" is Pollux's form (arXiv
 2008.12260), "ring" and "tree" the textbook all-reduces, "hierarchical" a ring within nodes and
 then one between them, "stragglers" a ring that waits for the slowest of k workers, "congestion" a
 network that saturates, "host" a shared input pipeline.
@@ -34,7 +34,7 @@ class World:
     rng: np.random.Generator = field(repr=False)
 
     def measure(self, cell: Cell, repeats: int = 1) -> list[float]:
-        """Return measured seconds, each with noise, a few of them stalled."""
+        """Return measured seconds with noise; a few measurements are stalled."""
         factors = np.exp(self.noise * self.rng.standard_normal(repeats))
         stalls = np.where(self.rng.random(repeats) < self.outliers, 1 + self.rng.random(repeats), 1)
         return [float(value) for value in self.step(cell) * factors * stalls]
@@ -76,7 +76,7 @@ def make_world(
         if drift:
             once *= math.exp(drift * math.sqrt(2 * math.log(k)))
         wire = exchange(k, n) if k > 1 else 0.0
-        if law in ("ring", "stragglers"):  # the backward pass hides what it can
+        if law in ("ring", "stragglers"):  # the backward pass overlaps with the exchange
             last = forward * once + max((1 - forward) * once, wire) + 0.1 * wire
         else:
             last = (once**gamma + wire**gamma) ** (1 / gamma)
@@ -129,7 +129,7 @@ Split = Callable[[list[Cell], np.random.Generator], tuple[list[Cell], list[Cell]
 
 
 def up_to(most: int, asked: Sequence[int], *, one_node: bool = False) -> Split:
-    """Return the split of cells by workers."""
+    """Return the split of cells by their number of workers."""
 
     def split(cells: list[Cell], _: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
         fit = [c for c in cells if c.num_workers <= most and (c.num_nodes == 1 or not one_node)]

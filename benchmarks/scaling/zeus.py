@@ -1,4 +1,4 @@
-"""Zeus's traces as cases: a task on a GPU, what a contestant sees of it, what it buys.
+"""Zeus's traces as cases: a task on a GPU, its runs, and the batch size that a method chooses.
 
 See `samples_to_target.py`, and the data's own notes: seconds to target are epochs to target times
 the seconds of an epoch, both measured.
@@ -22,13 +22,13 @@ NAMES = (OURS, MEASURED, *PEERS)
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of a step by batch size, straight between those measured and beyond the ends."""
+    """Step time by batch size: linear between measured ones and beyond the ends."""
 
     batch: np.ndarray
     seconds: np.ndarray
 
     def __call__(self, num_workers: int, num_nodes: int, batch_size: int) -> Predicted:
-        """Predict a step on the one GPU."""
+        """Predict the step time on the GPU."""
         del num_workers, num_nodes
         found = float(np.interp(batch_size, self.batch, self.seconds))
         if len(self.batch) > 1 and not self.batch[0] <= batch_size <= self.batch[-1]:
@@ -42,18 +42,18 @@ class Profile:
 
 @dataclass(frozen=True)
 class Case:
-    """A task on a GPU: its runs, and the seconds of an epoch at each batch size profiled."""
+    """A task on a GPU: its runs, and the seconds of an epoch at each profiled batch size."""
 
     task: str
     gpu: str
     runs: pd.DataFrame
     epoch_s: pd.Series
     true_s: pd.Series
-    """Median seconds to target at batch sizes with both; infinite where most runs missed."""
+    """Median seconds to target of batch sizes that have both; infinite if most runs missed."""
 
     @property
     def best(self) -> int:
-        """The batch size of least true seconds."""
+        """Batch size with the lowest true time."""
         return int(self.true_s.idxmin())
 
 
@@ -81,7 +81,7 @@ def every_other(values: list[int]) -> list[int]:
 
 
 def seen(case: Case, what: str) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the runs and the profile that contestants see."""
+    """Return the runs and the profile that the methods know."""
     if what == "half":
         trained = every_other(sorted(case.runs["batch_size"].unique()))
         profiled = every_other(sorted(case.true_s.index))
@@ -94,7 +94,7 @@ def seen(case: Case, what: str) -> tuple[pd.DataFrame, pd.Series]:
 
 
 def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | None]:
-    """Return the batch size every contestant takes among those of the case; None: it cannot."""
+    """Return the batch size that each method chooses; None if it cannot predict."""
     table = read(runs)
     batch, samples = known_medians(table)
     medians = pd.Series(samples, index=batch.astype(int)) * epoch_s
@@ -103,8 +103,8 @@ def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | N
     }
     if len(batch) < 2:
         return bought | dict.fromkeys((OURS, *PEERS))
-    # Steps of an epoch cancel: "samples" are epochs, "seconds of a step" those of an epoch over
-    # the share of it that a batch is.
+    # The number of steps of an epoch cancels out: "samples" are epochs, and the "step time" is that
+    # of an epoch times the batch size.
     known = epoch_s.index.to_numpy(dtype=float)
     profile = Profile(known, epoch_s.to_numpy() * known)
     curve = samples_to_target.fit(table)
@@ -122,7 +122,7 @@ def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | N
 
 
 def losses(case: Case, what: str) -> dict[str, tuple[int | None, float]]:
-    """Return per contestant what it bought and how much more time that takes than the best."""
+    """Return the batch size that each method chooses, and its extra time over the best one."""
     bought = buy(case, *seen(case, what))
     return {name: (bought[name], loss(case, bought[name])) for name in NAMES}
 

@@ -1,10 +1,9 @@
-"""What the search tools that raybench is compared with share, and random search.
+"""Base class of the search tools that raybench is compared with, and random search.
 
-Each peer (`peer_ray.py`, `peer_optuna.py`, `peer_syne.py`) drives one library's real objects by
-its own protocol, in the order in which that library's own loop calls it (Tune's
-`TuneController`, Syne Tune's `Tuner`, Optuna's ask and tell). All minimise `Point.score`. Where a
-library leaves a choice, the one that searched best here was taken; the comments say what was
-seen.
+Each peer (`peer_ray.py`, `peer_optuna.py`, `peer_syne.py`, ...) calls the library's own objects in
+the order in which the library's own loop does (Tune's `TuneController`, Syne Tune's `Tuner`,
+Optuna's ask and tell). All minimize `Point.score`. If a library offers a choice, the one that
+searched best here was taken.
 """
 
 import random
@@ -15,13 +14,13 @@ import numpy as np
 from recorded import Config, Point, Space
 
 GRACE = 1 / 64
-"""No trial is stopped before this share of max_train_seconds: an eighth of the best time."""
+"""Share of max_train_seconds before which no trial is stopped: an eighth of the best time."""
 THOUSANDTHS = 1000
-"""max_train_seconds in the integer resource of Optuna and Syne Tune."""
+"""Value of the integer resource of Optuna, Syne Tune and NePS at max_train_seconds."""
 
 
 class Peer:
-    """What all peers share: no early stopping, and the best finished trial as the incumbent."""
+    """A peer without early stopping, whose incumbent is its best finished trial."""
 
     def __init__(self, space: Space, seed: int, folder: Path):
         self.space = space
@@ -33,28 +32,28 @@ class Peer:
         np.random.seed(seed)  # noqa: NPY002
 
     def suggest(self, trial: str) -> Config | None:
-        """Propose and remember a trial."""
+        """Return the configuration of a new trial, and store it."""
         config = self.propose(trial)
         if config is not None:
             self.configs[trial] = config
         return config
 
     def propose(self, trial: str) -> Config | None:
-        """Ask the library."""
+        """Return the library's next configuration."""
         raise NotImplementedError
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Go on."""
+        """Let the trial go on."""
         return True
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
-        """Keep the best, then tell the library."""
+        """Record the end of a trial, and report it to the library."""
         if self._best is None or point.score < self._best[0]:
             self._best = (point.score, self.configs[trial])
         self.told(trial, point, stop)
 
     def told(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the library."""
+        """Report the end of a trial to the library."""
 
     def incumbent(self) -> Config | None:
         """Return the finished trial with the best score."""
@@ -67,14 +66,14 @@ class Peer:
 
 
 class Random(Peer):
-    """Uniform over the space, no early stopping."""
+    """Uniform random search without early stopping."""
 
     def __init__(self, space: Space, seed: int, folder: Path):
         super().__init__(space, seed, folder)
         self.rng = np.random.default_rng(seed)
 
     def propose(self, trial: str) -> Config:
-        """Draw every dimension."""
+        """Return a random configuration."""
         optimizer = str(self.rng.choice(list(self.space.rates)))
         return Config(
             optimizer,

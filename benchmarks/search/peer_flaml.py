@@ -15,11 +15,11 @@ FAILURES = 100
 
 
 class Flaml(Tool):
-    """BlendSearch, or CFO, with the seconds of training as the cost, under Ray's ASHA.
+    """BlendSearch or CFO, with training seconds as the cost, under Ray's ASHA.
 
-    As `flaml.tune.run(..., scheduler="asha", use_ray=True)` sets them up. No values are known to
-    be cheap here (`low_cost_partial_config`), and it starts where it likes. It proposes nothing
-    where it would repeat itself, and is asked anew, as often as `tune.run` does.
+    Set up as by `flaml.tune.run(..., scheduler="asha", use_ray=True)`, without a cheap
+    configuration (`low_cost_partial_config`) or a starting point. The searcher proposes nothing if
+    it would repeat itself, and is then asked again, as often as by `tune.run`.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Flaml(Tool):
         self.scheduler = TuneScheduler(limits(max_seconds), "train_s", grace)
         self.configs: dict[str, Values] = {}
         self.names: dict[str, str] = {}
-        """The searcher's, by ours."""
+        """The searcher's names of trials, by the replay's."""
 
     def ask(self, trial: str) -> Values | None:
-        """Ask, and register the trial."""
+        """Return the searcher's values, and register the trial with the scheduler."""
         for number in range(FAILURES):
             name = f"{trial}.{number}"
             found = self.searcher.suggest(name)
@@ -62,18 +62,18 @@ class Flaml(Tool):
         return None
 
     def result(self, trial: str, point: Point) -> dict[str, Any]:
-        """Return what a training function would report, and the configuration, as Tune adds it."""
+        """Return the report of a training function with the configuration that Tune adds."""
         return {**result_of(point), "config": self.configs[trial]}
 
     def goes_on(self, trial: str, point: Point) -> bool:
-        """Ask the scheduler; the searcher hears of it if the trial goes on."""
+        """Ask the scheduler; report the evaluation to the searcher if the trial goes on."""
         if not self.scheduler.goes_on(trial, point):
             return False
         self.searcher.on_trial_result(self.names[trial], self.result(trial, point))
         return True
 
     def tell(self, trial: str, point: Point, stop: str) -> None:
-        """Complete the trial in both, whatever ended it."""
+        """Complete the trial in scheduler and searcher, whatever ended it."""
         del stop
         self.scheduler.end(trial, point)
         self.searcher.on_trial_complete(self.names[trial], self.result(trial, point))

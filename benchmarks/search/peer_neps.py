@@ -12,14 +12,14 @@ from peer_axes import AxesPeer, Axis, Tool, Values
 from recorded import Point
 
 FIDELITY = "thousandths"
-"""Of max_train_seconds: seconds are what a rung costs."""
+"""Name of the fidelity: thousandths of max_train_seconds."""
 
 
 class PriorBand(Tool):
     """PriorBand at its defaults (Hyperband, eta 3), by ask and tell.
 
-    The prior of each axis has medium confidence. What is promoted after it has ended by itself
-    has nothing left to train: it is told the same again at once.
+    The prior of each axis has medium confidence. A promoted trial that had ended by itself has
+    nothing left to train, so its score is reported again at once.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PriorBand(Tool):
 
         del folder
         self.max_seconds = max_seconds
-        # Its samplers draw from the global generators.
+        # The samplers draw from the global generators.
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
@@ -51,10 +51,10 @@ class PriorBand(Tool):
         self.search = neps.AskAndTell(priorband(neps.SearchSpace(space)))
         self.asked: dict[str, Any] = {}
         self.ended: dict[str, float] = {}
-        """The scores of trials that ended by themselves, by the library's names."""
+        """Scores of trials that ended by themselves, by the library's names."""
 
     def ask(self, trial: str) -> Values:
-        """Ask until something is left to train."""
+        """Return the values of the next trial that has something left to train."""
         while True:
             asked = self.search.ask()
             before = asked.metadata.previous_trial_id
@@ -66,12 +66,12 @@ class PriorBand(Tool):
         return dict(asked.config)
 
     def goes_on(self, trial: str, point: Point) -> bool:
-        """Train up to the fidelity."""
+        """Return whether the fidelity of the trial is not yet reached."""
         share = self.asked[trial].config[FIDELITY] / THOUSANDTHS
         return point.train_s < share * self.max_seconds
 
     def tell(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the score there."""
+        """Report the score at the end of a trial."""
         asked = self.asked[trial]
         self.search.tell(asked, {"objective_to_minimize": point.score})
         if stop != "stopped":

@@ -13,13 +13,13 @@ from recorded import Config, Point, Space
 
 
 class TuneScheduler:
-    """Ray's ASHA, called as `TuneController` calls it; it reads nothing of a trial but its id.
+    """Ray's ASHA, called as `TuneController` does; it reads only the id of a trial.
 
-    A trial that its own stop criterion ends (`stop={...}`: target, max_train_seconds) reaches
-    the scheduler with `on_trial_complete` only, a stopped one with both calls. Seen in its
-    source: a result enters the highest rung that it reached, and a trial's next results enter
-    the lower ones that it skipped, with scores that are better than they were at that rung.
-    (Syne Tune's ASHA is adapted from it and does the same.)
+    For a trial that its own stop criterion ends (`stop={...}`: target, max_train_seconds), only
+    `on_trial_complete` is called; for a stopped trial, both methods are. According to its source, a
+    result enters the highest rung that it reached, and the next results of the trial enter the
+    lower rungs that it skipped, with better scores than it had at these rungs. (Syne Tune's ASHA is
+    adapted from it and does the same.)
     """
 
     def __init__(self, space: Space, by: str, grace: float = GRACE):
@@ -50,28 +50,28 @@ class TuneScheduler:
         return bool(self.scheduler.on_trial_result(None, stub, result_of(point)) == "CONTINUE")
 
     def end(self, trial: str, point: Point) -> None:
-        """Tell of a trial's end, for whatever reason."""
+        """Report the end of a trial, whatever ended it."""
         self.scheduler.on_trial_complete(None, SimpleNamespace(trial_id=trial), result_of(point))
 
 
 class RandomAsha(Random):
-    """Random with Ray's ASHA on training seconds."""
+    """Random search with Ray's ASHA on training seconds."""
 
     def __init__(self, space: Space, seed: int, folder: Path):
         super().__init__(space, seed, folder)
         self.scheduler = TuneScheduler(space, "train_s")
 
     def propose(self, trial: str) -> Config:
-        """Draw and register."""
+        """Return a random configuration, and register its trial."""
         self.scheduler.add(trial)
         return super().propose(trial)
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Ask the scheduler."""
+        """Ask the scheduler whether the trial goes on."""
         return self.scheduler.goes_on(trial, point)
 
     def told(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the scheduler."""
+        """Report the end of a trial to the scheduler."""
         self.scheduler.end(trial, point)
 
 

@@ -56,7 +56,7 @@ class Smac(Tool):
         self.is_exhausted = False
 
     def ask(self, trial: str) -> Values | None:
-        """Ask; it says so where every configuration of a finite space has been seen."""
+        """Return the next values; None once all configurations of a finite space were proposed."""
         if self.is_exhausted:
             return None
         try:
@@ -67,12 +67,12 @@ class Smac(Tool):
         return dict(self.asked[trial].config)
 
     def goes_on(self, trial: str, point: Point) -> bool:
-        """Train up to the budget."""
+        """Return whether the budget of the trial is not yet spent."""
         budget = self.asked[trial].budget
         return budget is None or point.train_s < budget
 
     def tell(self, trial: str, point: Point, stop: str) -> None:
-        """Tell the score there, and what it took."""
+        """Report score and seconds at the end of a trial."""
         del stop
         value = self._value(cost=point.score, time=point.train_s)
         self.facade.tell(self.asked[trial], value)

@@ -50,7 +50,7 @@ class Syne(Peer):
         self.trials: dict[str, Any] = {}
 
     def propose(self, trial: str) -> Config | None:
-        """Suggest, then add the trial."""
+        """Return the scheduler's next configuration, and add its trial."""
         suggestion = self.scheduler.suggest()
         if suggestion is None:
             return None
@@ -69,16 +69,16 @@ class Syne(Peer):
         return {**result_of(point), "resource": self.elapsed(point)}
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
-        """Ask the scheduler."""
+        """Ask the scheduler whether the trial goes on."""
         decision = self.scheduler.on_trial_result(self.trials[trial], self.result(point))
         return bool(decision == "CONTINUE")
 
     def told(self, trial: str, point: Point, stop: str) -> None:
-        """Remove a stopped trial, complete one that ended by itself after its last report."""
+        """Remove a stopped trial; report the end of one that ended by itself, and complete it."""
         if stop == "stopped":
             self.scheduler.on_trial_remove(self.trials[trial])
             return
-        # A last report may be answered with STOP, and is then not followed by `complete`.
+        # If the answer to the last report is STOP, the trial is removed, not completed.
         if self.on_evaluation(trial, point):
             self.scheduler.on_trial_complete(self.trials[trial], self.result(point))
         else:

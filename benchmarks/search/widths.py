@@ -256,13 +256,13 @@ def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
             grid = np.exp(np.linspace(*large.range, 400))
             truly = float(min(grid, key=large.truth))
             held.append(found.low <= truly <= found.high)
-        for (name, number), costs in regrets.items():
-            within = np.mean([cost <= NEAR for cost in costs])
+        for (label, number), values in regrets.items():
+            within = np.mean([value <= NEAR for value in values])
             lines.append(
-                f"| {optimizer} | {name} | {number} | {np.median(costs):.2f} | "
-                f"{np.quantile(costs, 0.9):.2f} | {within:.0%} |"
+                f"| {optimizer} | {label} | {number} | {np.median(values):.2f} | "
+                f"{np.quantile(values, 0.9):.2f} | {within:.0%} |"
             )
-        near = np.mean([cost <= NEAR for cost in regrets["predicted", TRIALS]])
+        near = np.mean([value <= NEAR for value in regrets["predicted", TRIALS]])
         is_met &= bool(near >= NEAR_BAR and np.mean(held) >= HELD_BAR)
         lines.append(
             f"| {optimizer} | the interval holds the best rate | | | | {np.mean(held):.0%} |"

@@ -1,17 +1,17 @@
-"""Claim: `diagnose --fastest` ends within 5 % of the fastest way there is, for a tenth of the time.
+"""Claim: `diagnose --fastest` ends within 5 % of the fastest setting, in a tenth of the time.
 
 The whole grid of the axes (framework, workers, micro-batch, prefetch, compile) is measured by the
-same probes, in rounds of random order; what `--fastest` has taken, and two habits, are cells of it:
-*largest batch*, one pass of the largest micro-batch that runs, found by halving (as Lightning and
-Composer do), and *compile always*. All are compared by the grid's own seconds.
+same probes, in rounds of random order. The setting that `--fastest` has chosen is a cell of it, and
+so are two common choices: *largest batch*, one pass of the largest micro-batch that runs, found by
+halving (as in Lightning and Composer), and *compile always*. All are compared by the seconds of the
+grid.
 
     python benchmarks/speed/axes.py [--workloads mlp,conv,table] [--rounds 3] [--batch 64]
 
-The grid comes second and finds on disk what was compiled, so the shares are upper bounds. On two
-cores the three small workloads take an hour, `resnet18` and `distilbert` hours each. One of
-`--batch 65` has few ways, and shows in minutes that all of it runs.
-Bars: within 5 % of the best, at most 10 % of the grid's seconds; exit 1 below them, and losses are
-printed like wins.
+The grid is measured after `--fastest` and finds its compiled code on disk, so the shares are upper
+bounds. On two cores the three small workloads take an hour, `resnet18` and `distilbert` hours each.
+With `--batch 65` there are few settings, which checks in minutes that everything runs. Bars: within
+5 % of the best, at most 10 % of the grid's seconds; exit 1 below them. Prints losses and wins.
 """
 
 import argparse
@@ -44,7 +44,7 @@ ROWS = 4000
 
 
 def table(folder: Path) -> dict[str, Any]:
-    """Forty columns of numbers and a class."""
+    """Write a table of forty columns of numbers and a class; return its dataset spec."""
     rng = np.random.default_rng(0)
     with (folder / "table.csv").open("w", newline="") as file:
         rows = csv.writer(file)
@@ -56,7 +56,7 @@ def table(folder: Path) -> dict[str, Any]:
 
 
 def texts(folder: Path) -> dict[str, Any]:
-    """Short texts of 20 words."""
+    """Write texts of 20 words with two classes; return their dataset spec."""
     rng = np.random.default_rng(0)
     with (folder / "texts.csv").open("w", newline="") as file:
         rows = csv.writer(file)
@@ -76,19 +76,19 @@ WORKLOADS: dict[str, tuple[str, Any, int]] = {
     "distilbert": ("transformers:distilbert", texts, 32),
     "table": ("mlp", table, 256),
 }
-"""Model, data, samples of a step."""
+"""Model, function that returns the dataset spec, and samples of a step, by name."""
 
 
 @dataclass
 class Grid:
-    """Every way to run a spec, and what rounds of probes say of it."""
+    """All settings of a run spec, with their step times."""
 
     specs: list[RunSpec]
     step_s: dict[int, list[float]] = field(default_factory=dict)
     spent_s: float = 0.0
 
     def median(self, spec: RunSpec) -> float:
-        """Seconds of a step of a way; infinite of one that has failed."""
+        """Return the median step time of a setting; infinite if it failed."""
         times = self.step_s.get(self.specs.index(spec), [])
         return statistics.median(times) if times else float("inf")
 
@@ -109,7 +109,7 @@ def all_variants(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
 def measure(
     grid: Grid, dataset: Dataset, folder: Path, rounds: int, steps: int, leeway: Leeway
 ) -> None:
-    """Probe every way in each round, in an order of its own."""
+    """Probe every setting in each round, in random order."""
     console, interrupt = make_console(sys.stderr), Interrupt()
     rng = np.random.default_rng(0)
     with live_session(None, interrupt, console) as session, Store(folder) as store:
@@ -129,7 +129,7 @@ def measure(
 
 
 def largest_batch(grid: Grid) -> RunSpec:
-    """One pass of as many samples as run, by halving; nothing else is changed."""
+    """Return the setting with the largest micro-batch that runs, and nothing else changed."""
     spec = grid.specs[0]
     passes = sorted((w for w in grid.specs if _alike(w, spec)), key=lambda one: one.accumulate)
     return next(one for one in passes if grid.median(one) < float("inf"))
@@ -141,13 +141,13 @@ def _alike(one: RunSpec, spec: RunSpec) -> bool:
 
 
 def compiled(grid: Grid) -> RunSpec:
-    """The spec as it is, compiled."""
+    """Return the given setting with compilation."""
     wanted = grid.specs[0].model_copy(update={"compile": "default"})
     return next(one for one in grid.specs if one == wanted)
 
 
 def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
-    """Measure one workload; print who is how near to the best; return whether the bars are held."""
+    """Measure one workload; print each choice over the best; return whether the bars are met."""
     workload, data, samples = WORKLOADS[name]
     content = {"workload": workload, "dataset": data(folder)}
     content["batch_size_per_worker"] = batch or samples
@@ -177,7 +177,7 @@ def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
 
 
 def _in(grid: Grid, way: RunSpec) -> RunSpec:
-    """The cell of the grid that a written spec is."""
+    """Return the cell of the grid that equals a run spec."""
     keys = (
         "framework",
         "num_workers",
@@ -190,7 +190,7 @@ def _in(grid: Grid, way: RunSpec) -> RunSpec:
 
 
 def main() -> int:
-    """Compare all workloads that are named; return the exit code."""
+    """Compare the given workloads; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", default="mlp,conv,table")
     parser.add_argument("--rounds", type=int, default=3)

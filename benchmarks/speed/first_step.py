@@ -1,9 +1,9 @@
 """Claim: from the command to the first training step takes at most 60 % of stock Ray's time.
 
-*Stock*: a script as Ray documents it (a Tuner whose function builds a TorchTrainer and fits
-it), until its worker has taken a first step. *raybench*: `python -m raybench.tune` with one
-configuration that evaluates after one step of 64 samples, until that evaluation is written.
-Fresh processes and a fresh local Ray each time, alternating (ABAB).
+*Stock*: a script as in Ray's documentation (a Tuner whose function builds a TorchTrainer and fits
+it), until its worker has taken the first step. *raybench*: `python -m raybench.tune` with one
+configuration that evaluates after one step of 64 samples, until that evaluation is written. Each
+measurement has new processes and a new local Ray, alternating (ABAB).
 
     python benchmarks/speed/first_step.py [--rounds 3]
 
@@ -24,9 +24,9 @@ from raybench.results.store import machine, versions
 
 BAR = 0.6
 ENVIRONMENT = os.environ | {"RAY_ADDRESS": "local"}
-"""Without it, stock Ray looks for a cluster that an earlier program may have left behind."""
+"""Without RAY_ADDRESS, stock Ray would use a cluster that an earlier program left running."""
 LIMIT_S = 180.0
-"""A local Ray that has not come up by then will not."""
+"""Time after which a local Ray is assumed not to start."""
 STOCK = """
 import sys
 from pathlib import Path
@@ -88,7 +88,7 @@ def raybench(folder: Path) -> float:
 
 
 def _time_until(file: Path, command: list[str], folder: Path) -> float:
-    """Seconds from the command's start until `file` exists and, if it is a record, has a line."""
+    """Return the seconds until `file` exists and, if it is not the mark, has content."""
     began = time.perf_counter()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=ENVIRONMENT)

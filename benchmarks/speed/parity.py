@@ -1,19 +1,19 @@
-"""Claim: raybench's training loop costs nothing beside a plain script of the same training.
+"""Claim: raybench's training loop costs nothing compared with a plain script of the same training.
 
-Two tables, every pair of figures measured in turns within one run, medians of the ratios:
+Two tables with medians of ratios; both sides of a pair are measured in turns within one run:
 
 1. *Groups*: epochs of raybench's workers (the warm groups of every command: a TorchTrainer, a
-   TensorflowTrainer) beside a plain script of as many processes (parity_torch.py under
-   `torchrun`, DDP and torch's fused Adam; parity_tensorflow.py under a bare
-   MultiWorkerMirroredStrategy), both alive, an epoch each in turns. Same model, data, initial
-   weights, sample order, optimizer and threads; the weights in the end prove equal work.
-2. *Loops*: one process, one core, raybench's loop beside the same plain loop, and beside what
-   most people write (a DataLoader, Keras's `fit`).
+   TensorflowTrainer) and of a plain script with as many processes (parity_torch.py under
+   `torchrun`, DDP and torch's fused Adam; parity_tensorflow.py under a plain
+   MultiWorkerMirroredStrategy), an epoch each in turns. Model, data, initial weights, sample order,
+   optimizer and threads are equal; the final weights prove equal work.
+2. *Loops*: in one process on one core, raybench's loop, the same plain loop, and a common loop (a
+   DataLoader, Keras's `fit`).
 
     python benchmarks/speed/parity.py [--rounds 15] [--frameworks ...] [--workers 1 2]
 
-About ten minutes on two cores. Bar: 0.98 of the plain script's samples/s in every row of the
-first table; exit 1 below it. What a user's loop has over ours is printed like what it lacks.
+Ten minutes on two cores. Bar: 0.98 of the plain script's samples/s in every row of the first table;
+exit 1 below it. Prints losses and wins.
 """
 
 import argparse
@@ -37,7 +37,7 @@ BAR = 0.98
 HERE = Path(__file__).parent
 LIMIT_S = 900.0
 WARM_UP = 1
-"""Epochs of either side that are not counted."""
+"""Epochs of each side that do not count."""
 
 
 def main() -> int:
@@ -74,8 +74,8 @@ def groups(options: argparse.Namespace) -> dict[tuple[str, str, int], Pair]:
                     spec = spec_of(framework, workload, workers, options.rounds + WARM_UP)
                     own = Path(folder) / f"{framework}-{workload}-{workers}"
                     pair = compare(session, spec, own)
-                    # Sums in another order differ in their last bits, which training blows up:
-                    # the weights after an epoch show the same work, those in the end may not.
+                    # Sums in another order differ in their last bits, and training amplifies that:
+                    # weights are equal after an epoch, but maybe not at the end.
                     once = spec_of(framework, workload, workers, WARM_UP)
                     first = compare(session, once, own.with_name(f"{own.name}-once"))
                     pair.weights = f"{first.weights} after an epoch, {pair.weights} in the end"
@@ -129,8 +129,7 @@ def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict[str,
     more = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, script, framework, workload, str(rounds), str(folder)],
-        # All loops of the process in the environment of raybench's workers: what that brings is
-        # in the other table.
+        # All loops have the environment of raybench's workers, whose effect is in the other table.
         env=os.environ | memory.ENVIRONMENT | more,
         stdout=subprocess.PIPE,
         timeout=LIMIT_S,
@@ -140,7 +139,7 @@ def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict[str,
 
 
 def about() -> str:
-    """Say what was measured, and where."""
+    """Return the lines on the measurement and the machine."""
     return (
         f"Medians (quartiles, n) of ratios of neighbouring epochs; digits at 28x28, {SAMPLES} of "
         f"them {' or '.join(map(str, REPEATS.values()))} times an epoch "
@@ -151,7 +150,7 @@ def about() -> str:
 
 
 def _both(own: list[list[float]], peer: list[list[float]]) -> str:
-    """Return the ratio by the wall's seconds, and by the processor's."""
+    """Return the ratios by wall-clock and by CPU seconds."""
     wall, cpu = ([a[i] / b[i] for a, b in zip(own, peer, strict=True)] for i in range(2))
     return f"{_spread(wall)}, by CPU seconds {_spread(cpu)}"
 

@@ -1,4 +1,4 @@
-"""How parity.py tells the processes of a plain script when to train, and hears what it took."""
+"""Sockets by which parity.py starts epochs of a plain script and receives their seconds."""
 
 import os
 import socket
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 LIMIT_S = 300.0
-"""A script that has not answered by then will not."""
+"""Time after which a script is assumed not to answer."""
 
 
 def serve(port: int, rank: int, train: Callable[[int], float]) -> None:
-    """Train the epoch that is asked for and answer its seconds, until no more are asked for."""
+    """Train each requested epoch and answer its seconds, until the channel closes."""
     with socket.create_connection(("127.0.0.1", port)) as channel, channel.makefile("rw") as stream:
         stream.write(f"{rank}\n")
         stream.flush()
@@ -21,7 +21,7 @@ def serve(port: int, rank: int, train: Callable[[int], float]) -> None:
 
 
 class Script:
-    """The processes of a plain script, one a rank; each of them connects to `port`."""
+    """The processes of a plain script, one per rank; each of them connects to `port`."""
 
     def __init__(self, num_workers: int, log: Path) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -50,7 +50,7 @@ class Script:
             stream.readline()
 
     def train(self, epoch: int) -> float:
-        """Let all ranks train an epoch; return the seconds of the slowest."""
+        """Let all ranks train an epoch; return the seconds of the slowest rank."""
         for stream in self._streams:
             stream.write(f"{epoch}\n")
             stream.flush()
@@ -60,7 +60,7 @@ class Script:
         return max(map(float, answers))
 
     def end(self) -> None:
-        """Ask for no more, and wait until the processes have saved their weights."""
+        """Close the channel, and wait until the processes have saved their weights."""
         for channel in self._channels:
             channel.shutdown(socket.SHUT_RDWR)
         for process in self._processes:
@@ -68,7 +68,7 @@ class Script:
                 raise self._failure()
 
     def close(self) -> None:
-        """End what is still running."""
+        """Kill the processes that still run."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

@@ -1,4 +1,4 @@
-"""The first table of parity.py: worker groups beside plain scripts, an epoch each in turns."""
+"""The first table of parity.py: worker groups and plain scripts, an epoch each in turns."""
 
 import io
 import json
@@ -23,23 +23,23 @@ from raybench.spec.run import DatasetSpec, RunSpec
 HERE = Path(__file__).parent
 BATCH = 64
 SAMPLES = 1152
-"""Digits of the training split: whole global batches for one and for two workers."""
+"""Training digits, a multiple of the global batches of one and two workers."""
 REPEATS = {"mnist_small": 4, "mnist_large": 1}
-"""An epoch of one worker lasts about as long for both models."""
+"""Passes over the data per epoch, so that epochs of both models take about as long."""
 WEIGHTS = {"torch": "weights.pt", "tensorflow": "of.weights.h5"}
-"""The file in which the plain script leaves them."""
+"""File in which the plain script saves its weights."""
 
 
 @dataclass
 class Pair:
-    """What came out of one comparison."""
+    """Result of one comparison."""
 
     own: list[float] = field(default_factory=list)
     """Samples/s of raybench's epochs."""
     peer: list[float] = field(default_factory=list)
-    """Samples/s of the peer's epochs, each measured beside the one of `own`."""
+    """Samples/s of the peer's epochs, each measured next to the one of `own`."""
     weights: str = ""
-    """How the weights compare in the end."""
+    """Sentence on the difference of the final weights."""
 
     @property
     def ratios(self) -> list[float]:
@@ -48,12 +48,12 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """The median."""
+        """Median of the ratios."""
         return statistics.median(self.ratios)
 
 
 def spec_of(framework: str, workload: str, num_workers: int, epochs: int) -> RunSpec:
-    """What both sides train."""
+    """Return the run spec that both sides train."""
     return RunSpec(
         framework=framework,
         workload=workload,
@@ -67,7 +67,7 @@ def spec_of(framework: str, workload: str, num_workers: int, epochs: int) -> Run
 
 
 def write_task(spec: RunSpec, folder: Path) -> None:
-    """Write what the plain script reads: settings, arrays and initial weights."""
+    """Write the files that the plain script reads: settings, arrays and initial weights."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     settings = {
         "workload": spec.workload,
@@ -86,7 +86,7 @@ def write_task(spec: RunSpec, folder: Path) -> None:
 
 
 def compare(session: Session, spec: RunSpec, folder: Path) -> Pair:
-    """Train `spec` on both sides, an epoch each in turns; the first of either is not counted."""
+    """Train `spec` on both sides, an epoch each in turns; the first epochs do not count."""
     folder.mkdir()
     write_task(spec, folder)
     script = Script(spec.num_workers, folder / "log")
@@ -125,7 +125,7 @@ def _peer(script: Script, spec: RunSpec, epoch: int) -> float:
 def commands(
     spec: RunSpec, folder: Path, port: int
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Return the commands of the plain script, and what each has in its environment."""
+    """Return the commands of the plain script, and the environment variables of each."""
     shared = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}{os.pathsep}{HERE}"}
     if spec.framework == "torch":
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -152,7 +152,7 @@ def _free_ports(number: int) -> list[int]:
 
 
 def compared(framework: str, own: bytes, theirs: bytes) -> str:
-    """Say how far two models' saved weights are apart."""
+    """Return a sentence on the difference of two models' saved weights."""
     pairs = list(zip(_arrays[framework](own), _arrays[framework](theirs), strict=True))
     if all(np.array_equal(one, other) for one, other in pairs):
         return "bitwise equal"

@@ -1,15 +1,15 @@
 """The second table of parity.py: loops in one process, an epoch each in turns; prints JSON.
 
-Samples by second and by CPU second: other programs on the machine spare the latter.
+Speeds are samples per second and per CPU second, which does not depend on other programs.
 
     python benchmarks/speed/parity_loops.py FRAMEWORK WORKLOAD ROUNDS FOLDER [cuda]
 
-On a GPU, and without `user`, where the last word says so (`make gpu`): 1,024 samples a step, as
-of 64 the host starts operations for 3 ms that an H200 is through with in 0.8 ms.
+With `cuda` (`make gpu`) the loops run on a GPU, without `user`, with 1,024 samples per step: with
+64, the host takes 3 ms to start the operations of a step, which an H200 executes in 0.8 ms.
 
-*raybench*: the backend's own BaseTrainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
-and parity_tensorflow.py), in torch also in its *default layout*. *user*: what most people write,
-a DataLoader over a TensorDataset with torch's default Adam, or Keras's `fit`. The turns rotate.
+*raybench* is the backend's own trainer. *plain* is an expert's loop (`PlainLoop` of parity_torch.py
+and parity_tensorflow.py), in torch also in its *default layout*. *user* is a common loop: a
+DataLoader over a TensorDataset with torch's default Adam, or Keras's `fit`. Their order rotates.
 """
 
 import json
@@ -29,7 +29,7 @@ from raybench.training.base import BaseTrainer, find_backend
 from raybench.training.steps import take_until, training_steps, warm_up_step
 
 Side = Callable[[int], object]
-"""Trains the epoch of that number."""
+"""Trains the epoch with the given number."""
 
 
 class Plain(Protocol):

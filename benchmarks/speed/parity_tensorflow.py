@@ -2,10 +2,10 @@
 
     TF_CONFIG='...' python benchmarks/speed/parity_tensorflow.py FOLDER PORT
 
-As TensorFlow's guide has it, and its faster form: one `tf.function` takes the steps of an epoch
-from a distributed `tf.data` pipeline over arrays in memory, one call an epoch. Of raybench it
-has the optimizer alone (`fit` with Keras's own stands in parity.py's other table): Keras's Adam
-adds its epsilon elsewhere, and equal weights are to prove equal work.
+The faster form of TensorFlow's guide: one `tf.function` takes all steps of an epoch from a
+distributed `tf.data` pipeline over arrays in memory. Only the optimizer is raybench's, because
+Keras's Adam adds its epsilon elsewhere, and equal weights prove equal work (`fit` with Keras's own
+optimizer is in the other table of parity.py).
 """
 
 import json
@@ -26,7 +26,7 @@ from raybench.training.tensorflow.optim import build_optimizer
 
 
 def mnist_small() -> keras.Model:
-    """As raybench's workload of that name."""
+    """Return the network of raybench's workload of that name."""
     return keras.Sequential(
         [
             *(keras.Input((28, 28, 1)), layers.Conv2D(32, 3, padding="same"), layers.ReLU()),
@@ -37,7 +37,7 @@ def mnist_small() -> keras.Model:
 
 
 def mnist_large() -> keras.Model:
-    """As raybench's workload of that name."""
+    """Return the network of raybench's workload of that name."""
     block = [
         layer
         for _ in range(2)
@@ -60,7 +60,7 @@ MODELS = {"mnist_small": mnist_small, "mnist_large": mnist_large}
 
 
 class PlainLoop:
-    """The whole training, one epoch a call."""
+    """A training, one epoch per call."""
 
     def __init__(self, folder: Path, strategy: tf.distribute.Strategy, *, rank: int = 0) -> None:
         self._strategy, self._num_workers = strategy, strategy.num_replicas_in_sync
@@ -84,7 +84,7 @@ class PlainLoop:
         self._barrier = tf.function(self._sum_of_ones)
 
     def _pipeline(self) -> tf.data.Dataset:
-        """This worker's batches, of one epoch after another."""
+        """Return this worker's batches, epoch after epoch."""
         number = len(self._labels) * self._settings["repeat"]
         epochs, size = self._settings["epochs"], self._settings["batch_size_per_worker"]
         generators = [np.random.default_rng([1, e, self._settings["seed"]]) for e in range(epochs)]
@@ -106,7 +106,7 @@ class PlainLoop:
         return time.perf_counter() - started
 
     def wait_for_all(self) -> None:
-        """Return when all workers have come here."""
+        """Wait until all workers have called this method."""
         if self._num_workers > 1:
             float(self._barrier())
 

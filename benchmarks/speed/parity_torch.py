@@ -1,11 +1,10 @@
-"""parity.py's plain script for torch: distributed data parallel as its documentation shows it.
+"""parity.py's plain script for torch: distributed data parallel as in its documentation.
 
     torchrun --standalone --nproc-per-node 2 benchmarks/speed/parity_torch.py FOLDER PORT
 
-Nothing of raybench: the arrays, the initial weights and the settings come from files of FOLDER.
-The data lie in memory as float32, batches are taken by index, the optimizer is torch's fused
-Adam, the layout the faster one (channels last); one worker goes without DDP, which would only
-cost it something.
+It uses nothing of raybench: arrays, initial weights and settings come from files in FOLDER. The
+data are in memory as float32, batches are taken by index, the optimizer is torch's fused Adam, and
+the layout is the faster one (channels last). One worker uses no DDP, which would only slow it down.
 """
 
 import json
@@ -24,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def mnist_small() -> nn.Module:
-    """As raybench's workload of that name."""
+    """Return the network of raybench's workload of that name."""
     return nn.Sequential(
         *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
@@ -32,7 +31,7 @@ def mnist_small() -> nn.Module:
 
 
 def mnist_large() -> nn.Module:
-    """As raybench's workload of that name."""
+    """Return the network of raybench's workload of that name."""
     return nn.Sequential(
         *(nn.Conv2d(1, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(128, 256, 3, padding=1, groups=128), nn.ReLU(), nn.MaxPool2d(2)),
@@ -46,7 +45,7 @@ MODELS = {"mnist_small": mnist_small, "mnist_large": mnist_large}
 
 
 class PlainLoop:
-    """The whole training, one epoch a call."""
+    """A training, one epoch per call."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class PlainLoop:
         layout = torch.channels_last if channels_last else torch.contiguous_format
         self._inputs = pixels.float().mul_(1 / 255)
         if not channels_last:
-            # By shape: of one channel both are the same, and torch goes by the strides.
+            # With one channel, both layouts are the same, and torch goes by the strides.
             self._inputs = self._inputs.reshape(pixels.shape)
         self._inputs = self._inputs.to(device)
         self._labels = torch.from_numpy(arrays["labels"]).to(device)

@@ -1,21 +1,21 @@
 """Claim: `raybench compare --metric samples_per_s --smallest 3%` fails a CI job in at most 5 of 100
-cases when the training has not become slower, however the machine drifts meanwhile, and finds most
-trainings that have.
+cases if the training has not become slower, however the machine drifts, and in most cases if it
+has.
 
-Simulated runs of A and B, one after the other in the order that `compare` draws. The speed of the
-machine drifts: not at all, evenly by 10 % over 40 runs (it heats up), in waves of 5 % over 8 runs
-(another job comes and goes), by a step of 20 % after the tenth run (another job stays), or as a
-random walk of 1 % a run. On top, each run scatters by 1 % or 3 %. Peers, on the same machine:
+Runs of A and B are simulated one after the other, in the order that `compare` draws. The speed of
+the machine drifts: not at all, evenly by 10 % over 40 runs (it heats up), in waves of 5 % over 8
+runs (another job comes and goes), by a step of 20 % after the tenth run (another job stays), or as
+a random walk of 1 % per run. In addition, each run scatters by 1 % or 3 %. Compared with:
 
 - `one run each`: B is slower by more than 3 % in one run each, A first.
 - `10 and 10, t-test`: ten runs of A, then ten of B, Welch's test at 5 % one-sided.
 
     python benchmarks/speed/throughput_compare.py [--jobs 800]
 
-Bars: with equal speeds at most 5 % of the jobs fail in every world (exit code 5); where B is 3 %
-slower, at most 5 % are called equal to 3 % (exit code 6). Losses are printed: how many of the 3 %
-and 5 % slower ones `compare` leaves undecided after 20 pairs. Writes
-results/throughput_compare.md; exit 1 above a bar. 3 minutes on one core.
+Bars: with equal speeds at most 5 % of the jobs fail in every world (exit code 5); if B is 3 %
+slower, at most 5 % are called equal within 3 % (exit code 6). Also printed is how often `compare`
+is undecided after 20 pairs. Writes results/throughput_compare.md; exit 1 above a bar. 3 minutes on
+one core.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RUNS = 2 * PAIRS
 SCATTERS = (0.01, 0.03)
 SLOWER = (0.0, 0.03, 0.05)
 Drift = Callable[[np.random.Generator], np.ndarray]
-"""Log seconds that the machine adds to each of RUNS runs."""
+"""Draws the log seconds that the machine adds to each of RUNS runs."""
 DRIFTS: dict[str, Drift] = {
     "none": lambda rng: np.zeros(RUNS),
     "even, 10 %": lambda rng: np.linspace(0.0, math.log(1.1), RUNS),

@@ -1,17 +1,17 @@
 """Claim: a trial in a warm worker group costs milliseconds beside its training, not seconds.
 
-The same 12 short configurations (`mnist_small` on digits, one epoch each) on both sides, in one
-run, alternating by framework and workers (ABAB): *stock*, a function trainable that calls
-`Trainer.fit()` for every trial, as Ray's documentation shows it, around raybench's own training
-loop; *raybench*, the warm groups of `python -m raybench.tune`. Overhead of a trial is its wall
-time from being asked for to its result, less training, evaluation and tracing, which both sides
-spend alike. A Tuner's own start is spread over its trials; the groups that raybench starts are
-charged in a column of their own.
+Both sides run the same short configurations (`mnist_small` on digits, one epoch each) in one run,
+alternating by framework and workers (ABAB): *stock* is a function trainable that calls
+`Trainer.fit()` for every trial, as in Ray's documentation, with raybench's training loop;
+*raybench* is a warm group as in `python -m raybench.tune`. The overhead of a trial is its wall time
+from the request to the result, minus training, evaluation and tracing, which take both sides the
+same time. The start of a Tuner is spread over its trials; the start of raybench's groups has its
+own column.
 
     python benchmarks/speed/trial_overhead.py [--rounds 1] [--trials 3]
 
-About six minutes on two cores. Bars: torch at most 0.15 s, TensorFlow at most 0.3 s, at least
-30 times less than stock; exit 1 below them. Losses are printed like wins.
+Six minutes on two cores. Bars: torch at most 0.15 s, TensorFlow at most 0.3 s, at most a thirtieth
+of stock; exit 1 above them. Prints losses and wins.
 """
 
 import argparse
@@ -37,7 +37,7 @@ FACTOR = 30.0
 
 
 def spec_of(framework: str, num_workers: int, number: int) -> RunSpec:
-    """One of the short configurations: one epoch, rates and optimizers in turn."""
+    """Return a short configuration: one epoch, learning rates and optimizers in turn."""
     return RunSpec(
         framework=framework,
         num_workers=num_workers,
@@ -50,12 +50,12 @@ def spec_of(framework: str, num_workers: int, number: int) -> RunSpec:
 
 
 def overhead(wall: float, ledger: dict[str, float]) -> float:
-    """Seconds of a trial that were neither training, evaluation nor tracing and warm-up."""
+    """Return the seconds of a trial without training, evaluation, tracing and warm-up."""
     return wall - sum(ledger[phase] for phase in ("train", "eval", "compile"))
 
 
 def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], RunOutcome]:
-    """Run a trial in a group of the pool; return its seconds, and all else."""
+    """Run a trial in a group of the pool; return its seconds and its outcome."""
     began = time.perf_counter()
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:
@@ -68,7 +68,7 @@ def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], 
 
 
 def stock_worker(config: dict[str, Any]) -> None:
-    """Train function of the stock side: one run, its ledger reported as metrics."""
+    """Train function of the stock side: one run, with its ledger as metrics."""
     from raybench.cluster.worker import join_group
     from raybench.models.find import load_workload_dataset
     from raybench.stats.clock import Ledger
@@ -85,9 +85,10 @@ def stock_worker(config: dict[str, Any]) -> None:
 
 
 def stock(specs: list[RunSpec], name: str, folder: str) -> dict[str, float]:
-    """Run trials one after another as Ray documents it: a Tuner whose function fits a trainer.
+    """Run trials one after another as in Ray's documentation: a Tuner whose function fits a
+    trainer.
 
-    Returns means over the trials, the Tuner's own start spread over them.
+    Returns means over the trials, including the start of the Tuner.
     """
     from ray import tune
     from ray.train import RunConfig, ScalingConfig
@@ -101,7 +102,7 @@ def stock(specs: list[RunSpec], name: str, folder: str) -> dict[str, float]:
         Chosen(
             stock_worker,
             train_loop_config=config,
-            # Not a whole CPU each: idle groups of the other side hold a thousandth of one.
+            # Not a whole CPU each: idle groups of the other side reserve a thousandth of one.
             scaling_config=ScalingConfig(
                 num_workers=specs[0].num_workers, resources_per_worker={"CPU": 0.9}
             ),
