@@ -133,7 +133,11 @@ def test_run_on_a_gpu_trains_the_weights_of_a_cpu(
 @pytest.mark.parametrize(
     ("framework", "changes"),
     [
-        *((name, {"precision": one}) for name in ("torch", "tensorflow") for one in HALF),
+        *(
+            (framework, {"precision": precision})
+            for framework in ("torch", "tensorflow")
+            for precision in HALF
+        ),
         ("torch", {"compile": "default"}),
         ("tensorflow", {"compile": "xla"}),
     ],

@@ -59,8 +59,8 @@ MODULE = """
 """
 
 
-def shape(input_shape, num_outputs, **more):
-    return DataShape(input_shape=input_shape, num_outputs=num_outputs, **more)
+def shape(input_shape, num_outputs, **options):
+    return DataShape(input_shape=input_shape, num_outputs=num_outputs, **options)
 
 
 @pytest.fixture(autouse=True)

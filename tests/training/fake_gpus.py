@@ -1,10 +1,10 @@
-"""A driver of GPUs that are not there."""
+"""Fake NVIDIA driver with two GPUs."""
 
 from types import SimpleNamespace
 
 
 class FakeNvml:
-    """A driver of two GPUs that samples GPU 1."""
+    """Stand-in for the module `pynvml` on a machine with two GPUs; only GPU 1 has load samples."""
 
     NVML_GPU_UTILIZATION_SAMPLES = 1
 
@@ -50,11 +50,11 @@ class FakeNvml:
 
     def nvmlDeviceGetSamples(self, handle: str, kind: int, seen: int):  # noqa: N802
         assert (handle, kind) == ("gpu 1", 1)
-        found = [
-            SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=value))
-            for at, value in self.samples
-            if at > seen
+        samples = [
+            SimpleNamespace(timeStamp=time, sampleValue=SimpleNamespace(uiVal=value))
+            for time, value in self.samples
+            if time > seen
         ]
-        if not found:
-            raise self.NVMLError  # as NVML does: NOT_FOUND
-        return 2, found
+        if not samples:
+            raise self.NVMLError  # NOT_FOUND
+        return 2, samples

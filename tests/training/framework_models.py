@@ -1,4 +1,4 @@
-"""Helpers for tests of the models of both frameworks: modules, and arrays in and out."""
+"""Helpers for models of both frameworks: their modules, and conversion of arrays."""
 
 from types import ModuleType
 
@@ -10,18 +10,17 @@ from raybench.spec.metric import ACCURACY
 from raybench.training.base import find_part
 
 
-def backend(framework: str) -> ModuleType:
+def model_module(framework: str) -> ModuleType:
     pytest.importorskip(framework)
     return find_part(framework, "model")
 
 
 def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):
-    """Return the loss of each sample and what the metric averages, as arrays."""
-    module = backend(framework)
+    """Return the loss of each sample and the values that the metric averages, as arrays."""
+    module = model_module(framework)
     outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
     scale = to_framework(np.asarray(scale, np.float32), framework)
-    made = module.Losses(workload, metric, scale=scale)
-    losses, values = made.losses_and_values(outputs, labels)
+    losses, values = module.Losses(workload, metric, scale=scale).losses_and_values(outputs, labels)
     return to_numpy(losses), to_numpy(values)
 
 
@@ -40,7 +39,7 @@ def to_numpy(tensor) -> np.ndarray:
 
 
 def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
-    prepared = backend(framework).prepare_inputs(to_framework(inputs, framework))
+    prepared = model_module(framework).prepare_inputs(to_framework(inputs, framework))
     if framework == "torch":
         return to_numpy(model.eval()(prepared))
     return to_numpy(model(prepared, training=False))

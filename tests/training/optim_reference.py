@@ -1,4 +1,4 @@
-"""The papers' updates in plain numpy float64, and the problem that the optimizers are tested on."""
+"""Reference updates of optimizers in numpy float64, by their papers, and the test problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = list[np.ndarray]
 NUM_STEPS = 40
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 EPSILON = {"lamb": 1e-6}
-"""Epsilon of optimizers for which it is not 1e-8."""
+"""Epsilon by optimizer, where it is not 1e-8."""
 RATES = {
     "adam": 1e-2,
     "radam": 1e-2,
@@ -25,9 +25,9 @@ RATES = {
     "muon": 1e-2,
 }
 NAMES = list(RATES)
-"""All but adamw, which is adam under another name."""
+"""All optimizers except adamw, which is adam under another name."""
 IN_GROUPS = ["lamb", "muon"]
-"""Optimizers that are tested on two workers, because they use norms and shapes of whole weights."""
+"""Optimizers tested on two workers, because they use norms and shapes of whole weights."""
 SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
 CHANGED = [
     *((name, {key: SETTINGS[key] for key in SETTINGS if key in DEFAULTS[name]}) for name in NAMES),
@@ -38,14 +38,14 @@ CHANGED = [
 
 
 def initial_weights() -> Arrays:
-    """Float32: a dense matrix, a convolution, an all-zero matrix, a norm's scale, a zero bias."""
+    """Return float32 weights: dense matrix, convolution, zero matrix, norm scale, zero bias."""
     rng = np.random.default_rng(1)
     weights = [rng.normal(size=(8, 5)), rng.normal(size=(3, 3, 2, 4)), np.zeros((4, 3))]
-    return [w.astype(np.float32) for w in (*weights, np.ones(5), np.zeros(5))]
+    return [array.astype(np.float32) for array in (*weights, np.ones(5), np.zeros(5))]
 
 
 def gradients(scale: float = 1.0) -> Iterator[Arrays]:
-    """Float32 gradients of every step; the dense matrix's are all zero in steps 3 and 20."""
+    """Yield float32 gradients of every step; the dense matrix has zero ones in steps 3 and 20."""
     rng = np.random.default_rng(2)
     for step in range(1, NUM_STEPS + 1):
         grads = [scale * rng.normal(size=w.shape).astype(np.float32) for w in initial_weights()]
@@ -55,13 +55,13 @@ def gradients(scale: float = 1.0) -> Iterator[Arrays]:
 
 
 def rates(name: str) -> Iterator[float]:
-    """A learning rate that warms up, drops tenfold and comes back."""
+    """Yield a learning rate that warms up, drops tenfold and recovers."""
     for step in range(NUM_STEPS):
         yield RATES[name] * min(1.0, (step + 1) / 5) * (0.1 if 15 <= step < 25 else 1.0)
 
 
 def after_all_steps(name: str, *, scale: float = 1.0, **settings: Any) -> Arrays:
-    """The weights at the end of the problem."""
+    """Return the weights after all steps of the test problem."""
     reference = Reference(name, initial_weights(), **({"weight_decay": 0.05} | settings))
     for grads, rate in zip(gradients(scale), rates(name), strict=True):
         reference.step(grads, rate)
@@ -70,7 +70,7 @@ def after_all_steps(name: str, *, scale: float = 1.0, **settings: Any) -> Arrays
 
 @dataclass
 class Reference:
-    """An optimizer in float64; `step` returns the new weights."""
+    """Reference optimizer in float64; `step` returns the new weights."""
 
     name: str
     weights: Arrays
@@ -81,7 +81,7 @@ class Reference:
     beta2: float | None = None
     trust_coefficient: float = 0.001
     outputs_last: bool = False
-    """Axis of the outputs of a convolution: last in Keras, first in torch; for Muon only."""
+    """Whether the output axis of a convolution is last (Keras) or first (torch); for Muon only."""
     num_steps: int = 0
     first: Arrays = field(init=False)
     second: Arrays = field(init=False)
@@ -133,7 +133,8 @@ class Reference:
         return w - lr * m_hat / (np.sqrt(v_hat) + self.epsilon)
 
     def _muon(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
-        """Jordan et al. 2024, with the scale of arXiv 2502.16982; the head is the last matrix."""
+        """Update of Jordan et al. 2024 with the scale of arXiv 2502.16982; the last matrix is the
+        head, which adam updates."""
         if g.ndim <= 1 or i == max(j for j, w in enumerate(self.weights) if w.ndim > 1):
             return self._adam(i, g, lr, decay, excluded)
         self.first[i] = self.momentum * self.first[i] + (1 - self.momentum) * g

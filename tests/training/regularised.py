@@ -1,11 +1,11 @@
-"""A small workload that keeps more than weights: running averages and random streams."""
+"""Workloads on 8x8 digits with running averages, penalties, or complex and unused weights."""
 
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import Dense, Flatten
 
 
 class Regularised(Workload):
-    """Batch normalisation and dropout on 8x8 digits."""
+    """Model with batch normalization and dropout, so with running averages and random streams."""
 
     name, input_shape, num_classes = "regularised", (8, 8, 1), 10
 
@@ -25,7 +25,7 @@ class Regularised(Workload):
 
 
 class Penalised(Workload):
-    """A Keras model with penalties of weights and outputs, and a loss that a layer adds."""
+    """Keras model with penalties on weights and outputs, and a layer that calls `add_loss`."""
 
     name, input_shape, num_classes = "penalised", (8, 8, 1), 10
 
@@ -49,8 +49,8 @@ class Penalised(Workload):
 
 
 class Experts(Workload):
-    """A torch model of which a pass uses a part by its inputs, with complex weights, and buffers
-    that are views: a number shown several times, every second one of others."""
+    """Torch model with a branch for some inputs only, complex weights, and buffers that are views:
+    an expanded number, and every second element of another tensor."""
 
     name, input_shape, num_classes = "experts", (8, 8, 1), 10
 
@@ -81,7 +81,7 @@ class Experts(Workload):
 
 
 class Wider(LayerWorkload):
-    """The same after its author has changed it."""
+    """Workload with the name of `Regularised` but another model."""
 
     name, input_shape, num_classes = "regularised", (8, 8, 1), 10
     layers = (Flatten(), Dense(10))

@@ -1,5 +1,5 @@
-"""Small data and models of other tasks than pictures by class, the same in both frameworks; data
-on demand."""
+"""Small datasets and models for regression and language modeling, equal in both frameworks, and
+data read on demand."""
 
 import threading
 import time
@@ -15,14 +15,14 @@ from raybench.spec.dataset_spec import DatasetSpec
 TOKENS, LENGTH = 7, 5
 
 
-def first_weights(*shape: int) -> np.ndarray:
-    """Return weights that both frameworks begin with."""
+def initial_weights_of(*shape: int) -> np.ndarray:
+    """Return equal initial weights for both frameworks."""
     values = np.sin(np.arange(np.prod(shape), dtype=np.float32) + len(shape))
     return (0.3 * values).reshape(shape)
 
 
 class Prices(Workload):
-    """Two numbers to be told of a picture, three codes and two numbers."""
+    """Regression of two numbers from a picture, three codes and two numbers."""
 
     name, task = "prices", "regression"
     input_shape = {"picture": (4, 4, 3), "codes": (3,), "numbers": (2,)}
@@ -36,8 +36,8 @@ class Prices(Workload):
                 super().__init__()
                 self.codes = nn.Embedding(6, 2)
                 self.last = nn.Linear(7, 2)
-                self.codes.weight.data[:] = torch.from_numpy(first_weights(6, 2))
-                self.last.weight.data[:] = torch.from_numpy(first_weights(7, 2).T.copy())
+                self.codes.weight.data[:] = torch.from_numpy(initial_weights_of(6, 2))
+                self.last.weight.data[:] = torch.from_numpy(initial_weights_of(7, 2).T.copy())
                 self.last.bias.data[:] = 0
 
             def forward(self, inputs):
@@ -61,13 +61,13 @@ class Prices(Workload):
             numbers,
         ]
         outputs = last(keras.layers.Concatenate()(parts))
-        embedding.set_weights([first_weights(6, 2)])
-        last.set_weights([first_weights(7, 2), np.zeros(2, np.float32)])
+        embedding.set_weights([initial_weights_of(6, 2)])
+        last.set_weights([initial_weights_of(7, 2), np.zeros(2, np.float32)])
         return keras.Model({"picture": picture, "codes": codes, "numbers": numbers}, outputs)
 
 
 def prices(size: int = 50) -> Dataset:
-    """Return weighted samples, whose labels are in hundreds."""
+    """Return weighted samples whose labels are scaled by 100 and 50."""
     rng = np.random.default_rng(0)
 
     def split(number: int) -> Split:
@@ -88,7 +88,7 @@ def prices(size: int = 50) -> Dataset:
 
 
 class Letters(Workload):
-    """A token's next one, told by it alone."""
+    """Language model that predicts the next token from the current one only."""
 
     name, task, input_shape, num_classes = "letters", "language_modelling", (LENGTH,), TOKENS
 
@@ -97,7 +97,7 @@ class Letters(Workload):
         from torch import nn
 
         model = nn.Embedding(TOKENS, TOKENS)
-        model.weight.data[:] = torch.from_numpy(first_weights(TOKENS, TOKENS))
+        model.weight.data[:] = torch.from_numpy(initial_weights_of(TOKENS, TOKENS))
         return model
 
     def build_keras(self):
@@ -105,12 +105,12 @@ class Letters(Workload):
 
         layer = keras.layers.Embedding(TOKENS, TOKENS)
         model = keras.Sequential([keras.Input((LENGTH,), dtype="int64"), layer])
-        model.set_weights([first_weights(TOKENS, TOKENS)])
+        model.set_weights([initial_weights_of(TOKENS, TOKENS)])
         return model
 
 
 def letters(size: int = 40) -> Dataset:
-    """Return tokens of which the next one is three more; some do not count."""
+    """Return sequences in which the next token is larger by three; some labels are ignored."""
     rng = np.random.default_rng(1)
 
     def split(number: int) -> Split:
@@ -122,27 +122,27 @@ def letters(size: int = 40) -> Dataset:
     return Dataset("letters", TOKENS, split(size), split(11), split(6), task="language_modelling")
 
 
-class Kept:
-    """An array that is given away by rows: after `wait_s`, and noting who asked for which."""
+class LazyArray:
+    """Array whose rows are read on demand, after `wait_s`; records the requests and threads."""
 
     def __init__(self, array: np.ndarray, wait_s: float = 0.0) -> None:
         self._array, self._wait_s = array, wait_s
         self.shape, self.dtype = array.shape, array.dtype
-        self.asked: list[np.ndarray] = []
+        self.requests: list[np.ndarray] = []
         self.threads: set[str] = set()
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        self.asked.append(rows.copy())
+        self.requests.append(rows.copy())
         self.threads.add(threading.current_thread().name)
         time.sleep(self._wait_s)
         return self._array[rows]
 
 
 def on_demand(dataset: Dataset, wait_s: float = 0.0) -> Dataset:
-    """Return the same samples on demand; those that are not trained on without a wait."""
+    """Return a dataset whose inputs are read on demand; only training rows take `wait_s`."""
     return replace(
         dataset,
-        train=Split(Kept(dataset.train.array, wait_s), dataset.train.labels),
-        validation=Split(Kept(dataset.validation.array), dataset.validation.labels),
-        test=Split(Kept(dataset.test.array), dataset.test.labels),
+        train=Split(LazyArray(dataset.train.array, wait_s), dataset.train.labels),
+        validation=Split(LazyArray(dataset.validation.array), dataset.validation.labels),
+        test=Split(LazyArray(dataset.test.array), dataset.test.labels),
     )

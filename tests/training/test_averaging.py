@@ -1,9 +1,9 @@
-"""Averaged weights, clipped gradients and smoothed labels, in both frameworks against numpy."""
+"""Averaged weights, clipped gradients and smoothed labels: both frameworks compared with numpy."""
 
 import numpy as np
-from framework_models import backend, to_framework, to_numpy
-from local import new_trainer, small_spec
-from one_worker import weights_of
+from framework_models import model_module, to_framework, to_numpy
+from local_runs import new_trainer, small_spec
+from worker_script import weights_of
 
 from raybench.models.base import Workload, refuse_label_smoothing
 from raybench.models.shipped import shipped_workload
@@ -26,63 +26,68 @@ def trainer_of(spec: RunSpec):
     return trainer, chunk
 
 
-def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
+def test_moving_average_is_evaluated_and_saved(framework: str) -> None:
     spec = spec_of(framework, ema_decay=0.8)
     trainer, steps = trainer_of(spec)
     trainer.warm_up(steps[0])
-    points = []
+    weights_by_step = []
     for step in steps:
         trainer.train([step])
-        points.append(weights_of(trainer, framework))
-    shares = 0.8 ** np.arange(len(points))[::-1]
+        weights_by_step.append(weights_of(trainer, framework))
+    shares = 0.8 ** np.arange(len(weights_by_step))[::-1]
     shares /= shares.sum()
-    expected = [np.tensordot(shares, np.stack(each), 1) for each in zip(*points, strict=True)]
+    expected = [
+        np.tensordot(shares, np.stack(arrays), 1) for arrays in zip(*weights_by_step, strict=True)
+    ]
     averaged, saved = trainer.evaluate("validation", ROWS), trainer.save()
-    np.testing.assert_equal(weights_of(trainer, framework), points[-1])
+    np.testing.assert_equal(weights_of(trainer, framework), weights_by_step[-1])
     plain, _ = trainer_of(spec_of(framework))
     plain.load(saved)
-    for one, other in zip(weights_of(plain, framework), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    for loaded_array, expected_array in zip(weights_of(plain, framework), expected, strict=True):
+        np.testing.assert_allclose(loaded_array, expected_array, rtol=1e-5, atol=1e-7)
     assert plain.evaluate("validation", ROWS) == averaged
     trainer.load(saved)
-    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
+    assert trainer.evaluate("validation", ROWS) == averaged, "loaded weights are evaluated"
     trainer.train(steps[:1])
     assert trainer.evaluate("validation", ROWS) != averaged
 
 
-def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:
-    """The norm of all passes: without momentum, a step of rate 1 is as long as the gradient."""
+def test_gradient_of_a_step_is_clipped(framework: str) -> None:
+    """The norm is that of all passes: SGD without momentum at rate 1 moves by the gradient."""
     settings = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
     moves = []
-    for more in ({}, {"clip_norm": 0.01}, {"clip_norm": 1e6}):
+    for clipping in ({}, {"clip_norm": 0.01}, {"clip_norm": 1e6}):
         passes = {"accumulate": 2, "batch_size_per_worker": 16}
-        trainer, steps = trainer_of(spec_of(framework, **settings, **passes, **more))
+        trainer, steps = trainer_of(spec_of(framework, **settings, **passes, **clipping))
         before = weights_of(trainer, framework)
         trainer.train(steps[:1])
         after = weights_of(trainer, framework)
         pairs = zip(before, after, strict=True)
         moves.append(np.concatenate([(new - old).ravel() for old, new in pairs]))
-    whole, clipped, same = moves
-    assert np.linalg.norm(whole) > 0.1
+    unclipped, clipped, barely_clipped = moves
+    assert np.linalg.norm(unclipped) > 0.1
     np.testing.assert_allclose(np.linalg.norm(clipped), 0.01, rtol=1e-3)
-    np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
-    np.testing.assert_array_equal(same, whole)
+    np.testing.assert_allclose(clipped, unclipped * 0.01 / np.linalg.norm(unclipped), atol=1e-6)
+    np.testing.assert_array_equal(barely_clipped, unclipped)
 
 
-def test_labels_are_smoothed_in_training_alone(framework: str) -> None:
+def test_labels_are_smoothed_in_training_only(framework: str) -> None:
     workload = shipped_workload("mnist_small")
     outputs = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
     labels = np.arange(6)
-    given = [to_framework(array, framework) for array in (outputs, labels)]
-    logs = outputs - np.log(np.exp(outputs.astype(np.float64)).sum(1, keepdims=True))
-    expected = -0.9 * logs[range(6), labels] - 0.1 * logs.mean(1)
-    judge = backend(framework).Losses(workload, ACCURACY, smoothing=0.1)
-    smooth, plain = judge.training_losses(*given, ()), judge.losses_and_values(*given)[0]
-    np.testing.assert_allclose(to_numpy(smooth), expected, rtol=1e-5)
-    np.testing.assert_allclose(to_numpy(plain), -logs[range(6), labels], rtol=1e-5)
+    tensors = [to_framework(array, framework) for array in (outputs, labels)]
+    log_probabilities = outputs - np.log(np.exp(outputs.astype(np.float64)).sum(1, keepdims=True))
+    expected = -0.9 * log_probabilities[range(6), labels] - 0.1 * log_probabilities.mean(1)
+    losses = model_module(framework).Losses(workload, ACCURACY, smoothing=0.1)
+    training_losses = losses.training_losses(*tensors, ())
+    evaluation_losses, _ = losses.losses_and_values(*tensors)
+    np.testing.assert_allclose(to_numpy(training_losses), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        to_numpy(evaluation_losses), -log_probabilities[range(6), labels], rtol=1e-5
+    )
 
 
-def test_a_loss_of_ones_own_knows_no_smoothing(framework: str) -> None:
+def test_label_smoothing_with_a_loss_of_the_user_is_refused(framework: str) -> None:
     class Own(Workload):
         name = "own"
         torch_loss = keras_loss = lambda self, outputs, labels: outputs

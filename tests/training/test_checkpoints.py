@@ -1,4 +1,4 @@
-"""A run continued from a checkpoint equals one that was not interrupted, in both frameworks."""
+"""A run resumed from a checkpoint equals an uninterrupted one, in both frameworks."""
 
 import io
 import zipfile
@@ -6,19 +6,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
-from local import alone, new_trainer
+from checkpointed_runs import (
+    END,
+    MIDDLE,
+    curve_values,
+    model_arrays,
+    resume_and_train,
+    spec_of,
+    train_and_save,
+)
+from local_runs import new_trainer, single_worker
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from tests.refusals import refused
 
-LIBRARYS = {
+LIBRARY_OPTIMIZERS = {
     "torch": ("torch:NAdam", {"betas": [0.8, 0.99]}),
     "tensorflow": ("keras:Nadam", {"beta_1": 0.8}),
 }
-"""An optimizer of each one's library, and its options."""
+"""An optimizer of each framework's library, and its options."""
 PASSES = {
     **{"accumulate": 2, "batch_size_per_worker": 8},
     **{"ema_decay": 0.9, "clip_norm": 0.5, "precision": "fp16"},
@@ -30,36 +38,36 @@ PASSES = {
     [
         ("adam", {}),
         ("lars", PASSES),
-        ("a library's", {}),
-        *(pytest.param(one, {}, marks=pytest.mark.all) for one in OPTIMIZERS if one != "adam"),
+        ("library", {}),
+        *(pytest.param(name, {}, marks=pytest.mark.all) for name in OPTIMIZERS if name != "adam"),
         pytest.param("adam", {"precision": "bf16"}, marks=pytest.mark.all),
     ],
 )
-def test_a_continued_run_equals_a_whole_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     framework: str, optimizer: str, changes: dict, tmp_path: Path
 ) -> None:
-    """At the end of an epoch too, which is another place in the data and not in the optimizer."""
+    """Also resumed at the end of an epoch, which changes the position in the data only."""
     points = [MIDDLE, END] if optimizer == "adam" else [MIDDLE]
     if optimizer not in OPTIMIZERS:
-        optimizer, changes["optimizer_options"] = LIBRARYS[framework]
+        optimizer, changes["optimizer_options"] = LIBRARY_OPTIMIZERS[framework]
     spec = spec_of(framework, optimizer, **changes)
-    curve, trainer = whole(spec, alone(framework), tmp_path)
+    curve, trainer = train_and_save(spec, single_worker(framework), tmp_path)
     assert [point.samples for point in curve] == [48, 90, 138, 180]
-    expected = all_of(trainer, framework)
-    for at in points:
-        rest, again = continued(spec, alone(framework), tmp_path / str(at))
-        np.testing.assert_array_equal(facts(rest), facts(curve[at + 1 :]))
-        np.testing.assert_equal(expected, all_of(again, framework))
-        seconds = [curve[at].train_s, *(point.train_s for point in rest)]
-        assert seconds == sorted(seconds), "not on the same training clock"
-        assert rest[0].ledger["compile"] > curve[at].ledger["compile"]
-        assert rest[0].ledger["input"] > curve[at].ledger["input"]
-    assert not (tmp_path / str(END + 2)).exists(), "a run that is over needs no checkpoint"
+    expected = model_arrays(trainer, framework)
+    for index in points:
+        rest, resumed = resume_and_train(spec, single_worker(framework), tmp_path / str(index))
+        np.testing.assert_array_equal(curve_values(rest), curve_values(curve[index + 1 :]))
+        np.testing.assert_equal(expected, model_arrays(resumed, framework))
+        seconds = [curve[index].train_s, *(point.train_s for point in rest)]
+        assert seconds == sorted(seconds), "the training clock continues"
+        assert rest[0].ledger["compile"] > curve[index].ledger["compile"]
+        assert rest[0].ledger["input"] > curve[index].ledger["input"]
+    assert not (tmp_path / str(END + 2)).exists(), "no checkpoint after the last evaluation"
 
 
-def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_refused(framework: str, tmp_path: Path) -> None:
     spec = spec_of(framework, "sgd")
-    whole(spec, alone(framework), tmp_path)
+    train_and_save(spec, single_worker(framework), tmp_path)
     checkpoint = latest_checkpoint(tmp_path / str(MIDDLE), spec)
     assert checkpoint is not None
     trainer, _, _ = new_trainer(spec.model_copy(update={"workload": "regularised:Wider"}))
@@ -68,7 +76,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
 
 
 class Payload:
-    """Content of a hostile file: code that runs when it is unpickled."""
+    """Object of a malicious file: sets `ran` when it is unpickled."""
 
     ran = False
 
@@ -76,7 +84,7 @@ class Payload:
         return (setattr, (Payload, "ran", True))
 
 
-def test_a_state_that_holds_code_is_refused_unrun(framework: str) -> None:
+def test_state_with_pickled_code_is_refused_and_not_run(framework: str) -> None:
     buffer = io.BytesIO()
     if framework == "torch":
         import torch

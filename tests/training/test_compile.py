@@ -1,4 +1,4 @@
-"""`compile` in both frameworks: the same run, and nothing of it on the training clock."""
+"""`compile` in both frameworks: equal weights, and no compilation on the training clock."""
 
 import os
 import shutil
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import new_trainer, small_spec, train
-from one_worker import weights_of
+from local_runs import new_trainer, small_spec, train
+from worker_script import weights_of
 
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
@@ -19,17 +19,19 @@ has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 
 @pytest.mark.all
 @pytest.mark.skipif(not has_compiler, reason="torch compiles for CPUs with a C++ compiler")
-def test_weights_compiled_by_torch_are_those_without() -> None:
+def test_compiled_torch_run_has_the_weights_of_a_plain_one() -> None:
     """For TensorFlow, `test_keras_losses` compares a compiled run with `model.fit`."""
     pytest.importorskip("torch")
-    # Batches of 64 and an epoch's last of 44; bytes that become floats inside.
+    # Batches of 64 and a last one of 44; the inputs are bytes that the model converts.
     settings = {"optimizer": "sgd", "learning_rate": 0.1, "accumulate": 2, "epochs": 1.0}
-    plain = small_spec("torch", workload="mlp", dataset=DatasetSpec(limit=300), **settings)
-    _, one = train(plain)
-    _, other = train(plain.model_copy(update={"compile": "default"}))
-    for ours, theirs in zip(weights_of(one, "torch"), weights_of(other, "torch"), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    other.close()
+    spec = small_spec("torch", workload="mlp", dataset=DatasetSpec(limit=300), **settings)
+    _, plain_trainer = train(spec)
+    _, compiled_trainer = train(spec.model_copy(update={"compile": "default"}))
+    for array, compiled_array in zip(
+        weights_of(plain_trainer, "torch"), weights_of(compiled_trainer, "torch"), strict=True
+    ):
+        np.testing.assert_allclose(array, compiled_array, atol=1e-5)
+    compiled_trainer.close()
 
 
 @pytest.mark.parametrize(
@@ -37,18 +39,18 @@ def test_weights_compiled_by_torch_are_those_without() -> None:
     [{"augment": ["flip", "mixup"]}, {"accumulate": 2, "precision": "bf16"}],
     ids=["mixed", "passes"],
 )
-def test_what_the_warm_up_compiles_serves_all_steps(
+def test_steps_use_what_the_warm_up_compiled(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     torch = pytest.importorskip("torch")
-    real, modes = torch.compile, list[str]()
+    original, modes = torch.compile, list[str]()
 
-    def compile_in_no_time(one: Any, *, mode: str, **given: Any) -> Any:
+    def compile_without_backend(model: Any, *, mode: str, **options: Any) -> Any:
         modes.append(mode)
-        return real(one, backend="eager", **given)
+        return original(model, backend="eager", **options)
 
-    # What would compile anew is found out before the part that takes long.
-    monkeypatch.setattr(torch, "compile", compile_in_no_time)
+    # Dynamo, which decides about recompilation, runs before the slow backend.
+    monkeypatch.setattr(torch, "compile", compile_without_backend)
     spec = small_spec("torch", compile="default", **changes)
     for _ in range(2):
         trainer, dataset, world = new_trainer(spec)
@@ -59,17 +61,17 @@ def test_what_the_warm_up_compiles_serves_all_steps(
     assert modes == ["default"] * 2
 
 
-def test_xla_is_given_full_batches_alone() -> None:
+def test_xla_gets_full_batches_only() -> None:
     tensorflow = pytest.importorskip("tensorflow")
     spec = small_spec("tensorflow", compile="xla", epochs=1.0)
     trainer, dataset, world = new_trainer(spec)
-    real, sizes = trainer._compiled, set[int]()
+    compiled, sizes = trainer._compiled, set[int]()
 
-    def seen(inputs: Any, labels: Any, *others: Any) -> Any:
+    def record_size(inputs: Any, labels: Any, *others: Any) -> Any:
         sizes.add(len(labels))
-        return real.python_function(inputs, labels, *others)
+        return compiled.python_function(inputs, labels, *others)
 
-    trainer._compiled = seen
+    trainer._compiled = record_size
     tensorflow.config.run_functions_eagerly(True)
     try:
         curve = list(run(spec, dataset, trainer, world, Ledger("setup")))

@@ -1,10 +1,10 @@
-"""Complex weights in torch are trained as pairs of real numbers are."""
+"""Complex weights in torch are trained like pairs of real numbers."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from local import new_trainer, small_spec
+from local_runs import new_trainer, small_spec
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
@@ -23,7 +23,7 @@ DATA = Dataset("smooth", None, *(Split(*both) for both in PARTS), task="regressi
 
 
 class Spectral(Workload):
-    """Filters in the spectrum: complex, or pairs of real numbers."""
+    """Model with a filter in the frequency domain: complex, or as pairs of real numbers."""
 
     name, task, input_shape, num_classes = "spectral", "regression", (16,), 16
 
@@ -43,9 +43,9 @@ class Spectral(Workload):
                 )
 
             def forward(self, inputs: Any) -> Any:
-                kept = self.filter if is_complex else torch.view_as_complex(self.filter)
+                weights = self.filter if is_complex else torch.view_as_complex(self.filter)
                 hidden = self.first(inputs)
-                return self.last(torch.fft.irfft(torch.fft.rfft(hidden) * kept, 16))
+                return self.last(torch.fft.irfft(torch.fft.rfft(hidden) * weights, 16))
 
         return Model()
 
@@ -56,7 +56,7 @@ def spec_of(optimizer: str, **changes: Any) -> RunSpec:
 
 
 def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
-    """Return the weights that are evaluated, as real numbers, after three epochs."""
+    """Return the evaluated weights as real numbers, after three epochs."""
     trainer, _, world = new_trainer(spec, workload=Spectral(is_complex), dataset=DATA)
     steps, _ = take_until(training_steps(spec, DATA, world), 96)
     trainer.warm_up(steps[0])
@@ -66,22 +66,24 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     assert np.isfinite(trainer.evaluate("validation", slice(0, 8)).loss)
     model: Any = trainer._model
     with trainer._averaging.in_place():
-        found = [one.detach().clone() for one in model.parameters()]
+        weights = [parameter.detach().clone() for parameter in model.parameters()]
     trainer.close()
-    real = (torch.view_as_real(one) if one.is_complex() else one for one in found)
-    return [one.numpy() for one in real]
+    return [
+        (torch.view_as_real(weight) if weight.is_complex() else weight).numpy()
+        for weight in weights
+    ]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "radam", "sgd"])
-def test_complex_weights_are_trained_as_pairs_of_real_numbers(optimizer: str) -> None:
+def test_complex_weights_are_trained_like_pairs_of_real_numbers(optimizer: str) -> None:
     """Gradients are clipped and weights averaged."""
     spec = spec_of(optimizer, clip_norm=0.05, ema_decay=0.9)
-    for own, pairs in zip(trained(True, spec), trained(False, spec), strict=True):
-        np.testing.assert_allclose(own, pairs, atol=1e-6)
+    for complex_weights, real_pairs in zip(trained(True, spec), trained(False, spec), strict=True):
+        np.testing.assert_allclose(complex_weights, real_pairs, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"optimizer": "lamb"}, {"precision": "fp16"}])
-def test_what_takes_no_complex_weights_refuses_them(changes: dict[str, Any]) -> None:
+def test_complex_weights_are_refused_where_unsupported(changes: dict[str, Any]) -> None:
     spec, workload = spec_of(**({"optimizer": "sgd"} | changes)), Spectral(True)
     with refused(ErrorCode.CONFLICT, *changes.values()):
         new_trainer(spec, workload=workload, dataset=DATA)

@@ -1,4 +1,4 @@
-"""The run loop without a framework: continued runs, checkpoints, and several ranks as threads, with
+"""The run loop without a framework: resumed runs, checkpoints, and ranks that are threads, with
 their clocks and step times."""
 
 import itertools
@@ -8,7 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from local import Clock, NoTraining, Place, ThreadWorld, on_ranks, thread_worlds, zeros
+from local_runs import (
+    Clock,
+    FakeTrainer,
+    RankContext,
+    ThreadWorld,
+    run_on_ranks,
+    thread_worlds,
+    zeros_dataset,
+)
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -24,8 +32,9 @@ STEP_S, EVAL_S, STATE_S = 0.5, 0.25, 8.0
 SAMPLES = 50
 
 
-class Scripted(NoTraining):
-    """A trainer whose accuracy is a function of the steps taken, on a clock of its own."""
+class Scripted(FakeTrainer):
+    """Trainer with given accuracies and a clock of its own; steps take 4 times as long after
+    `slow_after` evaluations."""
 
     def __init__(
         self, accuracies: list[float], *, evaluated: int = 0, slow_after: int = 99
@@ -54,7 +63,7 @@ class Scripted(NoTraining):
         return b"state"
 
     def save(self) -> bytes:
-        """The weights are those of so many evaluations."""
+        """The weights contain the number of evaluations."""
         return bytes([self._evaluated])
 
     def load(self, weights: bytes) -> None:
@@ -76,13 +85,14 @@ def spec_of(objective: Objective, **changes: object) -> RunSpec:
 def follow(
     spec: RunSpec, accuracies: list[float], earlier: list[Evaluation], slow_after: int = 99
 ) -> tuple[list[Evaluation], list[float], bytes]:
-    """Run, from the beginning or after `earlier`; return curve, rates and the weights at its
-    end."""
+    """Run from the start, or resumed after `earlier`; return curve, rates and final weights."""
     resume = RunState.after(spec, earlier) if earlier else None
     trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
     ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
-    (alone,) = thread_worlds(1)
-    curve = list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, alone, ledger, resume=resume))
+    (world,) = thread_worlds(1)
+    curve = list(
+        run(spec, zeros_dataset(SAMPLES // 2, repeat=2), trainer, world, ledger, resume=resume)
+    )
     return curve, trainer.rates, trainer.save()
 
 
@@ -95,32 +105,33 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize(
-    ("objective", "slow_after"), [(one, 99) for one in OBJECTIVES] + [(OBJECTIVES[2], 4)]
+    ("objective", "slow_after"),
+    [*((objective, 99) for objective in OBJECTIVES), (OBJECTIVES[2], 4)],
 )
-def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_after: int) -> None:
-    """The machine may slow down, so that the last interval ends after the budget."""
+def test_run_can_be_resumed_after_every_evaluation(objective: Objective, slow_after: int) -> None:
+    """Also if the machine becomes slower, so that the last interval ends after the budget."""
     spec = spec_of(objective)
     accuracies = [0.2, 0.95, 0.3, 0.91, 0.92, 0.93, 0.94, 0.5, 0.6, 0.7, 0.1]
     curve, rates, weights = follow(spec, accuracies, [], slow_after)
     assert len(curve) > 3
     is_late = curve[-1].train_s > objective.max_train_seconds
-    is_judged_before = is_late and objective.kind == "best_at_budget"
-    assert weights == bytes([len(curve) - is_judged_before])
+    last_is_ignored = is_late and objective.kind == "best_at_budget"
+    assert weights == bytes([len(curve) - last_is_ignored])
     assert (curve[-1].learning_rate, curve[-1].epoch) == (rates[-1], curve[-1].samples / SAMPLES)
     assert is_late or slow_after == 99
     for point in curve[:-1]:
-        rest, later, same_weights = follow(spec, accuracies, curve[: point.index + 1], slow_after)
-        assert later == rates[-len(later) :]
-        assert same_weights == weights
-        for one, other in zip(curve[point.index + 1 :], rest, strict=True):
-            assert one.ledger["compile"] + 100.0 == other.ledger["compile"]
-            same = {"ledger": {}}
-            assert {**vars(one), **same} == {**vars(other), **same}
-            assert one.train_s == other.train_s
+        earlier = curve[: point.index + 1]
+        rest, resumed_rates, resumed_weights = follow(spec, accuracies, earlier, slow_after)
+        assert resumed_rates == rates[-len(resumed_rates) :]
+        assert resumed_weights == weights
+        for expected, resumed in zip(curve[point.index + 1 :], rest, strict=True):
+            assert resumed.ledger["compile"] == expected.ledger["compile"] + 100.0
+            assert replace(resumed, ledger={}) == replace(expected, ledger={})
+            assert resumed.train_s == expected.train_s
 
 
-class Slow(NoTraining):
-    """A trainer whose steps take `step_s` seconds each."""
+class Slow(FakeTrainer):
+    """Trainer whose steps take `step_s` seconds each."""
 
     def __init__(self, step_s: float) -> None:
         self.now, self._step_s = 0.0, step_s
@@ -137,7 +148,7 @@ class Slow(NoTraining):
     ("kind", "step_s", "budget_s"),
     [("time_to_target", 0.5, 100.0), ("best_at_budget", 4.0, 60.0), ("best_at_budget", 90.0, 60.0)],
 )
-def test_an_interval_that_would_take_much_too_long_is_cut(
+def test_interval_beyond_the_budget_is_cut(
     kind: Literal["time_to_target", "best_at_budget"], step_s: float, budget_s: float
 ) -> None:
     """On a slow machine, with 1,000 steps between evaluations."""
@@ -145,25 +156,25 @@ def test_an_interval_that_would_take_much_too_long_is_cut(
     spec = spec_of(objective, epochs=1000.0, eval_every_samples=8_000)
     trainer, (world,) = Slow(step_s), thread_worlds(1)
     ledger = Ledger("setup", clock=lambda: trainer.now)
-    (only,) = run(spec, zeros(SAMPLES), trainer, world, ledger)
+    (only,) = run(spec, zeros_dataset(SAMPLES), trainer, world, ledger)
     assert only.stop == "max_train_seconds"
     assert only.train_s == pytest.approx(max(budget_s, step_s), rel=0.07)
     assert only.train_loss == pytest.approx(0.1, rel=0.1)
 
 
 @pytest.mark.parametrize("exchanges", [False, True])
-def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool) -> None:
-    """Rank 1 takes four times as long; on the clock is what the last one took."""
+def test_seconds_of_each_rank_are_known_without_exchange(exchanges: bool) -> None:
+    """Rank 1 takes four times as long; the clock has the seconds of the slowest rank."""
     changes = {"num_workers": 2, "batch_size_per_worker": 4, "exchange_gradients": exchanges}
     spec = spec_of(OBJECTIVES[3]).model_copy(update=changes)
 
     def train(world: ThreadWorld) -> list[Evaluation]:
         trainer = Scripted([0.5] * 20, slow_after=99 - 99 * world.rank)
         ledger = Ledger("setup", clock=lambda: trainer.now)
-        return list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, world, ledger))
+        return list(run(spec, zeros_dataset(SAMPLES // 2, repeat=2), trainer, world, ledger))
 
-    curve, other = on_ranks(2, train)
-    assert curve == other
+    curve, curve_of_rank_1 = run_on_ranks(2, train)
+    assert curve == curve_of_rank_1
     for point in curve:
         steps = (point.train_s - (curve[point.index - 1].train_s if point.index else 0.0)) / 2.0
         assert point.rank_s == (None if exchanges else (0.5 * steps, 2.0 * steps))
@@ -171,26 +182,26 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
 
 
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
-def test_steps_begin_anywhere(samples: int) -> None:
+def test_training_steps_can_start_after_any_sample(samples: int) -> None:
     spec = spec_of(OBJECTIVES[0])
-    whole = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place())
+    whole = training_steps(spec, zeros_dataset(SAMPLES // 2, repeat=2), RankContext())
     if samples:
         assert take_until(whole, samples)[1] == samples
-    later = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place(), samples)
+    later = training_steps(spec, zeros_dataset(SAMPLES // 2, repeat=2), RankContext(), samples)
     for _ in range(20):
-        (one, size), (other, same) = next(whole), next(later)
-        np.testing.assert_array_equal(one.indices, other.indices)
-        np.testing.assert_array_equal(one.weights, other.weights)
-        assert (one.learning_rate, size) == (other.learning_rate, same)
+        (expected, size), (step, same_size) = next(whole), next(later)
+        np.testing.assert_array_equal(expected.indices, step.indices)
+        np.testing.assert_array_equal(expected.weights, step.weights)
+        assert (expected.learning_rate, size) == (step.learning_rate, same_size)
 
 
 def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
-    """Return the evaluations after which a run is saved; each takes 1.5 + 0.25 s, or 1.75."""
+    """Return the evaluations with a checkpoint; an interval takes 1.75 s or slightly more."""
     spec = spec_of(OBJECTIVES[3], checkpoint_every_s=every)
     accuracies = [0.5] * 30
     curve, _, _ = follow(spec, accuracies, [])
     resume = RunState.after(spec, curve[:earlier]) if earlier else None
-    world = Place(rank, 2)
+    world = RankContext(rank, 2)
     checkpoints = Checkpoints(spec, world, resume=resume)
     trainer = Scripted(accuracies)
     ledger = Ledger("report", clock=lambda: trainer.now)
@@ -212,27 +223,27 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
     return saved
 
 
-def test_a_run_is_saved_when_so_many_seconds_are_at_stake() -> None:
+def test_checkpoint_is_written_after_enough_seconds() -> None:
     every_time = saved_at(1e-9)
-    assert len(every_time) == 9, "the last evaluation ends the run"
+    assert len(every_time) == 9, "no checkpoint after the last evaluation"
     assert every_time == list(range(9))
     assert saved_at(0.0) == []
     assert saved_at(300.0) == []
     few = saved_at(4.0)
-    assert few == saved_at(4.0, rank=1), "ranks would wait for each other for ever"
+    assert few == saved_at(4.0, rank=1), "all ranks save together"
     assert all(second - first in (2, 3) for first, second in itertools.pairwise(few))
     assert 1 <= few[0] <= 2
 
 
-def test_a_continued_run_counts_from_its_checkpoint() -> None:
+def test_resumed_run_counts_seconds_from_its_checkpoint() -> None:
     assert saved_at(4.0, earlier=1)[0] > saved_at(4.0)[0]
 
 
 EPOCH, WORKERS = 50_000, 8
 
 
-class Exchanging(NoTraining):
-    """Waits for the other ranks, as data-parallel training does; takes no time."""
+class Exchanging(FakeTrainer):
+    """Trainer that waits for the other ranks, like data-parallel training, and takes no time."""
 
     def __init__(self, world: ThreadWorld, seconds: list[float] | None = None) -> None:
         self._world, self._seconds = world, seconds or []
@@ -245,45 +256,45 @@ class Exchanging(NoTraining):
         return StepLog(seconds=self._seconds, part_squares=[], whole_squares=[])
 
 
-def test_the_skew_between_commands_is_not_on_the_clock() -> None:
+def test_delay_of_a_command_is_not_on_the_clock() -> None:
     workers = {"num_workers": 2, "batch_size_per_worker": 16}
     spec = RunSpec(objective=Objective(target=1.0), epochs=5.0, **workers)
-    clock = Clock()  # it stands still, so that no busy machine shows
+    clock = Clock()  # stands still, so that the load of the machine has no influence
 
     def seconds(world: ThreadWorld) -> float:
-        ledger, found = Ledger("setup", clock=clock), []
-        for evaluation in run(spec, zeros(64), Exchanging(world), world, ledger):
-            found.append(evaluation.train_s)
-            if world.rank == 1:  # it is told late that it goes on
-                time.sleep(0.05)  # the others go on meanwhile
+        ledger, train_seconds = Ledger("setup", clock=clock), []
+        for evaluation in run(spec, zeros_dataset(64), Exchanging(world), world, ledger):
+            train_seconds.append(evaluation.train_s)
+            if world.rank == 1:  # its next command arrives late
+                time.sleep(0.05)  # rank 0 continues meanwhile
                 clock.now += 1.0
-        return found[-1]
+        return train_seconds[-1]
 
-    assert on_ranks(2, seconds) == [0.0, 0.0], "the other rank's delay is on the clock"
+    assert run_on_ranks(2, seconds) == [0.0, 0.0], "the other rank's delay is on the clock"
     assert clock.now == 5.0
 
 
 def recorded(batch_each: int, epochs: int) -> list[dict[str, Any]]:
-    """Return what each rank has recorded of some epochs; it needs a microsecond a sample."""
+    """Return the recording of each rank over some epochs, at one microsecond per sample."""
     spec = RunSpec(num_workers=WORKERS, batch_size_per_worker=batch_each)
 
-    def of(world: ThreadWorld) -> dict[str, Any]:
-        steps, _ = take_until(training_steps(spec, zeros(EPOCH), world), epochs * EPOCH)
-        own = [1e-6 * np.count_nonzero(step.weights) for step in steps]
-        trainer = Exchanging(world, own)
-        return Recording(spec, trainer, world, zeros(EPOCH)).end(steps)
+    def record(world: ThreadWorld) -> dict[str, Any]:
+        steps, _ = take_until(training_steps(spec, zeros_dataset(EPOCH), world), epochs * EPOCH)
+        seconds = [1e-6 * np.count_nonzero(step.weights) for step in steps]
+        trainer = Exchanging(world, seconds)
+        return Recording(spec, trainer, world, zeros_dataset(EPOCH)).end(steps)
 
-    return on_ranks(WORKERS, of)
+    return run_on_ranks(WORKERS, record)
 
 
-def test_a_short_step_is_not_timed_as_a_whole_one() -> None:
+def test_short_step_is_excluded_from_step_times() -> None:
     """50,000 samples in batches of 32,768: every second step has 17,232."""
-    for one in recorded(4096, epochs=3):
-        assert one["steps"] is not None
-        assert one["steps"].num == 3
-        for seconds in (one["steps"].p25_s, one["steps"].max_s):
+    for recording in recorded(4096, epochs=3):
+        assert recording["steps"] is not None
+        assert recording["steps"].num == 3
+        for seconds in (recording["steps"].p25_s, recording["steps"].max_s):
             assert 32_768 / seconds == np.float64(WORKERS * 1e6)
 
 
-def test_where_no_step_is_whole_none_is_timed() -> None:
-    assert all(one["steps"] is None for one in recorded(8192, epochs=3))
+def test_step_times_are_none_without_a_full_step() -> None:
+    assert all(recording["steps"] is None for recording in recorded(8192, epochs=3))

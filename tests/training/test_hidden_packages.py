@@ -1,4 +1,4 @@
-"""Files in the user's folder that have the name of a package which raybench imports."""
+"""Files in the user's folder that hide a package which raybench imports."""
 
 import contextlib
 from pathlib import Path
@@ -23,21 +23,21 @@ from tests.refusals import refused
         *((name, False) for name in ("datasets/__init__.py", "turtle.py", "wandb/run-1.log")),
     ],
 )
-def test_a_file_that_hides_a_package_is_refused(
-    name: str, is_refused: bool, tmp_path: Path
-) -> None:
+def test_file_that_hides_a_package_is_refused(name: str, is_refused: bool, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
-    said = refused(ErrorCode.CONFLICT, name.split("/")[0], tmp_path)
-    with said if is_refused else contextlib.nullcontext():
+    refusal = refused(ErrorCode.CONFLICT, name.split("/")[0], tmp_path)
+    with refusal if is_refused else contextlib.nullcontext():
         refuse_hiding_files(tmp_path)
 
 
-def test_the_package_itself_hides_nothing() -> None:
+def test_package_itself_hides_nothing() -> None:
     refuse_hiding_files(Path(raybench.__file__).parents[1])
 
 
-def test_it_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hiding_file_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A command is checked in the current folder, a loop also in the folder of its file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()

@@ -1,4 +1,4 @@
-"""The callbacks for trainers: by a fake of each library's protocol, and by the library itself."""
+"""Callbacks for trainers of libraries, with a fake of each library and with the library itself."""
 
 import importlib
 import io
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local import Clock
-from own_loops import Loop, Worker
+from local_runs import Clock
+from user_loops import Loop, Worker
 
 from raybench import integrations
 from raybench.spec.errors import ErrorCode
@@ -26,7 +26,10 @@ STEPS = 4
 
 
 class Fit:
-    """Calls what a trainer calls, two epochs of four steps: the first takes `more_s` more."""
+    """Fake trainer that calls a callback as the real ones do: two epochs of four steps.
+
+    The first step takes `more_s` seconds longer than the others.
+    """
 
     def __init__(self, clock: Clock, metric: str, more_s: float = 100.0) -> None:
         self.clock, self.metric, self.more_s = clock, metric, more_s
@@ -56,10 +59,10 @@ class Fit:
             self.report(callback, epoch)
 
     def call(self, callback: Any, name: str, number: int, names: tuple[str, ...]) -> None:
-        for one in (name, *names):
-            if function := getattr(callback, f"on_{one}", None):
-                logs = {"logs": None} if one == "train_batch_begin" else {}
-                function(*self.arguments(one, number), **logs)
+        for event in (name, *names):
+            if function := getattr(callback, f"on_{event}", None):
+                logs = {"logs": None} if event == "train_batch_begin" else {}
+                function(*self.arguments(event, number), **logs)
 
     def arguments(self, name: str, number: int) -> tuple[Any, ...]:
         if name.startswith(("step", "epoch_begin")) and self.metric.startswith("eval"):
@@ -91,7 +94,7 @@ VALIDATION = ("validation_start", "test_begin", "train_epoch_end")
 
 
 class Backup:
-    """A stand-in for Keras' BackupAndRestore."""
+    """Fake of `keras.callbacks.BackupAndRestore`."""
 
     def __init__(self, backup_dir: str) -> None:
         self.backup_dir = backup_dir
@@ -112,8 +115,8 @@ ALL = [
 
 
 @pytest.fixture(params=ALL, ids=["transformers", "lightning", "keras"])
-def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
-    """A maker of callbacks over a fake library, and the metric's name."""
+def integration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
+    """Function that makes a callback, over a fake library, and the name of the metric."""
     library, name, make, metric = request.param
     module = types.ModuleType(library)
     setattr(module, name, type(name, (), {}))
@@ -124,19 +127,19 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 @pytest.mark.parametrize(("more_s", "first_s"), [(100.0, 4.0), (-0.5, 3.5)])
-def test_only_steps_are_on_the_clock_and_the_first_counts_as_the_others_at_most(
-    made: Any, more_s: float, first_s: float
+def test_clock_has_steps_only_and_a_slow_first_step_counts_like_others(
+    integration: Any, more_s: float, first_s: float
 ) -> None:
-    make, metric = made
+    make, metric = integration
     clock = Clock()
-    curve = Worker(lambda run: Fit(clock, metric, more_s)(make(run)), clock=clock).to_the_end()
+    curve = Worker(lambda run: Fit(clock, metric, more_s)(make(run)), clock=clock).run_to_end()
     assert [point.train_s for point in curve] == pytest.approx([first_s, first_s + 4, first_s + 4])
     assert [point.samples for point in curve] == [4 * 64, 8 * 64, 8 * 64]
     assert [point.value for point in curve] == [0.5, 0.5, 0.5]
 
 
-def test_a_trainer_in_another_number_of_processes_is_refused(made: Any) -> None:
-    make, metric = made
+def test_trainer_with_another_number_of_processes_is_refused(integration: Any) -> None:
+    make, metric = integration
     if metric == "val_accuracy" and make is integrations.Keras:
         pytest.skip("Keras trains in one process, and its runs have one worker")
 
@@ -146,80 +149,83 @@ def test_a_trainer_in_another_number_of_processes_is_refused(made: Any) -> None:
         fit(make(run))
 
     with refused(ErrorCode.USER_CODE, "2 process", "1 worker"):
-        Worker(loop).to_the_end()
+        Worker(loop).run_to_end()
 
 
-def test_what_the_trainer_saves_is_what_the_run_resumes_from(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_resumes_from_the_checkpoint_of_the_trainer(
+    integration: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, metric = made
+    make, metric = integration
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    clock, found = Clock(), list[Any]()
+    clock, checkpoints = Clock(), list[Any]()
 
     def loop(run: Run) -> None:
         callback = make(run)
         fit = Fit(clock, metric)
-        found.append(getattr(callback, "checkpoint", None))
+        checkpoints.append(getattr(callback, "checkpoint", None))
         fit.control.should_save = True
         fit(callback)
 
     first = Worker(loop, clock=clock)
-    taken = next(first.trainer.evaluations())
+    point = next(first.trainer.evaluations())
     state = first.trainer.state()
     first.trainer.finish()
     assert state is not None
-    again = OwnTrainer(first.spec, loop, PlainWorld("cpu"), Ledger("setup"))
-    again.restore(state)
-    with tarfile.open(fileobj=io.BytesIO(state_of(again.save())[1])) as archive:
-        (saved,) = [one.name for one in archive.getmembers() if one.isfile()]
+    resumed = OwnTrainer(first.spec, loop, PlainWorld("cpu"), Ledger("setup"))
+    resumed.restore(state)
+    with tarfile.open(fileobj=io.BytesIO(state_of(resumed.save())[1])) as archive:
+        (saved,) = [member.name for member in archive.getmembers() if member.isfile()]
     if make is integrations.Keras:
         assert saved == "./epoch"
         return
-    next(again.evaluations())
-    again.finish()
-    assert found[0] is None
-    folder = Path(found[1]) if make is integrations.HuggingFace else Path(found[1]).parent
+    next(resumed.evaluations())
+    resumed.finish()
+    assert checkpoints[0] is None
+    folder = (
+        Path(checkpoints[1]) if make is integrations.HuggingFace else Path(checkpoints[1]).parent
+    )
     assert (folder / saved).read_text() == "saved"
-    assert taken.samples == STEPS * 64
+    assert point.samples == STEPS * 64
 
 
-def test_the_trainer_is_told_to_stop(made: Any) -> None:
-    make, metric = made
+def test_stop_of_the_run_stops_the_trainer(integration: Any) -> None:
+    make, metric = integration
     clock, fits = Clock(), []
 
     def loop(run: Run) -> None:
         fits.append(Fit(clock, metric))
         fits[0](make(run))
 
-    curve = Worker(loop, clock=clock, objective=Objective(target=0.4)).to_the_end()
+    curve = Worker(loop, clock=clock, objective=Objective(target=0.4)).run_to_end()
     assert [point.stop for point in curve] == ["target"]
-    told = fits[0].should_stop + fits[0].stop_training + fits[0].control.should_training_stop
-    assert told == 1
+    (fit,) = fits
+    assert fit.should_stop + fit.stop_training + fit.control.should_training_stop == 1
 
 
-def test_a_metric_that_is_not_there_is_named(made: Any) -> None:
-    make, metric = made
+def test_missing_metric_is_refused(integration: Any) -> None:
+    make, metric = integration
     clock = Clock()
     loop: Loop = lambda run: Fit(clock, metric)(make(run, metric="f1"))  # noqa: E731
     with refused(ErrorCode.UNKNOWN_NAME, "f1", metric):
-        Worker(loop, clock=clock).to_the_end()
+        Worker(loop, clock=clock).run_to_end()
 
 
 @pytest.mark.parametrize(("library", "_", "make", "metric"), ALL)
-def test_a_library_that_is_missing_is_named(
+def test_missing_library_is_refused(
     library: str, _: str, make: Any, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = library.partition(".")[0]
-    for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+    modules = list(sys.modules)
+    for module in [key for key in modules if key == name or key.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(
         sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
     )
     with refused(ErrorCode.NOT_INSTALLED, name):
-        Worker(lambda run: make(run)).to_the_end()
+        Worker(lambda run: make(run)).run_to_end()
 
 
-def test_fit_of_keras_over_several_workers_is_refused() -> None:
+def test_keras_fit_with_several_workers_is_refused() -> None:
     run = types.SimpleNamespace(num_workers=2, spec=RunSpec())
     with refused(ErrorCode.UNSUPPORTED, "num_workers: 1", "run.strategy"):
         integrations.Keras(run)
@@ -241,7 +247,7 @@ def missing(name: str) -> Any:
         ("transformers", "hugging_face", 1024),
     ],
 )
-def test_the_example_with_the_library(
+def test_example_trains_with_the_library(
     library: str, example: str, samples: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed")
@@ -252,7 +258,7 @@ def test_the_example_with_the_library(
     train = importlib.import_module(example).train
     objective = Objective(target=0.01, hold=2, max_train_seconds=1000.0)
     changes: dict[str, Any] = {"model": {"hidden_units": 32}, "learning_rate": 1e-5}
-    curve = Worker(train, objective=objective, epochs=50.0, **changes).to_the_end()
+    curve = Worker(train, objective=objective, epochs=50.0, **changes).run_to_end()
     assert [point.samples for point in curve] == [samples, 2 * samples]
     assert all(point.train_s > 0 and math.isfinite(point.value) for point in curve)
-    assert curve[-1].stop == "target", "the trainer was told to stop"
+    assert curve[-1].stop == "target", "the run stopped the trainer before its 50 epochs"

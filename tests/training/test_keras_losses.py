@@ -1,5 +1,5 @@
-"""Penalties, `add_loss` and random layers of a Keras model are trained like in `model.fit`;
-compiled models and training steps of its own are refused."""
+"""Penalties, `add_loss` and random layers of a Keras model are trained as in `model.fit`; compiled
+models and custom training steps are refused."""
 
 import functools
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from framework_models import backend
-from local import new_trainer, small_spec
+from framework_models import model_module
+from local_runs import new_trainer, small_spec
 from regularised import Penalised
 
 from raybench.data.dataset import Dataset, Split, epoch_order
@@ -22,7 +22,7 @@ from raybench.training.steps import take_until, training_steps
 from tests.refusals import refused
 
 pytest.importorskip("tensorflow")
-backend("tensorflow")
+model_module("tensorflow")
 SAMPLES, BATCH, RATE = 64, 16, 0.05
 DRAWN = np.random.default_rng(0)
 PIXELS = DRAWN.normal(size=(3 * SAMPLES, 8, 8, 1)).astype(np.float32)
@@ -42,7 +42,7 @@ def trained(workload: Workload, **changes: Any) -> tuple[list[np.ndarray], float
     trainer, _, world = new_trainer(spec, workload=workload, dataset=DATA)
     steps, _ = take_until(training_steps(spec, DATA, world), SAMPLES)
     loss = trainer.train(steps) / len(steps)
-    weights = [one.numpy() for one in trainer._model.trainable_variables]
+    weights = [variable.numpy() for variable in trainer._model.trainable_variables]
     trainer.close()
     return weights, loss
 
@@ -53,14 +53,15 @@ def fitted() -> tuple[list[np.ndarray], float]:
     import keras
 
     keras.utils.set_random_seed(0)
-    keras.mixed_precision.set_dtype_policy("float32")  # that of a run before may stand
+    keras.mixed_precision.set_dtype_policy("float32")  # a run may have changed it
     model = Penalised().build_keras()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(RATE, momentum=0.9), loss)
     order = epoch_order(SAMPLES, seed=0, epoch=0)
     x, y = DATA.train.array[order], DATA.train.labels[order]
     history = model.fit(x, y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
-    return [one.numpy() for one in model.trainable_variables], history.history["loss"][0]
+    weights = [variable.numpy() for variable in model.trainable_variables]
+    return weights, history.history["loss"][0]
 
 
 @pytest.mark.parametrize(
@@ -72,18 +73,16 @@ def fitted() -> tuple[list[np.ndarray], float]:
         ({"compile": "xla", "accumulate": 2, "batch_size_per_worker": BATCH // 2}, 1e-5),
     ],
 )
-def test_penalties_are_trained_as_fit_trains_them(
-    changes: dict[str, Any], tolerance: float
-) -> None:
+def test_penalties_are_trained_as_in_fit(changes: dict[str, Any], tolerance: float) -> None:
     weights, loss = trained(Penalised(), **changes)
-    expected, whole = fitted()
-    assert loss == pytest.approx(whole, rel=tolerance)
-    for ours, theirs in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=tolerance)
+    expected, expected_loss = fitted()
+    assert loss == pytest.approx(expected_loss, rel=tolerance)
+    for array, expected_array in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(array, expected_array, atol=tolerance)
 
 
-def of_class(compiled: bool = False, **methods: Any) -> Workload:
-    """A workload whose model has methods of its own, or is compiled."""
+def workload_with_methods(compiled: bool = False, **methods: Any) -> Workload:
+    """Return a workload whose model class has these methods, or whose model is compiled."""
 
     class Own(Workload):
         name, input_shape, num_classes = "own", (8, 8, 1), 10
@@ -101,16 +100,16 @@ def of_class(compiled: bool = False, **methods: Any) -> Workload:
     return Own()
 
 
-def hook(outputs: Any, labels: Any) -> Any:
+def custom_loss(outputs: Any, labels: Any) -> Any:
     return outputs[:, 0] ** 2
 
 
 @pytest.mark.parametrize("name", ["compiled", "train_step", "compute_loss", "fit"])
-def test_a_training_step_of_its_own_is_refused(name: str) -> None:
-    workload = of_class(**{name: lambda self, *given, **more: {"loss": 0.0}})
+def test_model_with_its_own_training_step_is_refused(name: str) -> None:
+    workload = workload_with_methods(**{name: lambda self, *args, **kwargs: {"loss": 0.0}})
     with refused(ErrorCode.INVALID_MODEL, name, "keras_loss", "raybench.integrations.Keras"):
         check_model("tensorflow", workload, ACCURACY, PIXELS[:8], CLASSES[:8])
-    workload.keras_loss = hook
+    workload.keras_loss = custom_loss
     assert check_model("tensorflow", workload, ACCURACY, PIXELS[:8], CLASSES[:8]) == []
 
 
@@ -120,8 +119,8 @@ def flip() -> Any:
     return keras.layers.RandomFlip()
 
 
-def own_noise(hold: Callable[[Any], Any], take: Callable[[Any], Any]) -> Callable[[], Any]:
-    """A layer that keeps its generator where `hold` puts it."""
+def noise_layer(store: Callable[[Any], Any], load: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Return a function that makes a layer whose seed generator is in the value of `store`."""
 
     def make() -> Any:
         import keras
@@ -129,10 +128,10 @@ def own_noise(hold: Callable[[Any], Any], take: Callable[[Any], Any]) -> Callabl
         class Noise(keras.layers.Layer):
             def __init__(self) -> None:
                 super().__init__()
-                self.kept = hold(keras.random.SeedGenerator(7))
+                self.stored = store(keras.random.SeedGenerator(7))
 
             def call(self, inputs: Any, training: bool = False) -> Any:
-                seed = take(self.kept)
+                seed = load(self.stored)
                 shape = keras.ops.shape(inputs)
                 return inputs + keras.random.normal(shape, seed=seed) if training else inputs
 
@@ -141,15 +140,15 @@ def own_noise(hold: Callable[[Any], Any], take: Callable[[Any], Any]) -> Callabl
     return make
 
 
-KEPT: list[Callable[[], Any]] = [
-    own_noise(lambda one: {"a": [one]}, lambda kept: kept["a"][0]),
-    own_noise(lambda one: None, lambda kept: None),
+NOISE: list[Callable[[], Any]] = [
+    noise_layer(lambda generator: {"a": [generator]}, lambda stored: stored["a"][0]),
+    noise_layer(lambda generator: None, lambda stored: None),
 ]
 
 
-@pytest.mark.parametrize("make", [flip, *KEPT])
-def test_workers_draw_numbers_of_their_own(make: Callable[[], Any]) -> None:
-    """A worker draws the same numbers again once its state is restored."""
+@pytest.mark.parametrize("make", [flip, *NOISE])
+def test_random_numbers_differ_by_worker_and_are_restored(make: Callable[[], Any]) -> None:
+    """A worker draws the same numbers again after its state was restored."""
     import keras
     import tensorflow as tf
 
@@ -159,12 +158,12 @@ def test_workers_draw_numbers_of_their_own(make: Callable[[], Any]) -> None:
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((8, 8, 1)), keras.Sequential([make()])])
         streams = state.seed_layers(model, tf.distribute.get_strategy(), rank)
-        saved = [one.numpy() for one in streams]
-        found = [np.asarray(model(PIXELS[:16], training=True))]
-        for one, value in zip(streams, saved, strict=True):
-            one.assign(value)
-        return [*found, np.asarray(model(PIXELS[:16], training=True))]
+        saved = [stream.numpy() for stream in streams]
+        first = np.asarray(model(PIXELS[:16], training=True))
+        for stream, value in zip(streams, saved, strict=True):
+            stream.assign(value)
+        return [first, np.asarray(model(PIXELS[:16], training=True))]
 
-    (first, again), (other, _) = outputs(0), outputs(1)
-    assert not np.allclose(first, other)
-    np.testing.assert_array_equal(first, again)
+    (first, restored), (other_worker, _) = outputs(0), outputs(1)
+    assert not np.allclose(first, other_worker)
+    np.testing.assert_array_equal(first, restored)

@@ -1,4 +1,4 @@
-"""Measurements of the machine: memory from the operating system, load from the driver."""
+"""Measurements of the machine: memory by the operating system, GPU load by the driver."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from local import NoTraining, zeros
+from local_runs import FakeTrainer, zeros_dataset
 
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
@@ -27,7 +27,7 @@ from tests.training.fake_gpus import FakeNvml
 
 
 @pytest.mark.skipif(not memory.RESET.exists(), reason="no /proc")
-def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
+def test_peak_memory_is_since_the_last_reset() -> None:
     size = 200 * 2**20
     block = np.ones(size, np.uint8)
     with_block = memory.peak_bytes()
@@ -38,31 +38,31 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     assert after
     assert with_block - after > 0.9 * size
     block = np.ones(size // 2, np.uint8)
-    again = memory.peak_bytes()
+    with_half = memory.peak_bytes()
     del block
-    assert again
-    assert 0.4 * size < again - after < 0.7 * size
-    later = memory.peak_bytes()
-    assert later
-    assert later > again - 0.1 * size  # a peak stays when the memory is given back
+    assert with_half
+    assert 0.4 * size < with_half - after < 0.7 * size
+    after_release = memory.peak_bytes()
+    assert after_release
+    assert after_release > with_half - 0.1 * size  # freeing memory does not lower the peak
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "batch", "size"),
+    ("shape", "dtype", "batch", "expected"),
     [
         ((28, 28, 1), np.uint8, 16, 1024),
         ((224, 224, 3), np.uint8, 16, 2**24 // (224 * 224 * 3)),
-        ((224, 224, 3), np.uint8, 512, 512),  # as many as training is known to take
-        ((512,), np.int32, 16, 32),  # tokens, which become vectors
+        ((224, 224, 3), np.uint8, 512, 512),  # at least the training batch, which is known to fit
+        ((512,), np.int32, 16, 32),  # tokens become vectors
     ],
 )
-def test_an_evaluation_takes_fewer_large_samples_at_once(
-    shape: tuple[int, ...], kind: type, batch: int, size: int
+def test_evaluation_batch_is_smaller_for_large_samples(
+    shape: tuple[int, ...], dtype: type, batch: int, expected: int
 ) -> None:
-    split = Split(np.zeros((4, *shape), kind), np.zeros(4, np.int64))
+    split = Split(np.zeros((4, *shape), dtype), np.zeros(4, np.int64))
     dataset = Dataset("drawn", 2, split, split, split)
     spec = RunSpec(batch_size_per_worker=batch)
-    assert memory.evaluation_batch(spec, dataset, 1024) == size
+    assert memory.evaluation_batch(spec, dataset, 1024) == expected
 
 
 STEPS = """
@@ -100,35 +100,35 @@ thread.join()
 
 
 def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
-    """Page faults of five steps of 80 MB, and the bytes that are given back after them."""
-    own = {name: value for name, value in os.environ.items() if name not in memory.ENVIRONMENT}
-    done = subprocess.run(
+    """Return the page faults of five steps of 80 MB, and the bytes that `give_back` frees."""
+    kept = {name: value for name, value in os.environ.items() if name not in memory.ENVIRONMENT}
+    completed = subprocess.run(
         [sys.executable, "-c", STEPS],
-        env=own | environment,
+        env=kept | environment,
         stdout=subprocess.PIPE,
         check=True,
         timeout=600,
     )
-    faults, returned = map(int, done.stdout.split())
+    faults, returned = map(int, completed.stdout.split())
     return faults, returned
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator")
-def test_memory_is_kept_from_step_to_step_and_given_back_after_the_run() -> None:
+def test_memory_is_reused_between_steps_and_freed_after_the_run() -> None:
     faults, returned = steps_in_a_thread(memory.ENVIRONMENT)
     assert faults < 1000
     assert returned > 70 * 2**20
-    faults, _ = steps_in_a_thread({})  # without it every step pays for its pages
+    faults, _ = steps_in_a_thread({})  # by default every step allocates new pages
     assert faults > 5 * 80 * 2**20 // os.sysconf("SC_PAGE_SIZE") // 2
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """Two GPUs, of which GPU 1 alone is sampled."""
-    found = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", found)
+    """Fake driver of two GPUs; only GPU 1 has load samples."""
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return found
+    return fake
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
         *[("1", 1, None), ("", 0, None), ("GPU-unknown", 0, None)],
     ],
 )
-def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
+def test_load_is_that_of_the_visible_gpu_since_begin(
     driver: FakeNvml, visible: str, index: int, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -146,26 +146,26 @@ def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
     load.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert load.share() == pytest.approx(share)
-    assert load.share() is None  # nothing was sampled since
+    assert load.share() is None  # no new samples
 
 
-def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(driver: FakeNvml) -> None:
+def test_worker_records_the_load_of_its_gpu(driver: FakeNvml) -> None:
     world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
     spec = RunSpec(record_steps=True)
-    recording = Recording(spec, NoTraining(), world, zeros(8))
+    recording = Recording(spec, FakeTrainer(), world, zeros_dataset(8))
     recording.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
 
 
-def fails(*given: object) -> None:
+def raise_nvml_error() -> None:
     raise FakeNvml.NVMLError
 
 
-def test_without_the_library_or_its_driver_nothing_is_said(
+def test_missing_driver_or_library_gives_no_load(
     driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.nvmlInit = fails
+    driver.nvmlInit = raise_nvml_error
     assert GpuLoad().share() is None
     assert gpus_of_driver().names == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -173,13 +173,13 @@ def test_without_the_library_or_its_driver_nothing_is_said(
     assert "pip install nvidia-ml-py" in gpus_of_driver().problem
 
 
-def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_the_driver(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    seen = gpus_of_driver()
-    assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
-    assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
-    assert seen.busy_percent == (0, 87)
-    assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
+    gpus = gpus_of_driver()
+    assert gpus.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
+    assert (gpus.memory_bytes[0], gpus.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
+    assert gpus.busy_percent == (0, 87)
+    assert gpus.versions == {"driver": "580.65", "cuda": "13.2"}
 
 
 @pytest.mark.parametrize(
@@ -190,23 +190,25 @@ def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch)
         ((60, 80), (0, 25), ["GPU 0 (0 % busy, 25% of", "GPU 1 (25 % busy, 0% of"]),
     ],
 )
-def test_gpus_that_others_use_are_named(
+def test_gpus_used_by_others_are_named(
     free: tuple[int, int], busy: tuple[int, int], named: list[str]
 ) -> None:
     driver = GpusSeen(("A", "B"), (80, 80), free, busy)
-    said = used_gpus(driver)
-    assert (said is None) == (not named)
-    assert all(part in str(said) for part in named)
-    assert str(said).count(" busy,") == len(named)
+    note = used_gpus(driver)
+    assert (note is None) == (not named)
+    assert all(part in str(note) for part in named)
+    assert str(note).count(" busy,") == len(named)
     notes = notes_of({"host": "a", "visible": None, "gpus": {"nvml": asdict(driver)}})
-    assert notes == ([] if said is None else [f"host a: {said}"])
+    assert notes == ([] if note is None else [f"host a: {note}"])
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framework_without_gpus_reports_none(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip(framework)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    seen = gpus_of_framework(framework)
-    assert seen.names == ()
-    assert seen.problem == ""
-    assert seen.versions[framework]
+    gpus = gpus_of_framework(framework)
+    assert gpus.names == ()
+    assert gpus.problem == ""
+    assert gpus.versions[framework]

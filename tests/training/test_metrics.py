@@ -1,11 +1,11 @@
-"""Metrics of both frameworks against numpy and scikit-learn, on uneven shards of two workers."""
+"""Metrics of both frameworks, compared with numpy and scikit-learn, on uneven shards."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from framework_models import losses_and_values
-from local import ThreadWorld, new_trainer, on_ranks, small_spec
+from local_runs import ThreadWorld, new_trainer, run_on_ranks, small_spec
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -34,8 +34,8 @@ TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
 TOKENS[::5, 1:] = IGNORED
 
 
-class Shard:
-    """Two workers, of which one has a third of the rows; the sums of both are gathered at once."""
+class FirstOfTwo:
+    """Context of the first of two workers; `gather` returns the given values of the second."""
 
     rank, num_workers, device = 0, 2, "cpu"
 
@@ -47,46 +47,53 @@ class Shard:
 
 
 def value_of(
-    framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **more
+    framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **options
 ) -> float:
-    """Return what `evaluate_split` makes of the outputs of all rows."""
+    """Return the value of a metric for outputs of which the first worker has a third.
+
+    `options` are those of the dataset.
+    """
     workload = Workload()
     workload.task = task
-    scale = more.get("label_scale", 1.0)
+    scale = options.get("label_scale", 1.0)
     _, values = losses_and_values(framework, workload, outputs, labels, metric, scale)
     assert (values.shape, values.dtype) == ((len(labels),), np.float32)
     split = Split(np.zeros((len(labels), 1), np.float32), labels)
-    dataset = Dataset("x", CLASSES, split, split, split, task=task, **more)
+    dataset = Dataset("x", CLASSES, split, split, split, task=task, **options)
     third = len(labels) // 3
-    mine = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), squares=0.0, samples=third)
-    other = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
-    trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: mine)
-    return evaluate_split(dataset, trainer, Shard(other), "test")
+    first = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), squares=0.0, samples=third)
+    second = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
+    trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: first)
+    return evaluate_split(dataset, trainer, FirstOfTwo(second), "test")
 
 
 @pytest.mark.parametrize(
-    ("name", "judge"),
+    ("name", "reference"),
     [
         ("rmse", lambda labels, guesses: np.sqrt(np.mean((labels - guesses) ** 2))),
         ("mean_absolute_error", mean_absolute_error),
         ("r2", lambda *both: r2_score(*both, multioutput="variance_weighted")),
     ],
 )
-def test_of_vectors_in_their_own_unit(framework: str, name: str, judge) -> None:
-    found = value_of(framework, METRICS[name], "regression", GUESSES, NUMBERS, label_scale=SCALE)
-    assert found == pytest.approx(judge(NUMBERS * SCALE + 7, GUESSES * SCALE + 7), rel=1e-5)
+def test_regression_metrics_of_vectors_are_in_the_unit_of_the_labels(
+    framework: str, name: str, reference
+) -> None:
+    value = value_of(framework, METRICS[name], "regression", GUESSES, NUMBERS, label_scale=SCALE)
+    assert value == pytest.approx(reference(NUMBERS * SCALE + 7, GUESSES * SCALE + 7), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("name", "judge"), [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)]
+    ("name", "reference"), [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)]
 )
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
-def test_one_number_may_come_as_a_column(framework: str, name: str, judge, shape) -> None:
-    """A column and a row never become (N, N) differences."""
+def test_outputs_of_one_number_may_be_a_column(framework: str, name: str, reference, shape) -> None:
+    """A column minus a row must not broadcast to (N, N) differences."""
     labels, guesses = NUMBERS[:, 0], GUESSES[:, :1]
-    found = value_of(framework, METRICS[name], "regression", guesses.reshape(shape), labels)
-    expected = np.mean((labels - guesses[:, 0]) ** 2) if judge is None else judge(labels, guesses)
-    assert found == pytest.approx(expected, rel=1e-5)
+    value = value_of(framework, METRICS[name], "regression", guesses.reshape(shape), labels)
+    expected = (
+        np.mean((labels - guesses[:, 0]) ** 2) if reference is None else reference(labels, guesses)
+    )
+    assert value == pytest.approx(expected, rel=1e-5)
 
 
 def cross_entropy(logits: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -94,38 +101,40 @@ def cross_entropy(logits: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.log(np.exp(logits.astype("d")).sum(axis=-1)) - chosen
 
 
-def test_of_classes(framework: str) -> None:
-    def found(name: str) -> float:
+def test_classification_metrics(framework: str) -> None:
+    def value(name: str) -> float:
         return value_of(framework, METRICS[name], "classification", LOGITS, CLASS)
 
     top = top_k_accuracy_score(CLASS, LOGITS, k=5, labels=range(CLASSES))
-    assert found("top5_accuracy") == pytest.approx(top)
-    assert found("accuracy") == pytest.approx(np.mean(LOGITS.argmax(axis=1) == CLASS))
+    assert value("top5_accuracy") == pytest.approx(top)
+    assert value("accuracy") == pytest.approx(np.mean(LOGITS.argmax(axis=1) == CLASS))
     loss = cross_entropy(LOGITS, CLASS).mean()
-    assert found("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
-    few = value_of(framework, METRICS["top5_accuracy"], "classification", LOGITS[:, :3], CLASS % 3)
-    assert few == 1.0, "of three classes one of the best five is right"
+    assert value("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
+    top5_of_three_classes = value_of(
+        framework, METRICS["top5_accuracy"], "classification", LOGITS[:, :3], CLASS % 3
+    )
+    assert top5_of_three_classes == 1.0, "with three classes the best five contain the label"
 
 
-def test_of_tokens_that_count(framework: str) -> None:
-    """The mean over a sample's tokens, then over samples."""
+def test_language_modelling_metrics_skip_ignored_tokens(framework: str) -> None:
+    """Values are averaged over the tokens of a sample, then over samples."""
 
     def mean(values: np.ndarray) -> float:
         counted = TOKENS != IGNORED
         return float(np.mean((values * counted).sum(axis=1) / counted.sum(axis=1)))
 
-    def found(name: str) -> float:
+    def value(name: str) -> float:
         return value_of(framework, METRICS[name], "language_modelling", TOKEN_LOGITS, TOKENS)
 
     loss = mean(cross_entropy(TOKEN_LOGITS, np.maximum(TOKENS, 0)))
-    assert found("loss") == pytest.approx(loss, rel=1e-6)
-    assert found("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
-    assert found("accuracy") == pytest.approx(mean(TOKEN_LOGITS.argmax(axis=-1) == TOKENS))
+    assert value("loss") == pytest.approx(loss, rel=1e-6)
+    assert value("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
+    assert value("accuracy") == pytest.approx(mean(TOKEN_LOGITS.argmax(axis=-1) == TOKENS))
     best = np.argsort(TOKEN_LOGITS, axis=-1)[..., -5:]
-    assert found("top5_accuracy") == pytest.approx(mean((best == TOKENS[..., None]).any(axis=-1)))
+    assert value("top5_accuracy") == pytest.approx(mean((best == TOKENS[..., None]).any(axis=-1)))
 
 
-def test_the_error_of_a_root_is_what_drawing_the_rows_anew_shows() -> None:
+def test_standard_error_of_a_root_equals_that_of_resampling() -> None:
     draws = RNG.standard_normal((4_000, 500)) ** 2
     sums = (float(draws[0].sum()), float((draws[0] ** 2).sum()), 500.0)
     roots = np.sqrt(draws.mean(axis=1))
@@ -138,7 +147,7 @@ def test_the_error_of_a_root_is_what_drawing_the_rows_anew_shows() -> None:
 
 
 @pytest.mark.parametrize(("framework", "name"), [("torch", "f1"), ("tensorflow", "roc_auc")])
-def test_a_run_is_judged_by_the_answers_for_all_samples(framework: str, name: str) -> None:
+def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None:
     pytest.importorskip(framework)
     objective = Objective(kind="best_at_budget", metric=name, max_train_seconds=1e6)
     spec = small_spec(framework, objective=objective, epochs=2.0)
@@ -157,20 +166,20 @@ def test_a_run_is_judged_by_the_answers_for_all_samples(framework: str, name: st
 
 
 @pytest.mark.parametrize(("name", "size"), [("f1", 7), ("roc_auc", 7), ("roc_auc", 2)])
-def test_uneven_answers_of_workers_are_those_of_one(name: str, size: int) -> None:
-    """With two samples, one of the three workers has none."""
+def test_set_metric_is_equal_for_uneven_shards(name: str, size: int) -> None:
+    """With two samples, one of the three workers has no answers."""
     split = Split(np.zeros((size, 1), np.float32), np.arange(size) % 2)
     dataset = Dataset("x", 2, split, split, split)
     outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
-    whole = predictions_of(METRICS[name], outputs)
+    answers = predictions_of(METRICS[name], outputs)
 
     def value_on(world: ThreadWorld) -> float:
         def evaluate(part: str, rows: slice) -> Totals:
-            own = whole[rows] if len(whole[rows]) else None
-            return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own)
+            own_answers = answers[rows] if len(answers[rows]) else None
+            return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own_answers)
 
         trainer = SimpleNamespace(metric=METRICS[name], evaluate=evaluate)
         return evaluate_split(dataset, trainer, world, "test")
 
-    expected, _ = measure(METRICS[name], split.labels, whole)
-    assert on_ranks(3, value_on) == [expected] * 3
+    expected, _ = measure(METRICS[name], split.labels, answers)
+    assert run_on_ranks(3, value_on) == [expected] * 3

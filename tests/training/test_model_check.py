@@ -1,10 +1,10 @@
-"""Models checked on a few samples: refused, or warned of."""
+"""Model checks on a few samples: refusals and warnings."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from framework_models import backend
+from framework_models import model_module
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
@@ -22,12 +22,12 @@ LABELS = np.arange(8, dtype=np.int64) % 10
 
 
 def check(framework, workload, inputs=INPUTS, labels=LABELS, metric=ACCURACY):
-    backend(framework)
+    model_module(framework)
     return check_model(framework, workload, metric, inputs, labels)
 
 
 class Own(Workload):
-    """Ten classes of four features; the subclasses break one thing each."""
+    """Workload of ten classes and four features; each subclass changes one thing."""
 
     name, input_shape, num_classes = "own", (4,), 10
     units = 10
@@ -64,24 +64,26 @@ def applying(in_torch, in_keras):
     return end
 
 
-def layers(*given, input_shape=(4,)):
-    """Return what makes a workload of these layers."""
-    return lambda: ShippedWorkload("own", input_shape, 10, given)
+def layers(*model_layers, input_shape=(4,)):
+    """Return a function that makes a workload of these layers."""
+    return lambda: ShippedWorkload("own", input_shape, 10, model_layers)
 
 
-class OwnJudge(Own):
-    """Any outputs are right where loss and metric are the user's."""
+class OwnLossAndMetric(Own):
+    """Workload whose outputs have another shape, which loss and metric of the user allow."""
 
     units = 1
     torch_loss = keras_loss = lambda self, outputs, labels: outputs[:, 0] ** 2
 
 
 class Softmax(Own):
-    end = applying(lambda one: one.softmax(dim=1), lambda ops, one: ops.softmax(one))
+    end = applying(
+        lambda outputs: outputs.softmax(dim=1), lambda ops, outputs: ops.softmax(outputs)
+    )
 
 
 class SoftmaxWithLoss(Softmax):
-    """Probabilities are right where the user's own loss takes them."""
+    """Workload with probabilities as outputs, which the loss of the user expects."""
 
     torch_loss = keras_loss = lambda self, outputs, labels: -outputs[:, 0]
 
@@ -92,12 +94,12 @@ IMAGES = np.zeros((8, 6, 6, 3), np.uint8)
 @pytest.mark.parametrize(
     ("workload", "inputs"),
     [
-        *((Own, INPUTS), (OwnJudge, INPUTS), (SoftmaxWithLoss, INPUTS)),
+        *((Own, INPUTS), (OwnLossAndMetric, INPUTS), (SoftmaxWithLoss, INPUTS)),
         (layers(Conv(2), Flatten(), Dense(10), input_shape=(6, 6, 3)), IMAGES),
     ],
 )
-def test_a_whole_model_passes_without_a_word(framework, workload, inputs):
-    metric = METRICS["loss"] if workload is OwnJudge else ACCURACY
+def test_valid_model_has_no_warnings(framework, workload, inputs):
+    metric = METRICS["loss"] if workload is OwnLossAndMetric else ACCURACY
     assert check(framework, workload(), inputs, metric=metric) == []
 
 
@@ -120,7 +122,7 @@ class LossRaises(Own):
 
 
 class Unfinished(Own):
-    """Layers of unknown sizes."""
+    """Model with layers of unknown sizes."""
 
     def build_torch(self):
         import torch
@@ -145,14 +147,14 @@ class Unfinished(Own):
         (Unfinished, []),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_refused(framework, workload, names):
+def test_model_that_cannot_be_trained_is_refused(framework, workload, names):
     with refused(ErrorCode.INVALID_MODEL, "own", *names) as caught:
         check(framework, workload())
     assert "\n" not in str(caught.value)
     assert workload is not Raises or 'raise RuntimeError("no weights' in caught.value.details
 
 
-def test_probabilities_for_logits_are_a_warning(framework):
+def test_probabilities_instead_of_logits_are_a_warning(framework):
     (warning,) = check(framework, Softmax())
     assert "own" in warning
 
@@ -163,13 +165,13 @@ RMSE, LOSS = METRICS["rmse"], METRICS["loss"]
 
 
 class Regressed(Own):
-    """A model with ten outputs for two numbers."""
+    """Regression of two numbers by a model with ten outputs."""
 
     task = "regression"
 
 
-class Spoken(Own):
-    """No outputs for each token."""
+class LanguageModel(Own):
+    """Language model without outputs for each token."""
 
     task = "language_modelling"
 
@@ -183,29 +185,33 @@ class NoHook(Own):
     metric = OwnMetric.metric
 
 
-class Whole(Own):
-    """Answers in place of numbers that have a slope."""
+class IntegerOutputs(Own):
+    """Model whose outputs are classes, which have no gradient."""
 
-    end = applying(lambda one: one.argmax(dim=1), lambda ops, one: ops.argmax(one, axis=1))
+    end = applying(
+        lambda outputs: outputs.argmax(dim=1), lambda ops, outputs: ops.argmax(outputs, axis=1)
+    )
 
 
 @pytest.mark.parametrize(
     ("workload", "data", "code", "names"),
     [
         (Regressed, (INPUTS, PAIRS, RMSE), ErrorCode.INVALID_MODEL, ["(8, 10)", "(8, 2)"]),
-        (Spoken, (INPUTS, TOKENS, LOSS), ErrorCode.INVALID_MODEL, ["(8, 10)", "(8, 3, 10)"]),
+        (LanguageModel, (INPUTS, TOKENS, LOSS), ErrorCode.INVALID_MODEL, ["(8, 10)", "(8, 3, 10)"]),
         (OwnMetric, (INPUTS, LABELS, OwnMetric.metric), ErrorCode.INVALID_MODEL, ["half", "(8,)"]),
         (NoHook, (INPUTS, LABELS, OwnMetric.metric), ErrorCode.MISSING, ["half", "metric"]),
-        (Whole, (), ErrorCode.INVALID_MODEL, ["int"]),
+        (IntegerOutputs, (), ErrorCode.INVALID_MODEL, ["int"]),
     ],
 )
-def test_what_other_tasks_and_metrics_need(framework, workload, data, code, names):
+def test_unsuitable_outputs_of_other_tasks_and_metrics_are_refused(
+    framework, workload, data, code, names
+):
     with refused(code, "own", *names):
         check(framework, workload(), *data)
 
 
 class Counted(Softmax):
-    """Counts how often it is built, as its model may differ from build to build."""
+    """Workload that counts how often its model is built."""
 
     built = 0
 
@@ -216,19 +222,19 @@ class Counted(Softmax):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """A process that has checked no model."""
+    """Forget which models this process has checked."""
     monkeypatch.setattr(model_check, "_checked", set())
 
 
 @pytest.mark.parametrize(
     ("make", "rank", "num_builds"), [(Counted, 0, 1), (Counted, 1, 0), (layers(Dense(10)), 0, 0)]
 )
-def test_rank_0_checks_a_model_of_the_users_once(unchecked, make, rank, num_builds):
+def test_rank_0_checks_a_user_model_once(unchecked, make, rank, num_builds):
     pytest.importorskip("torch")
     Counted.built, workload = 0, make()
     world = SimpleNamespace(rank=rank, gpus=())
     split = Split(INPUTS, LABELS)
     dataset = Dataset("four", 10, train=split, validation=split, test=split)
     warnings = [check_start(RunSpec(workload="own"), workload, dataset, world) for _ in range(2)]
-    assert [len(one) for one in warnings] == [num_builds, 0]
+    assert [len(messages) for messages in warnings] == [num_builds, 0]
     assert Counted.built == num_builds

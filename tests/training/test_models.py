@@ -1,8 +1,8 @@
-"""Models of both frameworks: dropout, inputs; a user's own, with its hooks."""
+"""Models of both frameworks: dropout, inputs, hooks of the user, batch statistics."""
 
 import numpy as np
 import test_model_check
-from framework_models import backend, logits, losses_and_values, to_framework, to_numpy
+from framework_models import logits, losses_and_values, model_module, to_framework, to_numpy
 from regularised import Regularised
 
 from raybench.models.base import DataShape, Workload
@@ -12,7 +12,7 @@ from raybench.training.base import find_part
 
 
 class Own(test_model_check.Own):
-    """A user's workload with both builders and every hook."""
+    """Workload of a user with both builders and all hooks."""
 
     num_classes = units = 3
 
@@ -27,9 +27,9 @@ def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.nd
     return inputs, rng.integers(0, workload.num_classes, num_samples)
 
 
-def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
+def test_dropout_is_active_in_training_only_and_follows_the_seed(framework):
     workload = find_workload("cnn7", DataShape(input_shape=(32, 32, 3), num_outputs=10))
-    module = backend(framework)
+    module = model_module(framework)
     prepared = module.prepare_inputs(to_framework(samples(workload)[0], framework))
 
     def in_training(seed: int) -> np.ndarray:
@@ -43,28 +43,30 @@ def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
     assert (in_training(1) != logits(framework, model, samples(workload)[0])).any()
 
 
-def test_pixels_are_scaled_and_turned_and_numbers_left_alone(framework):
+def test_inputs_of_pixels_are_scaled_and_numbers_are_unchanged(framework):
     images = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
-    prepared = to_numpy(backend(framework).prepare_inputs(to_framework(images, framework)))
+    prepared = to_numpy(model_module(framework).prepare_inputs(to_framework(images, framework)))
     assert prepared.dtype == np.float32
     expected = images.transpose(0, 3, 1, 2) if framework == "torch" else images
     np.testing.assert_allclose(prepared, expected / 255, rtol=1e-6)
-    vectors = np.array([[-1.0, 300.0]], np.float32)  # as they are
-    prepared = to_numpy(backend(framework).prepare_inputs(to_framework(vectors, framework)))
+    vectors = np.array([[-1.0, 300.0]], np.float32)
+    prepared = to_numpy(model_module(framework).prepare_inputs(to_framework(vectors, framework)))
     np.testing.assert_array_equal(prepared, vectors)
 
 
-def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
-    assert backend(framework).num_parameters(backend(framework).build_model(Own(), 1)) == 15
+def test_user_hooks_are_used_and_parameters_are_counted(framework):
+    assert (
+        model_module(framework).num_parameters(model_module(framework).build_model(Own(), 1)) == 15
+    )
     outputs = np.zeros((2, 3), np.float32)
-    given = outputs, np.array([0, 1]), Own.metric
-    loss, correct = losses_and_values(framework, Own(), *given)
+    labels = np.array([0, 1])
+    loss, correct = losses_and_values(framework, Own(), outputs, labels, Own.metric)
     np.testing.assert_array_equal(loss, [5, 5])
     np.testing.assert_array_equal(correct, np.array([0, 1], np.float32))
 
 
-def test_statistics_of_a_workers_own_batch_are_found(framework):
-    module, synchronize = backend(framework), find_part(framework, "layers").synchronize
+def test_batch_statistics_are_detected(framework):
+    module, synchronize = model_module(framework), find_part(framework, "layers").synchronize
     model = module.build_model(Regularised(), 0)
     assert module.batch_statistics(model)
     assert not module.batch_statistics(synchronize(model) or model)

@@ -1,11 +1,11 @@
-"""Models by name as the frameworks build them: the same network, trained weights, normalisation."""
+"""Models by name, built in both frameworks: equal networks, trained weights, normalization."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from framework_models import backend
+from framework_models import model_module
 
 from raybench.models.base import DataShape, Workload
 from raybench.models.named import named_workload
@@ -24,7 +24,7 @@ def workload_of(name: str, *, outputs: int = 5, pixels: int = 32, channels: int 
 
 
 def built(framework: str, workload: Workload) -> Any:
-    return backend(framework).build_model(workload, 3)
+    return model_module(framework).build_model(workload, 3)
 
 
 def outputs(model: Any, images: np.ndarray, *, training: bool) -> np.ndarray:
@@ -46,53 +46,58 @@ def images_of(pixels: int, channels: int = 3) -> np.ndarray:
         pytest.param("resnet50", 3, marks=pytest.mark.all),
     ],
 )
-def test_one_name_is_one_network_in_both_frameworks(name: str, channels: int) -> None:
-    """Equal parameters and first weights, outputs, and running statistics after a batch."""
+def test_named_model_is_equal_in_both_frameworks(name: str, channels: int) -> None:
+    """Compares the number of parameters, and outputs before and after a batch of training."""
     pixels = 48
     workload = workload_of(name, pixels=pixels, channels=channels)
-    ours, theirs = built("torch", workload), built("tensorflow", workload)
-    for model, module in ((ours, "torch"), (theirs, "tensorflow")):
-        expected = sum(one.numel() for one in ours.parameters())
-        assert backend(module).num_parameters(model) == expected
-        assert backend(module).batch_statistics(model)
-    for dropout in (one for one in ours.modules() if isinstance(one, torch.nn.Dropout)):
-        dropout.p = theirs.head.layers[0].rate = 0.0
+    torch_model, keras_model = built("torch", workload), built("tensorflow", workload)
+    num_parameters = sum(parameter.numel() for parameter in torch_model.parameters())
+    for framework, model in (("torch", torch_model), ("tensorflow", keras_model)):
+        assert model_module(framework).num_parameters(model) == num_parameters
+        assert model_module(framework).batch_statistics(model)
+    for module in torch_model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = keras_model.head.layers[0].rate = 0.0
     images = images_of(pixels, channels)
     for training in (True, False):
-        one, other = (outputs(model, images, training=training) for model in (ours, theirs))
-        scale = np.abs(one).max()
-        # Batch statistics of few images in each of 50 layers magnify what rounding decides.
-        np.testing.assert_allclose(one / scale, other / scale, rtol=1e-3, atol=1e-3)
+        expected, found = (
+            outputs(model, images, training=training) for model in (torch_model, keras_model)
+        )
+        scale = np.abs(expected).max()
+        # Batch statistics of few images amplify rounding errors in each of 50 layers.
+        np.testing.assert_allclose(expected / scale, found / scale, rtol=1e-3, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A file of torchvision's weights for 1,000 classes, and the model that they are of."""
+    """File with weights of torchvision for 1,000 classes, and the model that has them."""
     import torchvision
 
     torch.manual_seed(0)
     model = torchvision.models.resnet18(weights=None, num_classes=1000).eval()
-    for name, one in model.state_dict().items():
+    for name, tensor in model.state_dict().items():
         if "running_mean" in name:
-            one.uniform_(-0.1, 0.1)
+            tensor.uniform_(-0.1, 0.1)
     path = tmp_path_factory.mktemp("weights") / "resnet18-f37072fd.pth"
     torch.save(model.state_dict(), path)
     return path, model
 
 
 @pytest.mark.parametrize("name", ["resnet18", "torchvision:resnet18", "timm:resnet18"])
-def test_trained_weights_and_a_new_head_in_torch(trained: tuple[Path, Any], name: str) -> None:
+def test_trained_weights_are_loaded_with_a_new_head_in_torch(
+    trained: tuple[Path, Any], name: str
+) -> None:
     path, _ = trained
     workload = workload_of(name)
     model = built("torch", workload)
-    (sentence,) = find_part("torch", "named").start_from(model, workload, str(path))
-    assert str(path) in sentence
-    assert "fc.weight, fc.bias" in sentence
+    (note,) = find_part("torch", "named").start_from(model, workload, str(path))
+    assert str(path) in note
+    assert "fc.weight, fc.bias" in note
     assert set(model.head) == {"net.fc.weight", "net.fc.bias"}
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
+def test_cached_weights_give_the_outputs_of_torchvision(
     trained: tuple[Path, Any], framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, reference = trained
@@ -109,8 +114,9 @@ def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
     images = images_of(32)
     normalised = ((images - MEAN) / STD).astype(np.float32)
     expected = outputs(reference, normalised, training=False)
-    found = outputs(model, images, training=False)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        outputs(model, images, training=False), expected, rtol=1e-3, atol=1e-4
+    )
     other = workload_of("mobilenet_v2")
     with refused(ErrorCode.INVALID_WEIGHTS, path):
         start_from(built(framework, other), other, str(path))
@@ -119,7 +125,7 @@ def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
 
 
 @pytest.mark.all
-def test_a_keras_model_takes_the_librarys_weights_and_saved_ones(tmp_path: Path) -> None:
+def test_keras_model_loads_backbone_weights_from_both_formats(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     start_from = find_part("tensorflow", "named").start_from
     workload = workload_of("keras:MobileNetV3Small")
@@ -128,19 +134,19 @@ def test_a_keras_model_takes_the_librarys_weights_and_saved_ones(tmp_path: Path)
     model.backbone.save(tmp_path / "no_top.h5")
     before = [variable.numpy() for variable in model.backbone.variables]
     keras.utils.set_random_seed(9)
-    other = workload_of("keras:MobileNetV3Small", outputs=2)
-    again = backend("tensorflow").build_model(other, 8)
+    other_workload = workload_of("keras:MobileNetV3Small", outputs=2)
+    rebuilt = model_module("tensorflow").build_model(other_workload, 8)
     for file in ("no_top.h5", "model.weights.h5"):
-        (sentence,) = start_from(again, other, str(tmp_path / file))
-        assert file in sentence
-        for variable, value in zip(again.backbone.variables, before, strict=True):
+        (note,) = start_from(rebuilt, other_workload, str(tmp_path / file))
+        assert file in note
+        for variable, value in zip(rebuilt.backbone.variables, before, strict=True):
             np.testing.assert_array_equal(variable.numpy(), value)
             variable.assign(variable * 0)
-    again.backbone.trainable = False
-    again(images_of(32), training=True)
-    np.testing.assert_array_equal(again.backbone.variables[-1].numpy(), 0 * before[-1])
+    rebuilt.backbone.trainable = False
+    rebuilt(images_of(32), training=True)
+    np.testing.assert_array_equal(rebuilt.backbone.variables[-1].numpy(), 0 * before[-1])
     with refused(ErrorCode.INVALID_WEIGHTS, "model.pth", "framework: torch"):
-        start_from(again, other, _touched(tmp_path / "model.pth"))
+        start_from(rebuilt, other_workload, _touched(tmp_path / "model.pth"))
 
 
 def _touched(path: Path) -> str:
@@ -149,22 +155,22 @@ def _touched(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("framework", "name", "code", "said"),
+    ("framework", "name", "code", "text"),
     [
         ("torch", "torchvision:resnet19", ErrorCode.UNKNOWN_NAME, "'resnet18'"),
         ("tensorflow", "keras:mobilenetv2", ErrorCode.UNKNOWN_NAME, "'MobileNetV2'"),
         ("tensorflow", "keras:InceptionV3", ErrorCode.INVALID_MODEL, "32 x 32"),
     ],
 )
-def test_names_and_sizes_that_a_library_has_not(
-    framework: str, name: str, code: ErrorCode, said: str
+def test_unknown_name_or_unsuitable_size_is_refused(
+    framework: str, name: str, code: ErrorCode, text: str
 ) -> None:
-    with refused(code, name, said) as caught:
+    with refused(code, name, text) as caught:
         built(framework, workload_of(name))
     assert "\n" not in str(caught.value)
 
 
-def test_a_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:
+def test_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(
         '{"model_type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, '
@@ -178,13 +184,13 @@ def test_a_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:
 
     model = built("torch", named_workload(f"transformers:{tmp_path}", shape(6))).eval()
     texts = torch.tensor([[5, 7, 3, 0, 0, 0]])
-    found = model(texts)
-    assert found.shape == (1, 3)
-    torch.testing.assert_close(model(texts[:, :3]), found)
-    torch.testing.assert_close(model({"input_ids": texts}), found)
+    outputs_of_padded = model(texts)
+    assert outputs_of_padded.shape == (1, 3)
+    torch.testing.assert_close(model(texts[:, :3]), outputs_of_padded)
+    torch.testing.assert_close(model({"input_ids": texts}), outputs_of_padded)
     assert {name.split(".")[2] for name in model.head} == {"pre_classifier", "classifier"}
-    for data, words in ((shape(9), "sequence_length: 8"), (shape(6, 21), "vocabulary_size: 20")):
-        with refused(ErrorCode.INVALID_MODEL, words):
+    for data, text in ((shape(9), "sequence_length: 8"), (shape(6, 21), "vocabulary_size: 20")):
+        with refused(ErrorCode.INVALID_MODEL, text):
             built("torch", named_workload(f"transformers:{tmp_path}", data))
     with refused(ErrorCode.UNKNOWN_NAME, "'distilbert'"):
         built("torch", named_workload("transformers:distilbart", shape(6)))

@@ -1,13 +1,13 @@
-"""Optimizers of both frameworks against the papers.
+"""Optimizers of both frameworks, compared with reference implementations of the papers.
 
-On several workers test_two_workers.py holds Keras's to the papers.
+`test_two_workers` compares those of Keras on two workers.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from framework_models import backend
+from framework_models import model_module
 from optim_reference import (
     CHANGED,
     NAMES,
@@ -33,66 +33,66 @@ from raybench.training.base import find_part  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.training.torch import optim as torch_optim  # noqa: E402
 
-EACH = pytest.mark.parametrize("name", NAMES)
-
 
 class InTorch:
-    """An optimizer with the weights of the reference."""
+    """Optimizer in torch with the initial weights of the reference."""
 
     def __init__(self, name, *, dtype="float32", weights=None, **settings):
         values = [
-            torch.tensor(one).to(getattr(torch, dtype)) for one in weights or initial_weights()
+            torch.tensor(array).to(getattr(torch, dtype)) for array in weights or initial_weights()
         ]
         self.params = torch.nn.ParameterList(values)
-        given = {"learning_rate": 1e-2, **settings}
-        self.optimizer = torch_optim.build_optimizer(name, self.params, **given)
+        settings = {"learning_rate": 1e-2, **settings}
+        self.optimizer = torch_optim.build_optimizer(name, self.params, **settings)
 
     def step(self, grads, rate):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        for p, grad in zip(self.params, grads, strict=True):
-            p.grad = None if grad is None else torch.tensor(grad).to(p.dtype)
+        for parameter, grad in zip(self.params, grads, strict=True):
+            parameter.grad = None if grad is None else torch.tensor(grad).to(parameter.dtype)
         self.optimizer.step()
 
     def weights(self):
-        return [p.detach().double().numpy() for p in self.params]
+        return [parameter.detach().double().numpy() for parameter in self.params]
 
 
 class InKeras:
-    """The same in Keras, traced."""
+    """Optimizer in Keras with the initial weights of the reference; its steps are traced."""
 
     def __init__(self, name, *, dtype="float32", weights=None, **settings):
-        self.variables = [keras.Variable(w, dtype=dtype) for w in weights or initial_weights()]
+        self.variables = [
+            keras.Variable(array, dtype=dtype) for array in weights or initial_weights()
+        ]
         self.optimizer = keras_optim.build_optimizer(name, **{"learning_rate": 1e-2, **settings})
         self.optimizer.build(self.variables)
         self.apply = tf.function(self.optimizer.apply)
 
     def step(self, grads, rate):
         self.optimizer.learning_rate.assign(rate)
-        self.apply([tf.constant(g) for g in grads])
+        self.apply([tf.constant(grad) for grad in grads])
 
     def weights(self):
-        return [np.asarray(v.numpy(), np.float64) for v in self.variables]
+        return [np.asarray(variable.numpy(), np.float64) for variable in self.variables]
 
 
-IN = {"torch": InTorch, "tensorflow": InKeras}
+CLASSES = {"torch": InTorch, "tensorflow": InKeras}
 
 
 def new(framework, name, **settings):
-    return IN[framework](name, **({"weight_decay": 0.05} | settings))
+    return CLASSES[framework](name, **({"weight_decay": 0.05} | settings))
 
 
-def run(mine, name, *, first=0, last=40, scale=1.0):
-    for i, (grads, rate) in enumerate(zip(gradients(scale), rates(name), strict=True)):
-        if first <= i < last:
-            mine.step(grads, rate)
-
-
-def assert_follows(mine, framework, name, *, tolerance=TOLERANCE, scale=1.0, **settings):
-    is_last = framework == "tensorflow"
-    expected = after_all_steps(name, scale=scale, outputs_last=is_last, **settings)
-    for w, e in zip(mine.weights(), expected, strict=True):
-        np.testing.assert_allclose(w, e, **tolerance)
+def assert_follows_reference(
+    framework, name, *, dtype="float32", tolerance=TOLERANCE, scale=1.0, **settings
+):
+    """Compare the weights after all steps of the test problem with those of the reference."""
+    optimizer = new(framework, name, dtype=dtype, **settings)
+    for grads, rate in zip(gradients(scale), rates(name), strict=True):
+        optimizer.step(grads, rate)
+    outputs_last = framework == "tensorflow"
+    expected = after_all_steps(name, scale=scale, outputs_last=outputs_last, **settings)
+    for array, expected_array in zip(optimizer.weights(), expected, strict=True):
+        np.testing.assert_allclose(array, expected_array, **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -102,66 +102,64 @@ def assert_follows(mine, framework, name, *, tolerance=TOLERANCE, scale=1.0, **s
         *((name, 0.0, 1e-7) for name in ("adam", "radam", "lamb")),
     ],
 )
-def test_follows_the_paper(framework, name, weight_decay, scale):
-    """With gradients as small as epsilon, the place of epsilon in the formula decides the step."""
-    mine = new(framework, name, weight_decay=weight_decay)
-    run(mine, name, scale=scale)
-    assert_follows(mine, framework, name, weight_decay=weight_decay, scale=scale)
+def test_optimizer_follows_the_paper(framework, name, weight_decay, scale):
+    """Gradients as small as epsilon show where the formula has epsilon."""
+    assert_follows_reference(framework, name, weight_decay=weight_decay, scale=scale)
 
 
 @pytest.mark.parametrize(("name", "settings"), CHANGED)
 def test_settings_reach_the_update(framework, name, settings):
-    mine = new(framework, name, **settings)
-    run(mine, name)
-    assert_follows(mine, framework, name, **settings)
+    assert_follows_reference(framework, name, **settings)
 
 
-def test_of_a_run_an_optimizer_gets_what_it_reads():
+def test_optimizer_gets_the_settings_of_the_run_that_it_uses():
     spec = RunSpec(optimizer="lars", momentum=0.5, beta1=0.8)
-    found = settings_of(spec)
-    assert found.pop("options") == {}
-    assert found == {
+    settings = settings_of(spec)
+    assert settings.pop("options") == {}
+    assert settings == {
         **{"momentum": 0.5, "trust_coefficient": 0.001},
         **{"learning_rate": spec.learning_rate, "weight_decay": 0.0},
     }
 
 
-@EACH
+@pytest.mark.parametrize("name", NAMES)
 def test_weights_without_gradient_are_skipped(name):
-    mine = new("torch", name)
-    mine.optimizer.step()
-    mine.step([np.ones_like(w) if i == 1 else None for i, w in enumerate(initial_weights())], 1e-2)
-    for i, (w, initial) in enumerate(zip(mine.weights(), initial_weights(), strict=True)):
-        assert np.array_equal(w, initial) == (i != 1)
+    optimizer = new("torch", name)
+    optimizer.optimizer.step()
+    initial = initial_weights()
+    grads = [np.ones_like(array) if i == 1 else None for i, array in enumerate(initial)]
+    optimizer.step(grads, 1e-2)
+    for i, (array, before) in enumerate(zip(optimizer.weights(), initial, strict=True)):
+        assert np.array_equal(array, before) == (i != 1)
 
 
 @pytest.mark.parametrize("name", ["adam", "lars", "muon"])
-def test_bfloat16_stays_near(framework, name):
-    mine = new(framework, name, dtype="bfloat16")
-    run(mine, name)
-    assert_follows(mine, framework, name, tolerance={"rtol": 0.1, "atol": 0.1})
+def test_bfloat16_weights_stay_near_the_reference(framework, name):
+    tolerance = {"rtol": 0.1, "atol": 0.1}
+    assert_follows_reference(framework, name, dtype="bfloat16", tolerance=tolerance)
 
 
 def test_bias_correction_is_exact():
-    """Adam's first step is the sign; in float32, 1 - 0.999 would make it 6e-6 too long."""
-    mine = InKeras("adam", weights=[np.zeros(3, "float32")])
-    mine.step([np.array([1.0, -2.0, 3.0], np.float32)], 1.0)
-    np.testing.assert_allclose(mine.weights()[0], [-1.0, 1.0, -1.0], rtol=3e-7)
+    """The first step of adam is the sign; with 1 - 0.999 in float32 it would be 6e-6 too long."""
+    optimizer = InKeras("adam", weights=[np.zeros(3, "float32")])
+    optimizer.step([np.array([1.0, -2.0, 3.0], np.float32)], 1.0)
+    np.testing.assert_allclose(optimizer.weights()[0], [-1.0, 1.0, -1.0], rtol=3e-7)
 
 
 def shapes_of(framework: str, model) -> list[tuple[int, int]]:
-    """The matrices' shapes, small side first: one framework has them as the other's transposes."""
+    """Return the shapes of hidden matrices, small side first as Keras and torch transpose them."""
     module = find_part(framework, "optim")
     if framework == "torch":
-        found = [(one.shape[0], one[0].numel()) for one in module.hidden_matrices(model)]
+        matrices = module.hidden_matrices(model)
+        shapes = [(matrix.shape[0], matrix[0].numel()) for matrix in matrices]
     else:
-        found = list(module.hidden_matrices(model, model.trainable_variables).values())
-    return sorted((min(shape), max(shape)) for shape in found)
+        shapes = list(module.hidden_matrices(model, model.trainable_variables).values())
+    return sorted((min(shape), max(shape)) for shape in shapes)
 
 
 SQUARE, FOURFOLD, JOINED = [(128, 128)] * 2, [(128, 512)] * 4, [(128, 384)] * 2
-# Not the head; nor embeddings, positions and filters of one channel each.
-EXPECTED = {
+# Without the head, embeddings, positions and filters of one channel each.
+HIDDEN_MATRICES = {
     "mnist_small": [(9, 32), (64, 6272)],
     "mnist_large": [(9, 128), (512, 512), (512, 4608)],
     "text_bag": [(64, 128)],
@@ -169,13 +167,15 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_shipped_workloads(framework, name):
-    module = backend(framework)
-    assert shapes_of(framework, module.build_model(shipped_workload(name), 0)) == EXPECTED[name]
+@pytest.mark.parametrize("name", HIDDEN_MATRICES)
+def test_hidden_matrices_of_shipped_workloads(framework, name):
+    module = model_module(framework)
+    assert (
+        shapes_of(framework, module.build_model(shipped_workload(name), 0)) == HIDDEN_MATRICES[name]
+    )
 
 
-def test_a_torch_model_of_ones_own():
+def test_hidden_matrices_of_a_torch_model():
     nn = pytest.importorskip("torch").nn
     tied = nn.Embedding(9, 6)
     head = nn.Linear(6, 9, bias=False)
@@ -185,12 +185,12 @@ def test_a_torch_model_of_ones_own():
     model = nn.Sequential(tied, *convolutions, attention, head)
     model.pos_embed = nn.Parameter(head.weight.new_zeros(5, 6))
     model.extra = nn.Linear(6, 2)
-    # Of the attention what joins queries, keys and values, and what comes after it.
+    # Of the attention: the joint projection of queries, keys and values, and the output projection.
     assert shapes_of("torch", model) == [(6, 6), (6, 18), (6, 27)]
 
 
-def test_a_keras_model_of_ones_own():
-    backend("tensorflow")
+def test_hidden_matrices_of_a_keras_model():
+    model_module("tensorflow")
     layers = pytest.importorskip("keras").layers
     keras = pytest.importorskip("keras")
     inputs = keras.Input((5,))
@@ -202,19 +202,19 @@ def test_a_keras_model_of_ones_own():
     )
     image = layers.SeparableConv2D(2, 3)(image)
     outputs = layers.Dense(3)(layers.Flatten()(image))
-    # Queries, keys, values and outputs of the attention; two convolutions.
+    # Four projections of the attention; two convolutions.
     expected = [*[(6, 12)] * 4, (4, 9), (2, 8)]
     assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
-def test_cuda_steps_never_wait_for_the_device(name):
-    """Fake tensors need no GPU; reading one's value on the host, which is a sync, raises."""
+def test_cuda_steps_do_not_synchronize_with_the_device(name):
+    """Fake tensors need no GPU; reading a value on the host, which synchronizes, raises."""
     with FakeTensorMode():
-        sizes = [w.shape for w in initial_weights()]
-        params = torch.nn.ParameterList(torch.empty(size, device="cuda") for size in sizes)
+        shapes = [array.shape for array in initial_weights()]
+        params = torch.nn.ParameterList(torch.empty(shape, device="cuda") for shape in shapes)
         optimizer = torch_optim.build_optimizer(name, params, learning_rate=1e-2, weight_decay=0.05)
         for _ in range(7):
-            for p in params:
-                p.grad = torch.ones_like(p)
+            for parameter in params:
+                parameter.grad = torch.ones_like(parameter)
             optimizer.step()

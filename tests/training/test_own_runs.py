@@ -1,5 +1,5 @@
-"""User training loops: clock, reports, stop, checkpoints and errors, on one worker and on two,
-without Ray and mostly without a framework."""
+"""Training loops of the user: clock, reports, stop, checkpoints and errors, on one worker and on
+two, without Ray and mostly without a framework."""
 
 import argparse
 import math
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import Clock, alone
-from own_loops import Loop, Worker, on_two_ranks, reporting, spec_of
+from local_runs import Clock, single_worker
+from user_loops import Loop, Worker, reporting_loop, run_on_two_ranks, spec_of
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective
@@ -36,9 +36,11 @@ from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
-    ("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3.75), (2, 2, 2), (9, 4, 0)]
+    ("reported_s", "train_s", "setup_s"), [(0.25, 0.25, 3.75), (2, 2, 2), (9, 4, 0)]
 )
-def test_overridden_training_seconds_count(told_s: float, train_s: float, setup_s: float) -> None:
+def test_overridden_training_seconds_count(
+    reported_s: float, train_s: float, setup_s: float
+) -> None:
     """Missing seconds are taken from other phases, at most their length; time before the first
     report is setup."""
     clock = Clock()
@@ -47,15 +49,15 @@ def test_overridden_training_seconds_count(told_s: float, train_s: float, setup_
         clock.now += 3.0
         with run.training():
             clock.now += 1.0
-        run.override_training_time(told_s)
+        run.override_training_time(reported_s)
         run.report(0.5, samples=100)
 
-    point, _ = Worker(loop, clock=clock).to_the_end()
+    point, _ = Worker(loop, clock=clock).run_to_end()
     assert (point.train_s, point.ledger["setup"]) == (train_s, setup_s)
     assert sum(point.ledger[name] for name in WORKER_PHASES) == 4.0
 
 
-def test_only_training_is_on_the_clock() -> None:
+def test_clock_has_training_time_only() -> None:
     clock = Clock()
 
     def loop(run: Run) -> None:
@@ -63,13 +65,13 @@ def test_only_training_is_on_the_clock() -> None:
         for _ in run.epochs():
             with run.training():
                 clock.now += 2.0
-            clock.now += 7.0  # whatever else
+            clock.now += 7.0  # other work
             with run.training():
                 clock.now += 1.0
             clock.now += 10.0  # evaluation
             run.report(0.5, samples=300)
 
-    curve = Worker(loop, clock=clock).to_the_end()
+    curve = Worker(loop, clock=clock).run_to_end()
     assert [point.train_s for point in curve] == [3.0, 6.0, 9.0, 9.0]
     assert curve[0].ledger["setup"] == 5.0
     assert curve[1].ledger["eval"] == 34.0
@@ -77,11 +79,11 @@ def test_only_training_is_on_the_clock() -> None:
     assert curve[0].samples_per_s == 100.0
     assert [point.epoch for point in curve] == [1.0, 2.0, 3.0, 3.0]
     assert [point.stop for point in curve] == [None, None, None, "epochs"]
-    assert curve[-1].index == curve[-2].index, "the end is told of the evaluation before it"
+    assert curve[-1].index == curve[-2].index, "the last point repeats the evaluation before it"
     assert all(point.memory_peak_bytes for point in curve)
 
 
-def test_it_stops_at_the_target_and_keeps_the_time_to_it() -> None:
+def test_run_stops_at_the_target_with_the_time_to_it() -> None:
     clock, stops = Clock(), []
 
     def loop(run: Run) -> None:
@@ -110,25 +112,27 @@ LOSS = Objective(metric="loss", direction="min", target=0.01, max_train_seconds=
         ((0.1, math.nan, 0.3), 1.0, {"objective": LOSS}, (None, "nan")),
     ],
 )
-def test_the_budget_and_nan_end_it(
+def test_budget_and_nan_end_the_run(
     values: tuple[float, ...], seconds: float, changes: dict[str, Any], ends: tuple[Any, Any]
 ) -> None:
     clock = Clock()
-    worker = Worker(reporting(*values, seconds=seconds, clock=clock), clock=clock, **changes)
-    first, last = worker.to_the_end()
+    worker = Worker(reporting_loop(*values, seconds=seconds, clock=clock), clock=clock, **changes)
+    first, last = worker.run_to_end()
     assert (first.stop, first.failure) == (None, None)
     assert (last.stop, last.failure, last.index) == (*ends, 1)
 
 
-@pytest.mark.parametrize(("looks", "uses_epochs"), [(False, True), (True, False), (False, False)])
-def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
-    """A loop that ignores the result of `report` ends too."""
+@pytest.mark.parametrize(
+    ("checks_result", "uses_epochs"), [(False, True), (True, False), (False, False)]
+)
+def test_loop_ends_when_the_search_stops_it(checks_result: bool, uses_epochs: bool) -> None:
+    """Also a loop that ignores the result of `report`."""
 
     def loop(run: Run) -> None:
         for _ in run.epochs() if uses_epochs else iter(int, 1):
             with run.training():
                 time.sleep(0.001)
-            if run.report(0.5, samples=1) and looks:
+            if run.report(0.5, samples=1) and checks_result:
                 break
 
     worker = Worker(loop, epochs=1e6)
@@ -137,14 +141,14 @@ def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> No
     assert not worker.trainer._thread.is_alive()
 
 
-def fails(run: Run) -> None:
+def raise_value_error(run: Run) -> None:
     raise ValueError("no such thing")
 
 
 @pytest.mark.parametrize(
     ("loop", "names"),
     [
-        (fails, ["train.py:train", "test_own_runs.py", "ValueError: no such thing"]),
+        (raise_value_error, ["train.py:train", "test_own_runs.py", "ValueError: no such thing"]),
         (lambda run: sys.exit("enough"), ["sys.exit('enough')"]),
         (lambda run: None, ["accuracy"]),
         (lambda run: run.report(f1=0.5, samples=1), ["f1", "accuracy"]),
@@ -160,69 +164,69 @@ def fails(run: Run) -> None:
         (lambda run: run.report(samples=1), ["run.report(accuracy=..., samples=...)"]),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(loop: Loop, names: list[str]) -> None:
-    with refused(ErrorCode.USER_CODE, *names) as raised:
-        Worker(loop).to_the_end()
-    assert "\n" not in str(raised.value)
+def test_error_of_a_loop_is_one_sentence(loop: Loop, names: list[str]) -> None:
+    with refused(ErrorCode.USER_CODE, *names) as caught:
+        Worker(loop).run_to_end()
+    assert "\n" not in str(caught.value)
 
 
-def test_scalars_of_numpy_and_shares_off_by_rounding_are_taken() -> None:
-    given = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
-    curve = Worker(reporting(*given), objective=Objective(kind="best_at_budget")).to_the_end()
+def test_numpy_scalars_and_rounding_errors_are_accepted() -> None:
+    values = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
+    curve = Worker(reporting_loop(*values), objective=Objective(kind="best_at_budget")).run_to_end()
     assert [point.value for point in curve[:-1]] == [0.5, 0.25, 1.0, 0.0, 0.0]
 
 
-def test_a_metric_is_reported_by_the_name_a_library_gives_it() -> None:
+def test_metric_name_need_not_be_an_identifier() -> None:
     def loop(run: Run) -> None:
         with run.training():
             pass
         run.report(**{"metrics/mAP50-95(B)": 0.5}, samples=1)
 
     objective = Objective(metric="metrics/mAP50-95(B)", direction="max", target=0.9)
-    assert Worker(loop, objective=objective).to_the_end()[0].value == 0.5
+    assert Worker(loop, objective=objective).run_to_end()[0].value == 0.5
 
 
-def test_a_loop_that_neither_reports_nor_returns_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_that_neither_reports_nor_returns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("GRACE_S", 0.05), ("UNREPORTED_S", 0.1), ("LOOK_S", 0.02)):
         monkeypatch.setattr(own, name, value)
-    free = threading.Event()
+    may_end = threading.Event()
 
-    def trains_on(run: Run) -> None:
+    def never_reports(run: Run) -> None:
         with run.training():
-            free.wait(60)
+            may_end.wait(60)
 
     def never_returns(run: Run) -> None:
-        reporting(0.5)(run)
-        free.wait(60)
+        reporting_loop(0.5)(run)
+        may_end.wait(60)
 
     objective = Objective(target=0.9, max_train_seconds=0.01)
     with refused(ErrorCode.USER_CODE, "train.py:train", "max_train_seconds"):
-        Worker(trains_on, objective=objective).to_the_end()
+        Worker(never_reports, objective=objective).run_to_end()
     worker = Worker(never_returns)
     next(worker.trainer.evaluations())
     with refused(ErrorCode.USER_CODE, "train.py:train", "run.report"):
         worker.trainer.finish()
-    free.set()
+    may_end.set()
 
 
-def test_runs_of_one_seed_draw_the_same() -> None:
+def test_runs_of_equal_seed_draw_equal_numbers() -> None:
     drawn: list[tuple[float, float]] = []
 
     def loop(run: Run) -> None:
         drawn.append((random.random(), float(np.random.rand())))  # noqa: NPY002
-        reporting(0.5)(run)
+        reporting_loop(0.5)(run)
 
     for seed in (3, 3, 4):
-        Worker(loop, seed=seed).to_the_end()
+        Worker(loop, seed=seed).run_to_end()
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_run_goes_on_from_its_checkpoint() -> None:
-    seen: list[Any] = []
+def test_run_resumes_from_its_checkpoint() -> None:
+    resumed_states: list[Any] = []
     spec = spec_of(epochs=4.0, checkpoint_every_s=1e-9)
 
     def loop(run: Run) -> None:
-        seen.append(state := run.resume())
+        resumed_states.append(state := run.resume())
         total = 0 if state is None else state["total"]
         for epoch in run.epochs():
             with run.training():
@@ -235,63 +239,63 @@ def test_a_run_goes_on_from_its_checkpoint() -> None:
     first = OwnTrainer(spec, loop, world, ledger)
     checkpoints = Checkpoints(spec, world)
     evaluations = first.evaluations()
-    taken = [checkpoints.after(next(evaluations), first.state, ledger) for _ in range(2)][-1]
-    assert taken is not None
+    checkpoint = [checkpoints.after(next(evaluations), first.state, ledger) for _ in range(2)][-1]
+    assert checkpoint is not None
     first.close()
 
-    state = RunState.after(spec, taken.state.evaluations)
+    state = RunState.after(spec, checkpoint.state.evaluations)
     ledger = Ledger("setup", earlier=state.ledger)
     second = OwnTrainer(spec, loop, world, ledger, resume=state)
-    second.restore(taken.weights)
+    second.restore(checkpoint.weights)
     curve = list(second.evaluations())
     assert [point.index for point in curve] == [2, 3, 3]
     assert [point.epoch for point in curve] == [3.0, 4.0, 4.0]
     assert curve[-1].samples == 20
-    assert curve[0].train_s > taken.state.train_s
-    assert seen[0] is None
-    assert seen[1]["total"] == 3
-    np.testing.assert_array_equal(seen[1]["weights"][0], np.full(3, 3.0))
+    assert curve[0].train_s > checkpoint.state.train_s
+    assert resumed_states[0] is None
+    assert resumed_states[1]["total"] == 3
+    np.testing.assert_array_equal(resumed_states[1]["weights"][0], np.full(3, 3.0))
     kind, content = state_of(second.save())
     assert (kind, unpack_arrays(content)["total"]) == ("arrays", 10)
     second.close()
 
 
-def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
+def test_checkpoint_needs_a_state_saved_since_the_last_report() -> None:
     def loop(run: Run) -> None:
         for epoch in run.epochs():
             with run.training():
                 pass
             if epoch == 1:
-                run.save(b"mine")
+                run.save(b"state")
             if run.report(0.1, samples=5):
                 return
 
     worker = Worker(loop, checkpoint_every_s=1e-9)
     checkpoints = Checkpoints(worker.spec, PlainWorld("cpu"))
     curve = worker.trainer.evaluations()
-    taken = [checkpoints.after(one, worker.trainer.state, worker.ledger) for one in curve]
-    assert [one is not None for one in taken] == [False, True, False, False]
-    assert state_of(worker.trainer.save()) == ("bytes", b"mine")
+    written = [checkpoints.after(point, worker.trainer.state, worker.ledger) for point in curve]
+    assert [checkpoint is not None for checkpoint in written] == [False, True, False, False]
+    assert state_of(worker.trainer.save()) == ("bytes", b"state")
     worker.trainer.close()
 
 
 @pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
-def test_a_state_of_another_kind_is_refused(state: bytes) -> None:
+def test_state_of_another_kind_is_refused(state: bytes) -> None:
     with pytest.raises(UserError):
-        Worker(reporting()).trainer.restore(state)
+        Worker(reporting_loop()).trainer.restore(state)
 
 
-def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:
+def test_only_arrays_and_plain_data_can_be_saved() -> None:
     state = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(2)}
-    back = unpack_arrays(pack_arrays(state))
-    assert back["a"] == state["a"]
-    np.testing.assert_array_equal(back["b"]["c"], np.arange(3))
-    assert float(back["d"]) == 2.0
+    restored = unpack_arrays(pack_arrays(state))
+    assert restored["a"] == state["a"]
+    np.testing.assert_array_equal(restored["b"]["c"], np.arange(3))
+    assert float(restored["d"]) == 2.0
     with refused(ErrorCode.USER_CODE, "run.save", "lock"):
         pack_arrays({"lock": threading.Lock()})
 
 
-def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
+def test_report_of_workers_has_their_mean_and_the_slowest_clock() -> None:
     def loop(run: Run) -> None:
         for values in ((0.2, 0.4), (None, 0.5)):
             with run.training():
@@ -299,15 +303,15 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
             if run.report(values[run.rank], samples=40):
                 return
 
-    (curve, other), errors = on_two_ranks(spec_of(), loop)
+    (curve, curve_of_rank_1), errors = run_on_two_ranks(spec_of(), loop)
     assert errors == {}
     assert [point.value for point in curve] == [pytest.approx(0.3), 0.5, 0.5]
-    assert [point.train_s for point in curve] == [point.train_s for point in other]
+    assert [point.train_s for point in curve] == [point.train_s for point in curve_of_rank_1]
     assert curve[0].samples == 40
 
 
-def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
-    world = alone(framework)
+def test_saved_model_is_restored_by_its_weights(framework: str) -> None:
+    world = single_worker(framework)
 
     def loop(run: Run) -> None:
         if framework == "torch":
@@ -328,7 +332,7 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
     weights = []
     for _ in range(2):
         worker = Worker(loop, framework=framework, world=world)
-        worker.to_the_end()
+        worker.run_to_end()
         run = worker.trainer.run
         state = run.resume()
         if framework == "torch":
@@ -340,54 +344,56 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
     np.testing.assert_array_equal(*weights)  # the seed is set before each
 
 
-def test_a_signal_handler_of_a_loop_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Trainers and loops for preemptible machines set handlers, also by an imported name."""
+def test_signal_handler_of_a_loop_is_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Trainers and loops for preemptible machines set handlers, also by `from signal import`."""
     before = signal.getsignal(signal.SIGTERM), signal.signal
     with signal_handlers_ignored():
-        by_name = signal.signal
+        imported_signal = signal.signal
 
         def loop(run: Run) -> None:
-            earlier = by_name(signal.SIGTERM, lambda *_: None)
+            earlier = imported_signal(signal.SIGTERM, lambda *_: None)
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-            reporting(0.95)(run)
+            reporting_loop(0.95)(run)
             signal.signal(signal.SIGTERM, earlier)
 
         worker = Worker(loop)
-        assert worker.to_the_end()[-1].stop == "target"
+        assert worker.run_to_end()[-1].stop == "target"
         assert "run.save" in caplog.text
-        signal.signal(signal.SIGTERM, before[0])  # in the main thread as ever
+        signal.signal(signal.SIGTERM, before[0])  # still allowed in the main thread
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
 
 
-def test_a_loop_that_parses_a_command_line_finds_an_empty_one() -> None:
+def test_loop_sees_an_empty_command_line() -> None:
     def loop(run: Run) -> None:
         parser = argparse.ArgumentParser()
         parser.add_argument("--lr", default=0.5, type=float)
-        reporting(parser.parse_args().lr)(run)
+        reporting_loop(parser.parse_args().lr)(run)
 
     before = list(sys.argv)
-    assert Worker(loop).to_the_end()[0].value == 0.5
+    assert Worker(loop).run_to_end()[0].value == 0.5
     assert sys.argv == before
 
 
-def test_one_worker_finds_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray sets the variables for a single worker too, and a script started directly has none."""
+def test_single_worker_sees_no_launcher_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sets the variables for a single worker too, but a script started by hand has none."""
     pytest.importorskip("torch")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
-    found = dict[str, str]()
+    environment = dict[str, str]()
 
     def loop(run: Run) -> None:
-        found.update(os.environ)
-        reporting(0.5)(run)
+        environment.update(os.environ)
+        reporting_loop(0.5)(run)
 
-    Worker(loop, world=alone("torch"), framework="torch").to_the_end()
-    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & found.keys()
-    assert found["ACCELERATE_USE_CPU"] == "true"
+    Worker(loop, world=single_worker("torch"), framework="torch").run_to_end()
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & environment.keys()
+    assert environment["ACCELERATE_USE_CPU"] == "true"
     assert (os.environ["RANK"], "ACCELERATE_USE_CPU" in os.environ) == ("0", False)
 
 
-def test_the_folder_of_a_run_is_gone_in_the_next(
+def test_folder_of_a_run_is_removed_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -398,8 +404,8 @@ def test_the_folder_of_a_run_is_gone_in_the_next(
         assert not list(run.folder.iterdir())
         (run.folder / "file").touch()
         folders.append(run.folder)
-        reporting(0.5)(run)
+        reporting_loop(0.5)(run)
 
     for _ in range(2):
-        Worker(loop).to_the_end()
+        Worker(loop).run_to_end()
     assert [folder.exists() for folder in folders] == [False, True]

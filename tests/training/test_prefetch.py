@@ -1,4 +1,4 @@
-"""Prefetched batches: number, threads, end. Runs with them are in test_on_demand.py."""
+"""Prefetched batches: their number, threads and end. `test_on_demand` trains with them."""
 
 import gc
 import threading
@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from local import alone, augmented_batches, small_spec
+from local_runs import augmented_batches, single_worker, small_spec
 
 from raybench.data.dataset import Dataset, Split
 from raybench.training.reading import Prefetch, Reader
@@ -14,59 +14,59 @@ from raybench.training.steps import take_until, training_steps
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7])
-def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
+def test_depth_is_the_number_of_batches_made_ahead(depth: int) -> None:
     made: list[int] = []
     prefetch = Prefetch(depth)
     for index, _ in enumerate(prefetch.each(made.append, range(12))):
-        wanted = min(index + 1 + depth, 12)
+        expected = min(index + 1 + depth, 12)
         deadline = time.monotonic() + 120
-        while len(made) < wanted and time.monotonic() < deadline:
+        while len(made) < expected and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.005)
-        assert len(made) == wanted
+        assert len(made) == expected
     prefetch.close()
 
 
-def test_what_is_not_used_any_more_is_not_made() -> None:
-    began, go = threading.Event(), threading.Event()
+def test_closed_iterator_makes_no_more_batches() -> None:
+    is_started, may_continue = threading.Event(), threading.Event()
     made: list[int] = []
 
     def make(index: int) -> int:
         if index:
-            began.set()
-            go.wait(120)
+            is_started.set()
+            may_continue.wait(120)
         made.append(index)
         return index
 
     prefetch = Prefetch(4)
     batches = prefetch.each(make, range(50))
     assert next(batches) == 0
-    assert began.wait(120)
+    assert is_started.wait(120)
     batches.close()
-    go.set()
+    may_continue.set()
     prefetch.close()
-    assert made == [0, 1], "the one under way is finished, the next three are not begun"
+    assert made == [0, 1], "a started batch is finished, the next three are not started"
 
 
-def test_one_that_is_forgotten_keeps_no_thread() -> None:
-    """The worker of a failed run serves other runs."""
+def test_garbage_collected_prefetch_keeps_no_thread() -> None:
+    """The process of a failed run is reused by other runs."""
     prefetch = Prefetch(2)
     (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
-    assert name in [one.name for one in threading.enumerate()]
+    assert name in [thread.name for thread in threading.enumerate()]
     del prefetch
     gc.collect()
     deadline = time.monotonic() + 120
-    while name in [one.name for one in threading.enumerate()]:
+    while name in [thread.name for thread in threading.enumerate()]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_readers_work_side_by_side() -> None:
-    """Four reads that wait for each other, which needs four threads."""
-    meeting = threading.Barrier(4)
+def test_readers_run_concurrently() -> None:
+    """Four reads wait for each other, which needs four threads."""
+    barrier = threading.Barrier(4)
 
     def read(rows: np.ndarray) -> np.ndarray:
-        meeting.wait(60)
+        barrier.wait(60)
         return rows
 
     split = Split(np.zeros((16, 1), np.float32), np.zeros(16, np.int64))
@@ -75,8 +75,8 @@ def test_readers_work_side_by_side() -> None:
     prefetch.close()
 
 
-class OneAtATime:
-    """Samples on demand that no second thread may ask for meanwhile."""
+class SingleThreadedArray:
+    """Array whose rows must not be read by two threads at once."""
 
     shape, dtype = (40, 8, 8, 3), np.uint8
 
@@ -92,19 +92,19 @@ class OneAtATime:
         return self.pixels[rows]
 
 
-def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
+def test_batches_are_equal_for_any_number_of_readers(framework: str) -> None:
     augment = ["random_crop", "flip", "mixup", "color_jitter"]
 
-    def batches(prefetch: int, inputs: OneAtATime | np.ndarray) -> list[list[np.ndarray]]:
+    def batches(prefetch: int, inputs: SingleThreadedArray | np.ndarray) -> list[list[np.ndarray]]:
         split = Split(inputs, np.arange(40) % 3)
         data = Dataset("pictures", 3, split, split, split)
         spec = small_spec(framework, batch_size_per_worker=4, prefetch=prefetch, augment=augment)
-        steps = take_until(training_steps(spec, data, alone(framework)), 200)[0]
+        steps = take_until(training_steps(spec, data, single_worker(framework)), 200)[0]
         return augmented_batches(spec, split, steps)
 
-    asked = OneAtATime()
-    one = batches(1, asked)
-    assert len(one) == 50
-    assert len(asked.threads) == 1
-    for prefetch, inputs in ((0, asked), (4, asked), (4, asked.pixels)):
-        np.testing.assert_equal(batches(prefetch, inputs), one)
+    array = SingleThreadedArray()
+    expected = batches(1, array)
+    assert len(expected) == 50
+    assert len(array.threads) == 1
+    for prefetch, inputs in ((0, array), (4, array), (4, array.pixels)):
+        np.testing.assert_equal(batches(prefetch, inputs), expected)

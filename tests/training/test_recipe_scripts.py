@@ -1,5 +1,5 @@
-"""The scripts of examples/scripts/ as commands: their diffs, and the numbers of a run of raybench
-against those of the script by itself."""
+"""Scripts of examples/scripts/ as commands: their diffs, and losses equal to those of the script
+run by itself."""
 
 import re
 import shlex
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from group import launcher, ran
-from own_loops import on_two_ranks
+from user_loops import run_on_two_ranks
+from worker_processes import run_python, torchrun_arguments
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -26,10 +26,10 @@ COMMANDS = {
     "hydra_app": ("optimizer.lr={learning_rate} hydra.run.dir=.", "loss ([0-9.]+)"),
     "partial_fit": ("--eta0 {learning_rate} --jobs {num_workers}", "loss ([0-9.]+)"),
 }
-"""Arguments of each script, and where it prints its loss."""
+"""Arguments of each script, and the pattern of its printed loss."""
 
 
-def test_every_script_has_at_most_five_changed_lines() -> None:
+def test_diff_of_each_script_has_at_most_five_lines() -> None:
     names = {path.name for path in SCRIPTS.glob("*.py")}
     assert set(diffs()) <= names
     assert len(names) == 6
@@ -42,7 +42,7 @@ def test_every_script_has_at_most_five_changed_lines() -> None:
 @pytest.mark.all
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_ends_with_the_loss_of_its_script(
+def test_command_has_the_losses_of_its_script(
     name: str, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "hydra_app":
@@ -52,39 +52,41 @@ def test_a_command_ends_with_the_loss_of_its_script(
     (tmp_path / f"{name}.py").write_text(changed(f"{name}.py"))
     arguments, pattern = COMMANDS[name]
     is_launched = name != "partial_fit"
-    placed = arguments.replace("{learning_rate}", "0.01").replace("{batch_size_per_worker}", "32")
-    placed = placed.replace("{num_workers}", str(num_workers))
-    alone = losses(SCRIPTS / f"{name}.py", placed, pattern, num_workers if is_launched else 0)
+    words = arguments.replace("{learning_rate}", "0.01").replace("{batch_size_per_worker}", "32")
+    words = words.replace("{num_workers}", str(num_workers))
+    num_processes = num_workers if is_launched else 0
+    expected = losses_of_script(SCRIPTS / f"{name}.py", words, pattern, num_processes)
     objective = {"kind": "best_at_budget", "metric": "loss", "direction": "min"}
-    mark = "$torchrun" if is_launched else "$"
+    prefix = "$torchrun" if is_launched else "$"
     spec = RunSpec(
-        workload=f"{mark} {sys.executable} {name}.py {arguments}",
+        workload=f"{prefix} {sys.executable} {name}.py {arguments}",
         objective=Objective(**objective, metric_pattern=pattern, max_train_seconds=1000.0),
         num_workers=num_workers,
         batch_size_per_worker=32,
         learning_rate=0.01,
     )
-    assert found(spec, num_workers if is_launched else 1) == pytest.approx(alone, abs=1e-5)
+    losses = losses_of_run(spec, num_workers if is_launched else 1)
+    assert losses == pytest.approx(expected, abs=1e-5)
 
 
-def losses(script: Path, arguments: str, pattern: str, num_processes: int) -> list[float]:
+def losses_of_script(script: Path, arguments: str, pattern: str, num_processes: int) -> list[float]:
     """Return the losses that a script prints under torchrun, or by itself for 0 processes."""
 
-    def printed_once() -> str:
-        words = launcher(num_processes) if num_processes else []
-        return ran(*words, str(script), *shlex.split(arguments))
+    def run_script() -> str:
+        launcher = torchrun_arguments(num_processes) if num_processes else []
+        return run_python(*launcher, str(script), *shlex.split(arguments))
 
     try:
-        printed = printed_once()
-    except AssertionError as error:  # torch itself may abort when gloo's threads end
+        printed = run_script()
+    except AssertionError as error:  # torch itself may abort when the threads of gloo end
         if "terminate called without an active exception" not in str(error):
             raise
-        printed = printed_once()
+        printed = run_script()
     return [float(value) for value in re.findall(pattern, printed)]
 
 
-def found(spec: RunSpec, num_ranks: int) -> list[float]:
-    """Return the losses that raybench reads from a command on so many ranks."""
+def losses_of_run(spec: RunSpec, num_ranks: int) -> list[float]:
+    """Return the losses that raybench reads from a command on `num_ranks` ranks."""
     if num_ranks == 1:
         trainer = OwnTrainer(
             spec.model_copy(update={"framework": "python"}),
@@ -95,7 +97,7 @@ def found(spec: RunSpec, num_ranks: int) -> list[float]:
         curve = list(trainer.evaluations())
         trainer.finish()
     else:
-        (curve, second), errors = on_two_ranks(spec, run_command)
+        (curve, second), errors = run_on_two_ranks(spec, run_command)
         assert errors == {}
         assert [point.value for point in second] == [point.value for point in curve]
-    return [point.value for point in curve[:-1]]  # the last is repeated with the reason of the end
+    return [point.value for point in curve[:-1]]  # the last point is repeated with the stop reason

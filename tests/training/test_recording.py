@@ -1,13 +1,13 @@
-"""Step times of one process: what is recorded is what happened."""
+"""Recorded step times and other measurements of the steps of a single process."""
 
 import math
 import time
 from typing import Any, ClassVar
 
 import numpy as np
-from local import new_trainer, small_spec, train
-from one_worker import weights_of
+from local_runs import new_trainer, small_spec, train
 from regularised import Regularised
+from worker_script import weights_of
 
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.step_times import StepTimes
@@ -18,7 +18,7 @@ STALL_S = 0.3
 
 
 class Stalling(Regularised):
-    """Sleeps in the calls of its loss that are named; `calls` counts them."""
+    """Workload whose loss sleeps in the calls of `stalls`; `calls` counts them."""
 
     calls: ClassVar[int] = 0
     stalls: ClassVar[tuple[int, ...]] = ()
@@ -61,7 +61,7 @@ def spec_of(framework: str, **changes: Any) -> RunSpec:
 
 
 def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
-    """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
+    """Return the times of some steps, of which those of `stalls` take STALL_S longer."""
     spec = spec_of(framework)
     trainer, dataset, world = new_trainer(spec, workload=Stalling())
     step = make_step(spec, np.arange(8), world, 1e-3)
@@ -71,31 +71,31 @@ def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTim
     recording = Recording(spec, trainer, world, dataset)
     recording.begin()
     trainer.train([step] * num_steps)
-    found = recording.end([step] * num_steps)["steps"]
+    step_times = recording.end([step] * num_steps)["steps"]
     trainer.close()
     assert Stalling.calls == num_steps
-    assert found is not None
-    assert found.num == num_steps
-    return found
+    assert step_times is not None
+    assert step_times.num == num_steps
+    return step_times
 
 
-def test_workers_are_even_where_all_take_as_long() -> None:
+def test_evenness_compares_the_workers_in_each_step() -> None:
     nan = math.nan
     assert evenness(np.array([[1.0, 1.0], [1.0, 1.0]])) == 1
     assert evenness(np.array([[1.0, 3.0], [2.0, 3.0], [4.0, 4.0]])) == 0.5
-    # A step that one of them did not time says nothing of any.
+    # A step that one worker did not time is ignored.
     assert evenness(np.array([[1.0, nan], [2.0, 9.0]])) == 0.5
     assert evenness(np.array([[nan], [2.0]])) is None
     assert evenness(np.array([[1.0, 2.0]])) is None
 
 
-def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
-    found = recorded(framework, 40, (17,))
-    assert found.max_s >= STALL_S
-    assert max(found.median_s, found.p95_s) < found.max_s
+def test_slow_step_changes_the_maximum_only(framework: str) -> None:
+    step_times = recorded(framework, 40, (17,))
+    assert step_times.max_s >= STALL_S
+    assert max(step_times.median_s, step_times.p95_s) < step_times.max_s
 
 
-def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(framework: str) -> None:
+def test_recording_changes_no_weight(framework: str) -> None:
     Stalling.stalls = ()
     plain, trainer = train(spec_of(framework, record_steps=False), workload=Stalling())
     expected = weights_of(trainer, framework)
@@ -108,11 +108,11 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
         assert point.steps.num == 8
         assert point.memory_peak_bytes
         assert point.memory_peak_bytes > 50e6
-        # One worker alone exchanges nothing and has nobody to differ from.
+        # A single worker exchanges nothing and has no other worker to compare with.
         assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
         assert point.evenness is None
         assert point.gpu_utilization is None
-        # Two dense layers: forward, gradients of weights, gradients of the second one's inputs.
+        # Two dense layers: outputs, gradients of weights, gradients of the inputs of the second.
         operations = 4 * (64 * 32 + 32 * 10) + 2 * 32 * 10
         assert point.flops_per_sample == (operations if framework == "torch" else None)
         assert point.tokens_per_sample is None

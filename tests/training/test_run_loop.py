@@ -1,4 +1,4 @@
-"""The run loop with real models of both frameworks, one process, no Ray."""
+"""The run loop with real models of both frameworks, in one process without Ray."""
 
 import functools
 import math
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local import FOR_EVER, new_trainer, small_spec, train
-from one_worker import weights_of
-from task_data import Kept, on_demand
+from local_runs import UNLIMITED, new_trainer, small_spec, train
+from task_data import LazyArray, on_demand
+from worker_script import weights_of
 
 from raybench.models.find import load_workload_dataset
 from raybench.spec.run import DatasetSpec
@@ -25,26 +25,27 @@ MLP: dict[str, Any] = {
 
 
 @functools.cache
-def whole_run(framework: str) -> tuple[list[Evaluation], BaseTrainer]:
+def default_run(framework: str) -> tuple[list[Evaluation], BaseTrainer]:
+    """Return curve and trainer of a run of `small_spec`, trained once."""
     return train(small_spec(framework))
 
 
-def test_curve_of_a_whole_run(framework: str) -> None:
-    curve, trainer = whole_run(framework)
+def test_curve_of_a_run(framework: str) -> None:
+    curve, trainer = default_run(framework)
     assert [point.samples for point in curve] == [300, 600, 900]
     assert [point.epoch for point in curve] == [1.0, 2.0, 3.0]
     assert [point.stop for point in curve] == [None, None, "epochs"]
     assert curve[-1].train_loss < curve[0].train_loss
     assert curve[-1].value > 0.5
-    assert curve[-1].value_error is None, "of a share it is binomial"
+    assert curve[-1].value_error is None, "the error of an accuracy is binomial"
     assert trainer.num_parameters == 402_442
     seconds = [point.train_s for point in curve]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
 
 
-def test_the_error_of_a_loss_is_that_of_the_mean_over_its_rows(framework: str) -> None:
-    objective = FOR_EVER.model_copy(update={"metric": "loss", "direction": "min"})
+def test_value_error_of_a_loss_is_the_standard_error(framework: str) -> None:
+    objective = UNLIMITED.model_copy(update={"metric": "loss", "direction": "min"})
     spec = small_spec(framework, objective=objective, epochs=1.0, **MLP)
     curve, trainer = train(spec)
     num_rows = len(load_workload_dataset(spec.workload, spec.dataset)[1].validation)
@@ -53,8 +54,8 @@ def test_the_error_of_a_loss_is_that_of_the_mean_over_its_rows(framework: str) -
     assert curve[-1].value_error == pytest.approx(np.std(rows) / len(rows) ** 0.5, rel=1e-3)
 
 
-def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
-    """Nothing survives from one run to the next, nor from the warm-up on throw-away data."""
+def test_runs_of_equal_specs_are_equal(framework: str) -> None:
+    """No state remains from an earlier run or from the warm-up."""
     first, other, second = (
         train(small_spec(framework, optimizer=name, seed=seed, epochs=1.0, **MLP))[0]
         for name, seed in (("adam", 0), ("sgd", 5), ("adam", 0))
@@ -64,7 +65,7 @@ def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
     assert abs(first[0].train_loss - other[0].train_loss) > 1e-4
 
 
-def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
+def test_ledger_phases_sum_to_the_wall_time_of_a_run(framework: str) -> None:
     moments = [time.perf_counter()]
     ledger = Ledger("setup")
     moments.append(time.perf_counter())
@@ -83,9 +84,9 @@ def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "precision"), [("torch", "fp32"), ("torch", "fp16"), ("tensorflow", "fp16")]
 )
-def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
+def test_nan_fails_the_run(framework: str, precision: str) -> None:
     diverging = {"optimizer": "sgd", "learning_rate": 1e20, "precision": precision}
-    spec = small_spec(framework, **diverging, epochs=50.0)
+    spec = small_spec(framework, **diverging, epochs=50.0, **MLP)
     curve, _ = train(spec)
     assert curve[-1].failure == "nan"
     assert not math.isfinite(curve[-1].train_loss)
@@ -95,38 +96,42 @@ def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
 def test_half_precision_learns(framework: str) -> None:
     curve, _ = train(small_spec(framework, precision="bf16"))
     assert curve[-1].value > 0.5
-    assert curve[0].train_loss != whole_run(framework)[0][0].train_loss, "it took effect"
+    assert curve[0].train_loss != default_run(framework)[0][0].train_loss, "differs from fp32"
 
 
-def test_a_step_whose_fp16_gradients_overflow_is_not_taken(framework: str) -> None:
-    more = {"weight_decay": 0.1, "ema_decay": 0.9, "clip_norm": 1.0, "epochs": 1.0}
-    spec = small_spec(framework, precision="fp16", **more)
+def test_fp16_step_with_overflowing_gradients_is_skipped(framework: str) -> None:
+    settings = {"weight_decay": 0.1, "ema_decay": 0.9, "clip_norm": 1.0, "epochs": 1.0}
+    spec = small_spec(framework, precision="fp16", **settings)
     trainer, dataset, world = new_trainer(spec)
     trainer.warm_up(warm_up_step(spec, dataset, world))
     steps, _ = take_until(training_steps(spec, dataset, world), 600)
-    assert trainer.skipped_steps() == 0  # the warm-up leaves no trace
+    assert trainer.skipped_steps() == 0  # the warm-up does not count
     before = weights_of(trainer, framework)
-    taken = []
+    is_taken_by_step = []
     for step in steps[:8]:
         trainer.train([step])
         after = weights_of(trainer, framework)
-        taken.append(any((one != other).any() for one, other in zip(before, after, strict=True)))
+        is_taken_by_step.append(
+            any((old != new).any() for old, new in zip(before, after, strict=True))
+        )
         before = after
-    # The first scale is too large for this network, and half of it, or a quarter, is not.
-    assert 1 <= taken.count(False) <= 4
-    assert trainer.skipped_steps() == taken.count(False)
-    plain, _, _ = new_trainer(spec.model_copy(update={"precision": "fp32"}))
-    plain.train([step for step, is_taken in zip(steps, taken, strict=False) if is_taken])
-    for one, other in zip(before, weights_of(plain, framework), strict=True):
-        np.testing.assert_allclose(one, other, atol=0.02)
-    curve, again = train(spec)
-    assert curve[-1].skipped_steps == again.skipped_steps() >= trainer.skipped_steps()
+    # The first loss scale is too large for this network, but a half, a quarter, ... of it is not.
+    assert 1 <= is_taken_by_step.count(False) <= 4
+    assert trainer.skipped_steps() == is_taken_by_step.count(False)
+    fp32_trainer, _, _ = new_trainer(spec.model_copy(update={"precision": "fp32"}))
+    fp32_trainer.train(
+        [step for step, is_taken in zip(steps, is_taken_by_step, strict=False) if is_taken]
+    )
+    for old, new in zip(before, weights_of(fp32_trainer, framework), strict=True):
+        np.testing.assert_allclose(old, new, atol=0.02)
+    curve, run_trainer = train(spec)
+    assert curve[-1].skipped_steps == run_trainer.skipped_steps() >= trainer.skipped_steps()
 
 
 @pytest.mark.parametrize(
     ("framework", "augment"), [("torch", []), ("torch", ["flip"]), ("tensorflow", ["flip"])]
 )
-def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str, augment: list[str]) -> None:
+def test_warm_up_reads_no_training_sample(framework: str, augment: list[str]) -> None:
     spec = small_spec(framework, batch_size_per_worker=32, augment=augment, **MLP)
     dataset = on_demand(load_workload_dataset(spec.workload, spec.dataset)[1])
     trainer, _, world = new_trainer(spec, dataset=dataset)
@@ -138,9 +143,9 @@ def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str, augment:
     assert trained == [32, 32, 5, 5]
     trainer.train = train
     inputs = dataset.train.inputs
-    assert isinstance(inputs, Kept)
-    assert inputs.asked == []
+    assert isinstance(inputs, LazyArray)
+    assert inputs.requests == []
     step, _ = next(training_steps(spec, dataset, world))
     trainer.train([step])
-    assert [list(rows) for rows in inputs.asked] == [list(step.indices[0])]
+    assert [list(rows) for rows in inputs.requests] == [list(step.indices[0])]
     trainer.close()

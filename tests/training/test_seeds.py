@@ -1,12 +1,12 @@
-"""A seed fixes all that a model of the user's own draws from: Python, numpy and the framework."""
+"""Seeds fix all random numbers of a user's model: those of Python, numpy and the framework."""
 
 import random
 from typing import Any
 
 import numpy as np
 import pytest
-from framework_models import backend
-from local import new_trainer, small_spec
+from framework_models import model_module
+from local_runs import new_trainer, small_spec
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
@@ -18,7 +18,7 @@ DATA = Dataset("rows", 2, *[Split(ROWS, (ROWS[:, 0] > 0).astype(np.int64))] * 3)
 
 
 class Drawn(Workload):
-    """A model whose weights are drawn by numpy and Python; in torch, its forward pass draws too."""
+    """Model with weights drawn by numpy and Python; in torch the forward pass draws noise too."""
 
     name, input_shape, num_classes = "drawn", (4,), 2
 
@@ -41,14 +41,14 @@ class Drawn(Workload):
     def build_keras(self) -> Any:
         import keras
 
-        weights = self.weights()  # first: Keras's layers draw their seeds from Python's numbers
+        weights = self.weights()  # first, because layers of Keras draw seeds from Python's `random`
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.set_weights([weights, np.zeros(2)])
         return model
 
 
 def kernel(framework: str, seed: int) -> np.ndarray:
-    model: Any = backend(framework).build_model(Drawn(), seed)
+    model: Any = model_module(framework).build_model(Drawn(), seed)
     return model.weight.detach().numpy().T if framework == "torch" else model.get_weights()[0]
 
 
@@ -58,38 +58,40 @@ def test_equal_seeds_build_equal_models_in_both_frameworks() -> None:
     assert not np.allclose(kernel("torch", 7), kernel("torch", 8))
 
 
-def test_ranks_draw_numbers_of_their_own() -> None:
+def test_ranks_draw_different_numbers() -> None:
     torch = pytest.importorskip("torch")
     state = find_part("torch", "state")
-    seen = []
+    drawn = []
     for rank in (0, 1, 0):
         state.seed_replicas([torch.device("cpu")], 7 * 1_000_003 + rank)
-        seen.append((random.random(), np.random.normal(), float(torch.rand(()))))  # noqa: NPY002
-    assert seen[0] == seen[2]
-    assert not set(seen[0]) & set(seen[1])
+        drawn.append((random.random(), np.random.normal(), float(torch.rand(()))))  # noqa: NPY002
+    assert drawn[0] == drawn[2]
+    assert not set(drawn[0]) & set(drawn[1])
 
 
 @pytest.mark.parametrize("draws", [1, 2])
-def test_a_continued_run_draws_what_the_whole_one_does(draws: int) -> None:
-    """`random.gauss` keeps every second number for the next call."""
+def test_resumed_run_draws_the_numbers_of_an_uninterrupted_one(draws: int) -> None:
+    """`random.gauss` stores every second number for the next call."""
     pytest.importorskip("torch")
     spec = small_spec("torch", batch_size_per_worker=16, optimizer="sgd")
     steps: Any = None
 
     def trainer() -> Any:
         nonlocal steps
-        found, _, world = new_trainer(spec, workload=Drawn(), dataset=DATA)
+        created, _, world = new_trainer(spec, workload=Drawn(), dataset=DATA)
         steps = steps or take_until(training_steps(spec, DATA, world), 96)[0]
-        found.warm_up(steps[0])
-        return found
+        created.warm_up(steps[0])
+        return created
 
-    whole, rest = trainer(), trainer()
-    whole.restore(whole.state())  # of a trainer whose numbers another has drawn from
+    whole, resumed = trainer(), trainer()
+    whole.restore(whole.state())  # the second trainer has drawn from the same generators
     whole.train(steps[:draws])
     state = whole.state()
     expected = whole.train(steps[draws:])
-    rest.restore(state)
-    rest.warm_up(steps[0])
-    assert rest.train(steps[draws:]) == expected
-    for one, other in zip(whole._model.parameters(), rest._model.parameters(), strict=True):
-        assert one.equal(other)
+    resumed.restore(state)
+    resumed.warm_up(steps[0])
+    assert resumed.train(steps[draws:]) == expected
+    for parameter, resumed_parameter in zip(
+        whole._model.parameters(), resumed._model.parameters(), strict=True
+    ):
+        assert parameter.equal(resumed_parameter)

@@ -1,4 +1,4 @@
-"""Process settings that a loop changes are restored for the next trial."""
+"""Settings of the process that a training loop changes are restored for the next trial."""
 
 import gc
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local import alone
-from own_loops import Worker, reporting
+from local_runs import single_worker
+from user_loops import Worker, reporting_loop
 
 from raybench.spec.errors import UserError
 from raybench.training.adapter import PROCESS_SETTINGS, _read
@@ -25,7 +25,7 @@ def change_torch() -> None:
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_num_threads(torch.get_num_threads() + 1)
-    torch.backends.fp32_precision = "tf32"  # new switches of TF32, and old ones
+    torch.backends.fp32_precision = "tf32"  # the new settings of TF32, then the old ones
     torch.backends.cudnn.conv.fp32_precision = "ieee"
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
@@ -48,44 +48,44 @@ def change_tensorflow() -> None:
     tf.config.optimizer.set_jit("autoclustering")
 
 
-def test_settings_of_a_framework_are_those_of_the_run_before(framework: str) -> None:
+def test_settings_of_a_framework_are_restored(framework: str) -> None:
     change = {"torch": change_torch, "tensorflow": change_tensorflow}[framework]
     settings = find_part(framework, "own").SETTINGS
-    seen, changed = list[list[Any]](), list[list[Any]]()
+    at_start, changed = list[list[Any]](), list[list[Any]]()
 
     def loop(run: Run) -> None:
-        seen.append([_read(one) for one in settings])
+        at_start.append([_read(setting) for setting in settings])
         if framework == "torch":
             import torch
 
-            seen[-1] += [torch.is_grad_enabled(), torch.get_default_device()]
-            seen[-1] += [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32]
-            seen[-1] += [torch.backends.cuda.matmul.allow_tf32]
-            seen[-1] += [torch.get_float32_matmul_precision()]
-        reporting(0.5)(run)
-        if len(seen) == 1:
+            at_start[-1] += [torch.is_grad_enabled(), torch.get_default_device()]
+            at_start[-1] += [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32]
+            at_start[-1] += [torch.backends.cuda.matmul.allow_tf32]
+            at_start[-1] += [torch.get_float32_matmul_precision()]
+        reporting_loop(0.5)(run)
+        if len(at_start) == 1:
             change()
-            changed.append([_read(one) for one in settings])
+            changed.append([_read(setting) for setting in settings])
 
     for _ in range(2):
-        worker = Worker(loop, framework=framework, world=alone(framework))
-        worker.to_the_end()
+        worker = Worker(loop, framework=framework, world=single_worker(framework))
+        worker.run_to_end()
         worker.trainer.close()
-    assert changed[0] != seen[0][: len(settings)]
-    assert seen[0] == seen[1]
+    assert changed[0] != at_start[0][: len(settings)]
+    assert at_start[0] == at_start[1]
 
 
-def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_settings_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBENCH_A", "1")
     monkeypatch.setenv("RAYBENCH_B", "1")
-    monkeypatch.setattr(sys, "argv", ["train.py"])  # as a loop finds it
-    filters, before = list(warnings.filters), [_read(one) for one in PROCESS_SETTINGS]
-    seen = []
+    monkeypatch.setattr(sys, "argv", ["train.py"])  # a loop sees no arguments
+    filters, before = list(warnings.filters), [_read(setting) for setting in PROCESS_SETTINGS]
+    at_start = []
 
     def loop(run: Run) -> None:
-        seen.append([_read(one) for one in PROCESS_SETTINGS])
-        seen[-1].append(list(warnings.filters))
-        reporting(0.5)(run)
+        at_start.append([_read(setting) for setting in PROCESS_SETTINGS])
+        at_start[-1].append(list(warnings.filters))
+        reporting_loop(0.5)(run)
         os.chdir(tmp_path)
         os.environ["RAYBENCH_A"] = "2"
         del os.environ["RAYBENCH_B"]
@@ -97,52 +97,54 @@ def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     for _ in range(2):
         with pytest.raises(UserError):
-            Worker(loop).to_the_end()
-    assert seen[0] == seen[1] == [*before, filters]
-    assert [_read(one) for one in PROCESS_SETTINGS] == before
+            Worker(loop).run_to_end()
+    assert at_start[0] == at_start[1] == [*before, filters]
+    assert [_read(setting) for setting in PROCESS_SETTINGS] == before
     assert (os.environ["RAYBENCH_A"], os.environ["RAYBENCH_B"]) == ("1", "1")
 
 
-def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
+def test_reference_cycles_of_a_loop_are_collected_before_the_adapter_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left: list[weakref.ref[Any]] = []
-    alive: list[bool] = []
+    references: list[weakref.ref[Any]] = []
+    is_alive: list[bool] = []
 
     class Model:
         def __init__(self) -> None:
             self.trainer = self
-            left.append(weakref.ref(self))
+            references.append(weakref.ref(self))
 
     def loop(run: Run) -> None:
         Model()
-        reporting(0.5)(run)
+        reporting_loop(0.5)(run)
 
     worker = Worker(loop)
-    monkeypatch.setattr(worker.trainer.run._adapter, "end", lambda: alive.append(bool(left[0]())))
+    monkeypatch.setattr(
+        worker.trainer.run._adapter, "end", lambda: is_alive.append(bool(references[0]()))
+    )
     gc.disable()
-    worker.to_the_end()
+    worker.run_to_end()
     gc.enable()
     worker.trainer.close()
-    assert alive == [False]
+    assert is_alive == [False]
 
 
-def test_a_loop_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The JAX is fake; its dispatched work is done when the arrays are ready."""
+def test_dispatched_work_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses a fake JAX, whose dispatched work is done when its arrays are ready."""
     waited: list[Any] = []
 
     class Array:
         def __init__(self, name: str, deleted: bool = False) -> None:
             self.name, self.is_deleted = name, lambda: deleted
 
-    arrays = [Array("weights"), Array("given away", deleted=True)]
+    arrays = [Array("weights"), Array("donated", deleted=True)]
     jax = types.SimpleNamespace(
         live_arrays=lambda: arrays,
         effects_barrier=lambda: waited.append("effects"),
-        block_until_ready=lambda ready: waited.extend(one.name for one in ready),
+        block_until_ready=lambda ready: waited.extend(array.name for array in ready),
     )
     monkeypatch.setitem(sys.modules, "jax", jax)
-    Worker(reporting(0.5)).to_the_end()
-    # At least where training begins, where it ends, and before the report.
+    Worker(reporting_loop(0.5)).run_to_end()
+    # At least at the start and the end of training, and before the report.
     assert waited == ["effects", "weights"] * (len(waited) // 2)
     assert len(waited) >= 6

@@ -1,16 +1,16 @@
-"""Tasks beside pictures by class: the same run in both frameworks, from memory or a mapped file."""
+"""Regression and language modeling: equal runs in both frameworks, from memory or a mapped file."""
 
 import functools
 from dataclasses import replace
 from pathlib import Path
 
-import local
+import local_runs
 import numpy as np
 import pytest
-from headed import CLASSES, PICTURES, Headed
-from local import alone, small_spec
-from one_worker import weights_of
-from task_data import TOKENS, Letters, Prices, first_weights, letters, prices
+from headed_model import CLASSES, IMAGES, Headed
+from local_runs import single_worker, small_spec
+from task_data import TOKENS, Letters, Prices, initial_weights_of, letters, prices
+from worker_script import weights_of
 
 from raybench.data import memory
 from raybench.data.dataset import Dataset, Split, epoch_order
@@ -42,8 +42,8 @@ def train(
     spec: RunSpec, workload: Workload, dataset: Dataset
 ) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the curve, the value on the test split, and the weights at the end."""
-    curve, trainer = local.train(spec, workload=workload, dataset=dataset)
-    test = evaluate_split(dataset, trainer, alone(spec.framework), "test")
+    curve, trainer = local_runs.train(spec, workload=workload, dataset=dataset)
+    test = evaluate_split(dataset, trainer, single_worker(spec.framework), "test")
     weights = weights_of(trainer, spec.framework)
     trainer.close()
     return curve, test, weights
@@ -63,26 +63,26 @@ def numbers(curve: list[Evaluation]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_both_frameworks_learn_the_same(task: str) -> None:
+def test_both_frameworks_train_equally(task: str) -> None:
     curve, test, weights = run_of("torch", task)
-    again, other_test, others = run_of("tensorflow", task)
-    np.testing.assert_allclose(numbers(curve), numbers(again), rtol=1e-5)
-    assert test == pytest.approx(other_test, rel=1e-5)
-    for one, other in zip(weights, others, strict=True):
-        if one.shape != other.shape:  # torch's dense layers are the other way round
-            other = other.T
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    keras_curve, keras_test, keras_weights = run_of("tensorflow", task)
+    np.testing.assert_allclose(numbers(curve), numbers(keras_curve), rtol=1e-5)
+    assert test == pytest.approx(keras_test, rel=1e-5)
+    for array, keras_array in zip(weights, keras_weights, strict=True):
+        if array.shape != keras_array.shape:  # dense layers of torch are transposed
+            keras_array = keras_array.T
+        np.testing.assert_allclose(array, keras_array, rtol=1e-4, atol=1e-6)
     assert curve[-1].value < curve[0].value
-    assert curve[-1].best_value == curve[-1].value, "the least is the best"
+    assert curve[-1].best_value == curve[-1].value, "the lowest is the best"
 
 
-def test_the_first_loss_is_that_of_the_papers() -> None:
-    """The first step by numpy: includes sample weights, excludes ignored tokens."""
+def test_first_loss_of_a_language_model_equals_that_of_numpy() -> None:
+    """The loss of the first step excludes ignored tokens."""
     workload, dataset = TASKS["language_modelling"]
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
     rows = epoch_order(40, seed=0, epoch=0)[:16]
-    logits = first_weights(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
+    logits = initial_weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
     losses = np.log(np.exp(logits).sum(axis=-1))
     labels = dataset.train.labels[rows]
     counted = labels >= 0
@@ -91,7 +91,7 @@ def test_the_first_loss_is_that_of_the_papers() -> None:
     assert curve[0].train_loss == pytest.approx(means.mean(), rel=1e-5)
 
 
-def test_what_is_larger_than_memory_is_the_same_from_its_file(
+def test_run_from_a_mapped_file_equals_the_run_in_memory(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload, dataset = TASKS["regression"]
@@ -107,7 +107,7 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     np.testing.assert_equal(weights, expected[2])
 
 
-def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_uses_its_share_of_the_free_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from raybench.training.torch import batches
 
@@ -117,36 +117,40 @@ def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.M
     assert [batches.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
 
 
-def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> None:
-    """The label of such a sample does not matter, whichever sample it is mixed with."""
+def test_samples_of_weight_0_have_no_part_in_mixed_losses(framework: str) -> None:
+    """The label of such a sample has no effect, whichever sample it is mixed with."""
     spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1, epochs=1.0)
-    labels, weights = PICTURES.train.labels, np.arange(24, dtype=np.float32) % 2
+    labels, weights = IMAGES.train.labels, np.arange(24, dtype=np.float32) % 2
     curves = []
-    for given in (labels, np.where(weights > 0, labels, (labels + 1) % CLASSES)):
-        dataset = replace(PICTURES, train=Split(PICTURES.train.inputs, given, weights))
+    for train_labels in (labels, np.where(weights > 0, labels, (labels + 1) % CLASSES)):
+        dataset = replace(IMAGES, train=Split(IMAGES.train.inputs, train_labels, weights))
         curves.append(numbers(train(spec, Headed(), dataset)[0]))
     np.testing.assert_array_equal(curves[0], curves[1])
 
 
-def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
+def test_tensor_types_for_gpus_train_equal_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU takes int64 for int32, and gathers bytes as words; both work on a CPU too."""
+    """On a GPU, int32 becomes int64 and bytes are gathered as words; both work on a CPU too."""
     pytest.importorskip("tensorflow")
     from raybench.training.tensorflow import batches
 
     curve, test, weights = run_of("tensorflow", "regression")
     monkeypatch.setattr(batches, "has_gpus", lambda: True)
-    found = train(spec_of("tensorflow", "rmse"), *TASKS["regression"])
-    np.testing.assert_allclose(numbers(curve), numbers(found[0]), rtol=1e-6)
-    assert test == found[1]
-    np.testing.assert_equal(weights, found[2])
+    gpu_types = train(spec_of("tensorflow", "rmse"), *TASKS["regression"])
+    np.testing.assert_allclose(numbers(curve), numbers(gpu_types[0]), rtol=1e-6)
+    assert test == gpu_types[1]
+    np.testing.assert_equal(weights, gpu_types[2])
 
 
 @pytest.mark.parametrize(("share", "is_gpu"), [(2, False), (5, True)])
-def test_the_splits_of_a_run_share_a_part_of_what_is_free(share: int, is_gpu: bool) -> None:
-    """A GPU keeps most of its memory for what is allocated later."""
-    splits = [one for _, data in TASKS.values() for one in (data.train, data.validation, data.test)]
-    free_bytes = share * sum(room.num_bytes(one) for one in splits)
+def test_splits_of_a_run_share_a_part_of_the_free_memory(share: int, is_gpu: bool) -> None:
+    """Most memory of a GPU is kept for later allocations."""
+    splits = [
+        split
+        for _, dataset in TASKS.values()
+        for split in (dataset.train, dataset.validation, dataset.test)
+    ]
+    free_bytes = share * sum(room.num_bytes(split) for split in splits)
     free = room.Room(free_bytes - share, is_gpu=is_gpu)
-    assert [free.reserve(one) for one in splits] == [True] * 5 + [False]
+    assert [free.reserve(split) for split in splits] == [True] * 5 + [False]

@@ -1,4 +1,4 @@
-"""Data that TensorFlow takes where they are, and those it must copy."""
+"""Arrays that TensorFlow uses in place, arrays that it copies, and free GPU memory."""
 
 import sys
 from types import SimpleNamespace
@@ -14,8 +14,8 @@ tf = pytest.importorskip("tensorflow")
 
 
 @pytest.mark.parametrize("offset", [0, 1, 16])
-def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
-    """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
+def test_tensors_of_arrays_of_any_alignment_are_usable(offset: int) -> None:
+    """A kernel aborts the process on a tensor in memory aligned to less than 64 bytes."""
     from raybench.training.tensorflow.batches import to_tensor
     from raybench.training.tensorflow.loop import join
 
@@ -38,13 +38,13 @@ def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
 @pytest.mark.parametrize(
     ("task", "share", "gib"), [("", 1, 77), ("/job:worker/replica:0/task:1", 0.5, 37)]
 )
-def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
+def test_free_gpu_memory_includes_unused_memory_of_tensorflow(
     task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from raybench.training.tensorflow import batches
 
     def used(name: str) -> dict[str, int]:
-        assert name == "GPU:0"  # with its task in it TensorFlow refuses the name
+        assert name == "GPU:0"  # TensorFlow refuses a name that contains the task
         return {"current": 3 * 2**30, "peak": 70 * 2**30}
 
     gpu = SimpleNamespace(name=f"{task}/device:GPU:0")
@@ -54,10 +54,10 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     assert batches.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
-    assert batches.free_bytes(share) == 0  # not known is not without end
+    assert batches.free_bytes(share) == 0  # unknown is not unlimited
 
 
-def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
+def test_bytes_without_a_gpu_kernel_stay_in_host_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from raybench.training.tensorflow import batches
@@ -75,6 +75,6 @@ def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
         for shape in [(5, 3, 1), (4, 3, 1)]
     )
     data = Dataset("bytes", 2, train=odd, validation=even, test=even)
-    found = batches.batches_of(RunSpec(), data)
-    assert isinstance(found["train"], batches.OnDemandBatches)
-    assert isinstance(found["test"], batches.InMemoryBatches)
+    by_split = batches.batches_of(RunSpec(), data)
+    assert isinstance(by_split["train"], batches.OnDemandBatches)
+    assert isinstance(by_split["test"], batches.InMemoryBatches)

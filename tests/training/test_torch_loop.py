@@ -1,12 +1,11 @@
-"""Features of torch only: memory layout of images, waiting for data on a GPU, replicas in a
-process, forms of layers."""
+"""Features of torch only: memory layout, waiting for data on a GPU, replicas, precision, layers."""
 
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from local import SMALL, new_trainer, small_spec, train
+from local_runs import SMALL, new_trainer, small_spec, train
 
 from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
@@ -34,7 +33,7 @@ from tests.refusals import refused  # noqa: E402
 
 
 class Viewing(Workload):
-    """A network that needs contiguous outputs of its convolution."""
+    """Network that needs contiguous outputs of its convolution."""
 
     name = "viewing"
     input_shape = (28, 28, 1)
@@ -49,13 +48,13 @@ class Viewing(Workload):
         return torch.nn.Sequential(conv, Flat(), torch.nn.Linear(4 * 6 * 6, 10))
 
 
-def test_a_users_model_may_view_what_its_convolutions_return() -> None:
+def test_user_model_may_view_outputs_of_its_convolutions() -> None:
     (last,), _ = train(small_spec("torch", epochs=1.0), workload=Viewing())
     assert last.value > 0.15
 
 
 class Stream:
-    """A fake device: queued work starts when all earlier work is done."""
+    """Fake device: queued work starts when all earlier work is done."""
 
     def __init__(self) -> None:
         self.host, self.free = 0.0, 0.0
@@ -64,7 +63,7 @@ class Stream:
         self.free = max(self.free, self.host) + seconds
 
 
-def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_waits_only_without_queued_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream()
 
     class Event:
@@ -90,36 +89,36 @@ def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.Mon
     assert clock.seconds() == 0
     stream.work(1.0)
     with clock.waiting():
-        stream.host += 5.0  # one of these while it computes
+        stream.host += 5.0  # during one of these seconds the device computes
         stream.work(0.5)  # the copy of the batch
     assert clock.seconds() == pytest.approx(4.5)
     assert clock.seconds() == pytest.approx(4.5)
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_fewer_gpus_than_replicas_are_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_gpus_than_replicas_is_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with refused(ErrorCode.UNSUPPORTED, "2 replicas", gpus):
         join(rank=0, num_workers=1, device="cpu", num_threads=1, num_replicas=2)
 
 
-def test_a_replica_keeps_its_precision_in_another_thread() -> None:
-    """torch's own autocast does not: in a new thread its type is what it was at the start."""
+def test_replica_keeps_its_precision_in_another_thread() -> None:
+    """Autocast of torch does not: a new thread starts with the default type."""
     replica = Replica(torch.nn.Linear(2, 2), lambda: torch.autocast("cpu", dtype=torch.bfloat16))
-    found = []
+    dtypes = []
 
     def forward() -> None:
-        with torch.autocast("cpu", dtype=torch.float16):  # as DataParallel has it
-            found.append(replica(torch.ones(1, 2)).dtype)
+        with torch.autocast("cpu", dtype=torch.float16):  # as in DataParallel
+            dtypes.append(replica(torch.ones(1, 2)).dtype)
 
     thread = threading.Thread(target=forward)
     thread.start()
     thread.join()
-    assert found == [torch.bfloat16]
+    assert dtypes == [torch.bfloat16]
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_first_step_that_fp16_skips_leaves_no_momentum(fused: bool) -> None:
+def test_skipped_first_fp16_step_leaves_no_momentum(fused: bool) -> None:
     parameter = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=0.5, momentum=0.9, fused=fused)
     scale = LossScale(torch.device("cpu"), "fp16")
@@ -139,13 +138,13 @@ def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, lis
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "number", "more"),
+    ("optimizer", "reads_per_step", "settings"),
     [("adamw", 0, {"ema_decay": 0.9, "clip_norm": 1.0}), ("lamb", 1, {})],
 )
-def test_a_step_of_fp16_waits_for_the_device_once_at_most(
-    optimizer: str, number: int, more: dict[str, float]
+def test_fp16_step_synchronizes_at_most_once(
+    optimizer: str, reads_per_step: int, settings: dict[str, float]
 ) -> None:
-    spec = small_spec("torch", optimizer=optimizer, precision="fp16", **more)
+    spec = small_spec("torch", optimizer=optimizer, precision="fp16", **settings)
     trainer, steps = few_steps(spec)
     reads = []
 
@@ -157,48 +156,53 @@ def test_a_step_of_fp16_waits_for_the_device_once_at_most(
     trainer.train(steps[:1])
     with Counting():
         trainer.train(steps[1:])
-    assert len(reads) == number * len(steps[1:]) + 1  # the loss of them all
+    assert len(reads) == reads_per_step * len(steps[1:]) + 1  # the sum of the losses
 
 
-def test_a_step_that_is_not_taken_is_in_no_average() -> None:
+def test_skipped_step_is_not_averaged() -> None:
     spec, layer = small_spec("torch", ema_decay=0.9), torch.nn.Linear(2, 2)
-    one, other = Averaging(spec, layer), Averaging(spec, layer)
+    with_skips, without_skips = Averaging(spec, layer), Averaging(spec, layer)
     for is_taken in (False, True, False, True):
         torch.nn.init.normal_(layer.weight)
-        one.update(torch.tensor(is_taken))
+        with_skips.update(torch.tensor(is_taken))
         if is_taken:
-            other.update(None)
-        with one.in_place():
+            without_skips.update(None)
+        with with_skips.in_place():
             averaged = layer.weight.detach().clone()
-        with other.in_place():
+        with without_skips.in_place():
             torch.testing.assert_close(averaged, layer.weight.detach())
-    assert one.state_dict()["num_steps"] == other.state_dict()["num_steps"] == 2
+    assert with_skips.state_dict()["num_steps"] == without_skips.state_dict()["num_steps"] == 2
 
 
-def test_what_computes_in_fp32_is_differentiated_in_fp32() -> None:
-    class Island(torch.nn.Linear):
+def test_layer_in_fp32_has_fp32_gradients() -> None:
+    class Float32Linear(torch.nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             with torch.autocast(inputs.device.type, enabled=False):
                 return super().forward(inputs.flatten(1).float())
 
-    class Mine(Viewing):
+    class Float32Model(Viewing):
         def build_torch(self) -> torch.nn.Module:
-            return Island(28 * 28, 10)
+            return Float32Linear(28 * 28, 10)
 
-    trainer, steps = few_steps(small_spec("torch", precision="bf16"), Mine())
+    trainer, steps = few_steps(small_spec("torch", precision="bf16"), Float32Model())
     trainer.train(steps[:1])
     gradient = trainer._model.weight.grad
     assert not torch.equal(gradient, gradient.bfloat16().float())
 
 
-def switches() -> dict[str, Any]:
-    """Return the float32 precision of each part of torch, and the older switches."""
-    one = torch.backends
-    parts = (one.cuda.matmul, one.cudnn.conv, one.cudnn.rnn, one.mkldnn.matmul, one.mkldnn.conv)
-    names = ("matmul", "conv", "rnn", "cpu matmul", "cpu conv")
-    found = {name: part.fp32_precision for name, part in zip(names, parts, strict=True)}
-    old = {"allow": (one.cuda.matmul.allow_tf32, one.cudnn.allow_tf32)}
-    return found | old | {"of all": torch.get_float32_matmul_precision()}
+def precision_settings() -> dict[str, Any]:
+    """Return the float32 precision of each part of torch, and the older settings."""
+    backends = torch.backends
+    parts = {
+        "matmul": backends.cuda.matmul,
+        "conv": backends.cudnn.conv,
+        "rnn": backends.cudnn.rnn,
+        "cpu matmul": backends.mkldnn.matmul,
+        "cpu conv": backends.mkldnn.conv,
+    }
+    precisions = {name: part.fp32_precision for name, part in parts.items()}
+    older = {"allow": (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32)}
+    return precisions | older | {"all": torch.get_float32_matmul_precision()}
 
 
 SET_BY_USERS: list[Callable[[], object]] = [
@@ -213,63 +217,66 @@ SET_BY_USERS: list[Callable[[], object]] = [
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9")
-@pytest.mark.parametrize("say", SET_BY_USERS)
-def test_no_switch_of_a_users_model_is_left(say: Callable[[], object]) -> None:
-    class Saying(Viewing):
+@pytest.mark.parametrize("change", SET_BY_USERS)
+def test_precision_settings_of_a_user_model_are_reset(change: Callable[[], object]) -> None:
+    class Changing(Viewing):
         def build_torch(self) -> torch.nn.Module:
-            say()
+            change()
             return super().build_torch()
 
-    def seen(precision: str) -> dict[str, Any]:
-        new_trainer(small_spec("torch", precision=precision), workload=Saying())[0].close()
-        return switches()
+    def settings_after(precision: str) -> dict[str, Any]:
+        new_trainer(small_spec("torch", precision=precision), workload=Changing())[0].close()
+        return precision_settings()
 
     exact = dict.fromkeys(("matmul", "conv", "rnn", "cpu matmul", "cpu conv"), "ieee")
-    exact |= {"allow": (False, False), "of all": "highest"}
-    short = dict.fromkeys(("matmul", "conv", "rnn"), "tf32") | {"allow": (True, True)}
+    exact |= {"allow": (False, False), "all": "highest"}
+    tf32 = dict.fromkeys(("matmul", "conv", "rnn"), "tf32") | {"allow": (True, True)}
     for precision in ("fp32", "tf32", "fp32"):
-        changed = {**short, "of all": "high"} if precision == "tf32" else {}
-        assert seen(precision) == exact | changed
+        changed = {**tf32, "all": "high"} if precision == "tf32" else {}
+        assert settings_after(precision) == exact | changed
 
 
 @pytest.mark.parametrize("multiplier", [1, 2, 3])
 @pytest.mark.parametrize("padding", ["same", "valid"])
-def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, padding):
-    own = DepthwiseConv2d(4, multiplier, 3, padding)
-    other = torch.nn.Conv2d(4, 4 * multiplier, 3, padding=padding, groups=4)
-    other.load_state_dict(own.state_dict())
+def test_depthwise_convolution_equals_that_of_torch(multiplier, padding):
+    ours = DepthwiseConv2d(4, multiplier, 3, padding)
+    reference = torch.nn.Conv2d(4, 4 * multiplier, 3, padding=padding, groups=4)
+    reference.load_state_dict(ours.state_dict())
     inputs = torch.randn(2, 4, 9, 9)
-    torch.testing.assert_close(own(inputs), other(inputs), rtol=1e-5, atol=1e-6)
-    beside = inputs.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(own(beside), other(inputs), rtol=1e-5, atol=1e-6)
+    expected = reference(inputs)
+    torch.testing.assert_close(ours(inputs), expected, rtol=1e-5, atol=1e-6)
+    channels_last = inputs.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(ours(channels_last), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_synchronized_layers_of_timm_keep_their_activation_and_names() -> None:
+def test_synchronized_layers_of_timm_keep_activation_and_names() -> None:
     timm = pytest.importorskip("timm")
-    ours, theirs = (timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2))
+    synchronized, original = (
+        timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2)
+    )
     inputs = torch.randn(4, 3, 5, 5)
-    ours = synchronize(ours)
-    assert isinstance(ours, torch.nn.SyncBatchNorm)
-    assert torch.equal(ours(inputs), theirs(inputs))
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    synchronized = synchronize(synchronized)
+    assert isinstance(synchronized, torch.nn.SyncBatchNorm)
+    assert torch.equal(synchronized(inputs), original(inputs))
+    assert synchronized.state_dict().keys() == original.state_dict().keys()
 
 
-def test_what_a_model_is_given_stays_as_it_is():
+def test_model_does_not_change_its_inputs():
     layers = (ReLU(), Conv(2), ReLU(), MaxPool(), Flatten(), ReLU(), Dense(3), ReLU())
-    for first in (layers, (Flatten(), *layers[5:])):
+    for model_layers in (layers, (Flatten(), *layers[5:])):
         inputs = torch.randn(2, 1, 6, 6)
         before = inputs.clone()
         with torch.no_grad():
-            torch.nn.Sequential(*build_layers(first, (6, 6, 1)))(inputs)
+            torch.nn.Sequential(*build_layers(model_layers, (6, 6, 1)))(inputs)
         assert torch.equal(inputs, before)
 
 
-def test_training_is_bit_for_bit_a_plain_loop_of_the_same_layout_with_torch_s_own_adam():
+def test_training_equals_a_plain_torch_loop_bit_by_bit():
     spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
     _, trainer = train(spec)
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     nn = torch.nn
-    model = nn.Sequential(  # mnist_small, as torch's documentation has its layers
+    model = nn.Sequential(  # mnist_small, with layers of torch
         *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
     )

@@ -1,8 +1,8 @@
-"""Two workers that exchange gradients in every way there is, in both frameworks; that continue,
-and equal one worker with twice the batch, batch normalisation too; replicas in one process that do
-the same (TensorFlow, on logical devices of the CPU; torch's nn.DataParallel has GPUs alone).
+"""Two workers that exchange gradients in all supported ways, in both frameworks.
 
-One group of each framework serves all tests here: its start is what takes long.
+They are compared with one worker of twice the batch, resumed, and compared with replicas in one
+process (TensorFlow only, on logical devices of the CPU; `nn.DataParallel` of torch needs GPUs).
+One group per framework does all tasks because its start takes long.
 """
 
 import importlib.util
@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import continued
-import headed
+import checkpointed_runs
+import headed_model
 import numpy as np
 import pytest
-from exchanging import RATE, STEPS, part_of_batch, spec_of
-from group import once, ran, run_two
-from local import alone, new_trainer, small_spec
-from one_worker import weights_of
+from local_runs import new_trainer, single_worker, small_spec
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
 from test_worker_equality import CASES, check_two_are_one, specs_of_two
 from test_worker_equality import spec_of as equal_spec
+from two_worker_script import RATE, STEPS, part_of_batch, spec_of
+from worker_processes import cached_folder, run_python, run_two
+from worker_script import weights_of
 
 from raybench.scaling.fits import noise_scales
 from raybench.spec.run import RunSpec
@@ -31,26 +31,29 @@ from raybench.stats.step_times import NoiseSums
 
 FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(1800)]
-MIDDLE, END = continued.MIDDLE, continued.END
-CONTINUED = [("muon", at) for at in (-1, MIDDLE, END)]
-"""Runs to continue: whole (-1), and from an evaluation on. Muon has states of several kinds. All
-optimizers are in test_checkpoints.py, and new processes in tests/e2e."""
-APART: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
-NORMALISED = {"torch": [APART], "tensorflow": [APART, {}, {"frozen_epochs": 1.0}]}
-"""Cases of batch normalization. torch synchronizes on GPUs only, so its one case averages the
-statistics of workers."""
-SINGLE = {"strategy": "single_process", "num_workers": 2}
-OWN = continued.spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8)
-"""A run whose replicas differ: running averages and dropout."""
-WORKERS = [*(equal_spec("tensorflow", *case, num_workers=2) for case in CASES), OWN]
-"""Plain gradients and an adaptive optimizer over two passes beside it."""
-MORE = {
+MIDDLE, END = checkpointed_runs.MIDDLE, checkpointed_runs.END
+CHECKPOINTED = [("muon", at) for at in (-1, MIDDLE, END)]
+"""Uninterrupted run (-1) and runs resumed after an evaluation. Muon has states of several kinds.
+`test_checkpoints` has all optimizers, and tests/e2e resumes in new processes."""
+UNSYNCHRONIZED: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
+NORMALIZED = {
+    "torch": [UNSYNCHRONIZED],
+    "tensorflow": [UNSYNCHRONIZED, {}, {"frozen_epochs": 1.0}],
+}
+"""Cases of batch normalization. torch synchronizes statistics on GPUs only, so its single case
+averages those of the workers."""
+SINGLE_PROCESS = {"strategy": "single_process", "num_workers": 2}
+DROPOUT = checkpointed_runs.spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8)
+"""Run whose replicas differ by running averages and dropout."""
+WORKERS = [*(equal_spec("tensorflow", *case, num_workers=2) for case in CASES), DROPOUT]
+"""Runs with plain gradients, with an adaptive optimizer and two passes, and with dropout."""
+RESUMED = {
     **{"batch_size_per_worker": 8, "record_steps": True},
     **{"ema_decay": 0.9, "precision": "fp16"},
 }
 
 
-def normalised_spec(framework: str, num_workers: int, **changes: object) -> RunSpec:
+def normalized_spec(framework: str, num_workers: int, **changes: object) -> RunSpec:
     content: dict[str, object] = {
         "num_workers": num_workers,
         "batch_size_per_worker": 8 // num_workers,
@@ -62,18 +65,18 @@ def normalised_spec(framework: str, num_workers: int, **changes: object) -> RunS
     return small_spec(framework, **(content | changes))
 
 
-def given(framework: str) -> dict[str, Any]:
-    """Return the tasks of a group besides the exchange."""
+def tasks_of(framework: str) -> dict[str, Any]:
+    """Return the tasks of a group in addition to those of `two_worker_script` itself."""
     two = {"num_workers": 2, "batch_size_per_worker": 8}
     return {
-        "continued": [
-            (name, continued.spec_of(framework, name, **two).document(), at)
-            for name, at in CONTINUED
+        "checkpointed_runs": [
+            (name, checkpointed_runs.spec_of(framework, name, **two).document(), at)
+            for name, at in CHECKPOINTED
         ],
-        "headed": [
-            normalised_spec(framework, 2, **case).document() for case in NORMALISED[framework]
+        "headed_model": [
+            normalized_spec(framework, 2, **case).document() for case in NORMALIZED[framework]
         ],
-        "one_worker": [*specs_of_two(framework), OWN.document()],
+        "worker_script": [*specs_of_two(framework), DROPOUT.document()],
     }
 
 
@@ -83,7 +86,8 @@ class Group:
 
     framework: str
     folder: Path
-    found: list[dict[str, Any]]
+    results: list[dict[str, Any]]
+    """Saved results by rank."""
 
     def weights(self, name: str, rank: int = 0) -> list[np.ndarray]:
         saved = np.load(self.folder / f"{name}-{rank}.npz")
@@ -92,15 +96,15 @@ class Group:
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
-    made = {}
+    groups = {}
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
-        run = partial(run_two, "exchanging.py", framework, given(framework))
-        folder = once(tmp_path_factory, framework, run)
-        found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
-        made[framework] = Group(framework, folder, found)
-    return made
+        run = partial(run_two, "two_worker_script.py", framework, tasks_of(framework))
+        folder = cached_folder(tmp_path_factory, framework, run)
+        results = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in range(2)]
+        groups[framework] = Group(framework, folder, results)
+    return groups
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -108,85 +112,87 @@ def group(request: pytest.FixtureRequest, groups: dict[str, Group]) -> Group:
     return groups[request.param]
 
 
-def equal(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def equal(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> bool:
+    pairs = zip(weights, other_weights, strict=True)
+    return all(np.array_equal(array, other) for array, other in pairs)
 
 
-def distance(one: list[np.ndarray], other: list[np.ndarray]) -> float:
-    """The largest difference of a weight."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+def distance(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> float:
+    """Return the largest difference of a weight."""
+    pairs = zip(weights, other_weights, strict=True)
+    return max(float(np.abs(array - other).max()) for array, other in pairs)
 
 
 @pytest.mark.parametrize(
     "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "half", "passes", "compiled"]
 )
-def test_workers_that_exchange_end_with_equal_weights(group: Group, name: str) -> None:
+def test_workers_with_exchange_have_equal_weights(group: Group, name: str) -> None:
     assert equal(group.weights(name, 0), group.weights(name, 1))
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("compiled", 1e-3), ("recorded", 0), ("small_buckets", 0)]
+    ("name", "max_distance"), [("compiled", 1e-3), ("recorded", 0), ("small_buckets", 0)]
 )
-def test_compiling_recording_and_buckets_change_no_weight(
-    group: Group, name: str, least: float
+def test_compilation_recording_and_buckets_change_no_weight(
+    group: Group, name: str, max_distance: float
 ) -> None:
-    assert distance(group.weights("plain"), group.weights(name)) <= least
+    assert distance(group.weights("plain"), group.weights(name)) <= max_distance
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_compressed_gradients_train_alike_and_are_compressed(group: Group, name: str) -> None:
-    plain, compressed = group.found[0]["plain"][-1], group.found[0][name][-1]
+def test_compressed_gradients_train_nearly_equal_weights(group: Group, name: str) -> None:
+    plain, compressed = group.results[0]["plain"][-1], group.results[0][name][-1]
     assert compressed["train_loss"] == pytest.approx(plain["train_loss"], rel=0.01)
     assert abs(compressed["value"] - plain["value"]) <= 0.02
     differences = [
-        np.abs(one - other).ravel()
-        for one, other in zip(group.weights("plain"), group.weights(name), strict=True)
+        np.abs(array - compressed_array).ravel()
+        for array, compressed_array in zip(group.weights("plain"), group.weights(name), strict=True)
     ]
-    # After 18 steps a weight is off by less than a thirtieth of one; Adam takes whole steps by
-    # gradients that fp16 has made 0.
+    # After 18 steps the mean difference is below a thirtieth of a step. Single weights differ more:
+    # Adam takes full steps for tiny gradients, which fp16 rounds to 0.
     assert 0 < np.concatenate(differences).mean() < RATE / 30
 
 
-def test_steps_not_taken_are_the_same_on_all_workers(group: Group) -> None:
-    plain, half = group.found[0]["plain"][-1], group.found[0]["half"][-1]
-    assert half["skipped_steps"] == group.found[1]["half"][-1]["skipped_steps"] > 0
+def test_skipped_steps_are_equal_on_all_workers(group: Group) -> None:
+    plain, half = group.results[0]["plain"][-1], group.results[0]["half"][-1]
+    assert half["skipped_steps"] == group.results[1]["half"][-1]["skipped_steps"] > 0
     assert half["train_loss"] == pytest.approx(plain["train_loss"], rel=0.3)
-    assert all(math.isfinite(one) for one in half["noise_scale"].values())
+    assert all(math.isfinite(value) for value in half["noise_scale"].values())
 
 
-def test_without_exchange_each_worker_trains_by_itself(group: Group) -> None:
+def test_workers_without_exchange_train_independently(group: Group) -> None:
     first, second = group.weights("alone", 0), group.weights("alone", 1)
     assert distance(first, second) > 1e-3
-    assert [found["without_the_other"] for found in group.found] == [4, 1]
-    # Both learn: on 45 digits each, less than together.
-    losses = [line["train_loss"] for line in group.found[0]["alone"]]
+    assert [results["uneven_steps"] for results in group.results] == [4, 1]
+    # Each worker learns from its own 45 digits.
+    losses = [line["train_loss"] for line in group.results[0]["alone"]]
     assert losses[-1] < losses[0]
-    assert group.found[0]["alone"][-1]["bytes_exchanged_per_step"] == 0
-    assert "noise_scale" not in group.found[0]["alone"][-1]
+    assert group.results[0]["alone"][-1]["bytes_exchanged_per_step"] == 0
+    assert "noise_scale" not in group.results[0]["alone"][-1]
 
 
-def test_every_evaluation_has_the_bytes_and_times_of_its_steps(group: Group) -> None:
-    runs = group.found[0]
+def test_evaluations_have_bytes_and_times_of_their_steps(group: Group) -> None:
+    runs = group.results[0]
     sent = [
         runs[name][-1].get("bytes_exchanged_per_step") for name in ("plain", "recorded", "bf16")
     ]
     assert sent == [None, 4 * 402_442, 2 * 402_442]
     for rank in range(2):
-        assert "steps" not in group.found[rank]["plain"][-1]
+        assert "steps" not in group.results[rank]["plain"][-1]
         before = 0.0
-        for line in group.found[rank]["recorded"]:
+        for line in group.results[rank]["recorded"]:
             steps, seconds = line["steps"], line["train_s"] - before
             before = line["train_s"]
-            assert steps["num"] == 5  # the sixth is short
+            assert steps["num"] == 5  # the sixth step is shorter and not timed
             assert 0 < steps["p25_s"] <= steps["median_s"] <= steps["p75_s"] <= steps["p95_s"]
             assert steps["p95_s"] <= steps["max_s"] < seconds
             assert line["memory_peak_bytes"] > 50e6
-    shared = [[line["steps"] for line in found["recorded"]] for found in group.found]
+    shared = [[line["steps"] for line in results["recorded"]] for results in group.results]
     assert shared[0] == shared[1]
 
 
 def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
-    """Return each worker's part of the gradient, from a step of SGD with rate 1 in one process."""
+    """Return the part of each worker in the gradient, by SGD steps of rate 1 in one process."""
     spec = spec_of(framework, num_workers=1, optimizer="sgd", momentum=0.0)
     trainer, _, _ = new_trainer(spec)
     initial, parts = trainer.save(), []
@@ -202,67 +208,73 @@ def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_norms_of_single_steps_are_those_of_numpy(group: Group, name: str) -> None:
+def test_logged_norms_equal_those_of_numpy(group: Group, name: str) -> None:
     parts = gradient_parts(group.framework, STEPS[name])
     whole = float(np.sum(np.square(parts[0] + parts[1])))
     assert whole > 0
     for rank, part in enumerate(parts):
-        logged = group.found[rank]["logs"][name]
+        logged = group.results[rank]["logs"][name]
         expected = [float(np.sum(np.square(part))), whole]
-        # The reference is a difference of float32 weights.
+        # The expected values are differences of float32 weights, hence the tolerance.
         assert logged == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["recorded", "small_buckets", "passes", "bf16"])
-def test_the_noise_of_both_frameworks_agrees(groups: dict[str, Group], name: str) -> None:
-    curves = [groups[framework].found[0][name] for framework in FRAMEWORKS]
+def test_noise_scales_of_both_frameworks_agree(groups: dict[str, Group], name: str) -> None:
+    curves = [groups[framework].results[0][name] for framework in FRAMEWORKS]
     for torch_line, keras_line in zip(*curves, strict=True):
-        one, other = torch_line["noise_scale"], keras_line["noise_scale"]
-        # The last step of an epoch is short: it has noise, but is not timed as a whole one.
-        assert one["num_steps"] == other["num_steps"] == torch_line["steps"]["num"] + 1
+        torch_noise, keras_noise = torch_line["noise_scale"], keras_line["noise_scale"]
+        # The short last step of an epoch counts for the noise but not for step times.
+        num_steps = torch_line["steps"]["num"] + 1
+        assert torch_noise["num_steps"] == keras_noise["num_steps"] == num_steps
         for key in ("gradient", "noise"):
-            assert one[key] == pytest.approx(other[key], rel=0.1, abs=1e-3)
+            assert torch_noise[key] == pytest.approx(keras_noise[key], rel=0.1, abs=1e-3)
     (scale,) = noise_scales([NoiseSums(**curves[0][0]["noise_scale"])])
     assert scale > 0
 
 
 def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     documents = json.dumps([spec.document() for spec in specs])
-    script = str(Path(__file__).with_name("one_process.py"))
-    ran(script, documents, str(folder))
+    script = str(Path(__file__).with_name("replicas_script.py"))
+    run_python(script, documents, str(folder))
 
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder in which one process has saved all runs; its start takes long."""
-    again = continued.spec_of("tensorflow", "adam", **MORE, **SINGLE)
-    specs = [*(one.model_copy(update=SINGLE) for one in WORKERS), again]
-    return once(tmp_path_factory, "one_process", partial(in_one_process, specs))
+    """Folder in which a single process has saved the runs of all replicas."""
+    resumed = checkpointed_runs.spec_of("tensorflow", "adam", **RESUMED, **SINGLE_PROCESS)
+    specs = [*(spec.model_copy(update=SINGLE_PROCESS) for spec in WORKERS), resumed]
+    return cached_folder(tmp_path_factory, "one_process", partial(in_one_process, specs))
 
 
-def test_two_workers_and_two_replicas_equal_one_worker_with_twice_the_batch(
+def test_workers_and_replicas_equal_one_worker_with_twice_the_batch(
     groups: dict[str, Group], one_process: Path
 ) -> None:
     workers = groups["tensorflow"].folder
     check_two_are_one("tensorflow", workers)
     check_the_paper(workers)
     for index, spec in enumerate(WORKERS):
-        place = index if spec is not OWN else len(specs_of_two("tensorflow"))
-        two, one = np.load(workers / f"{place}-0.npz"), np.load(one_process / f"{index}.npz")
-        assert one.files == two.files
-        assert one["steps"] == two["steps"]
+        place = index if spec is not DROPOUT else len(specs_of_two("tensorflow"))
+        by_workers, by_replicas = (
+            np.load(workers / f"{place}-0.npz"),
+            np.load(one_process / f"{index}.npz"),
+        )
+        assert by_replicas.files == by_workers.files
+        assert by_replicas["steps"] == by_workers["steps"]
         losses = slice(0, 1 if "regularised" in spec.workload else 2)
-        # Float32 sums in another order (measured: weights within 3e-8, the last ones bit by bit).
-        np.testing.assert_allclose(one["sums"][losses], two["sums"][losses], rtol=1e-4)
-        assert one["sums"][3] == two["sums"][3]
-        if "regularised" not in spec.workload:  # there each worker evaluates with its averages
-            assert abs(one["sums"][2] - two["sums"][2]) <= 1
-        for name in (name for name in one.files if name.startswith("weights")):
-            np.testing.assert_allclose(one[name], two[name], atol=1e-6, rtol=1e-4)
+        # Float32 sums in another order (measured difference of weights: 3e-8).
+        np.testing.assert_allclose(
+            by_replicas["sums"][losses], by_workers["sums"][losses], rtol=1e-4
+        )
+        assert by_replicas["sums"][3] == by_workers["sums"][3]
+        if "regularised" not in spec.workload:  # whose workers evaluate with different averages
+            assert abs(by_replicas["sums"][2] - by_workers["sums"][2]) <= 1
+        for name in (name for name in by_replicas.files if name.startswith("weights")):
+            np.testing.assert_allclose(by_replicas[name], by_workers[name], atol=1e-6, rtol=1e-4)
 
 
 def check_the_paper(folder: Path) -> None:
-    """Every Keras optimizer ends where its paper does, on both workers, in tf.function."""
+    """Compare the Keras optimizers of IN_GROUPS with the reference, on both workers."""
     for rank in range(2):
         weights = np.load(folder / f"paper-{rank}.npz")
         for name in IN_GROUPS:
@@ -270,9 +282,9 @@ def check_the_paper(folder: Path) -> None:
                 np.testing.assert_allclose(weights[f"{name}{index}"], values, **TOLERANCE)
 
 
-def test_replicas_that_continue_equal_those_of_a_whole_run(one_process: Path) -> None:
+def test_resumed_replicas_equal_those_of_an_uninterrupted_run(one_process: Path) -> None:
     whole, rest = (dict(np.load(one_process / f"{name}.npz")) for name in ("whole", "rest"))
-    np.testing.assert_array_equal(whole.pop("facts")[MIDDLE + 1 :], rest.pop("facts"))
+    np.testing.assert_array_equal(whole.pop("curve")[MIDDLE + 1 :], rest.pop("curve"))
     assert whole.keys() == rest.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(array, rest[name], err_msg=name)
@@ -284,15 +296,15 @@ def test_replicas_that_continue_equal_those_of_a_whole_run(one_process: Path) ->
 
 
 def check_copies(copies: list[np.ndarray]) -> None:
-    """Both replicas are equal except for the random streams of dropout and Keras."""
+    """Check that the replicas differ only by the random streams of dropout and Keras."""
     first, second = copies[: len(copies) // 2], copies[len(copies) // 2 :]
     pairs = zip(first, second, strict=True)
-    assert sum(not np.array_equal(one, other) for one, other in pairs) == 2
+    assert sum(not np.array_equal(array, copy_of_second) for array, copy_of_second in pairs) == 2
 
 
 def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
-    """Check that each worker trains with the statistics of its own samples, and that evaluation
-    averages them and copies other buffers from rank 0."""
+    """Check that workers train with statistics of their own samples, and that evaluation averages
+    these and copies other buffers from rank 0."""
     for name in ("norm.running_mean", "norm.running_var"):
         own = [rank[f"own.{name}"] for rank in ranks]
         assert (abs(own[0] - own[1]) > 1e-4).any()
@@ -303,35 +315,37 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
         np.testing.assert_array_equal(rank["seen"], ranks[0]["own.seen"])
 
 
-def test_two_workers_with_normalisation_equal_one_with_twice_the_batch(group: Group) -> None:
-    """The last batch has unequal shares."""
+def test_workers_with_batch_norm_equal_one_with_twice_the_batch(group: Group) -> None:
+    """The shares of the last batch differ."""
 
-    def found(index: int) -> list[dict[str, np.ndarray]]:
+    def saved(index: int) -> list[dict[str, np.ndarray]]:
         return [dict(np.load(group.folder / f"headed{index}-{rank}.npz")) for rank in range(2)]
 
-    check_average_statistics(found(0))
-    for index, case in enumerate(NORMALISED[group.framework][1:], start=1):
-        spec = normalised_spec(group.framework, 1, **case)
-        one = headed.outcome(spec, alone(group.framework))
-        for two in found(index):
-            for name, value in one.items():
+    check_average_statistics(saved(0))
+    for index, case in enumerate(NORMALIZED[group.framework][1:], start=1):
+        spec = normalized_spec(group.framework, 1, **case)
+        expected = headed_model.train_result(spec, single_worker(group.framework))
+        for by_workers in saved(index):
+            for name, value in expected.items():
                 if "seen" in name:
                     continue
-                # Keras's running variance over workers is the biased one of a step.
-                close = 1e-2 if name.endswith("running_var") else 1e-4
-                np.testing.assert_allclose(two[name], value, rtol=close, atol=1e-6, err_msg=name)
-        assert not one["per_worker"]
+                # The running variance of Keras over workers uses the biased variance.
+                rtol = 1e-2 if name.endswith("running_var") else 1e-4
+                np.testing.assert_allclose(
+                    by_workers[name], value, rtol=rtol, atol=1e-6, err_msg=name
+                )
+        assert not expected["per_worker"]
 
 
-def test_two_workers_continue(group: Group) -> None:
+def test_resumed_workers_equal_those_of_an_uninterrupted_run(group: Group) -> None:
     for rank in range(2):
-        for name, at in CONTINUED:
+        for name, at in CHECKPOINTED:
             if at < 0:
                 continue
-            one = dict(np.load(group.folder / f"{name}-1-{rank}.npz"))
-            other = dict(np.load(group.folder / f"{name}{at}-{rank}.npz"))
-            assert other["seconds"][0] > one["seconds"][at]
-            np.testing.assert_array_equal(one.pop("facts")[at + 1 :], other.pop("facts"))
-            assert one.keys() == other.keys()
-            for key in one.keys() - {"seconds"}:
-                np.testing.assert_array_equal(one[key], other[key], err_msg=f"{name} {key}")
+            whole = dict(np.load(group.folder / f"{name}-1-{rank}.npz"))
+            resumed = dict(np.load(group.folder / f"{name}{at}-{rank}.npz"))
+            assert resumed["seconds"][0] > whole["seconds"][at]
+            np.testing.assert_array_equal(whole.pop("curve")[at + 1 :], resumed.pop("curve"))
+            assert whole.keys() == resumed.keys()
+            for key in whole.keys() - {"seconds"}:
+                np.testing.assert_array_equal(whole[key], resumed[key], err_msg=f"{name} {key}")

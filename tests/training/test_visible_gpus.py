@@ -1,11 +1,11 @@
-"""A worker uses the GPUs that it was given, and no others."""
+"""Workers use the GPUs assigned to them and no others."""
 
 import importlib.util
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from local import new_trainer, small_spec
+from local_runs import new_trainer, small_spec
 
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
@@ -18,7 +18,7 @@ needs_tensorflow = pytest.mark.skipif(
 
 
 class FakeTensorFlow:
-    """A TensorFlow of some GPUs; keeps which of them are made visible."""
+    """Replaces functions of TensorFlow that list GPUs; records which GPUs are made visible."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         import tensorflow as tf
@@ -41,37 +41,39 @@ class FakeTensorFlow:
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("given", [0, 1, 2])
-def test_tensorflow_sees_what_its_worker_was_given(
-    given: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("num_gpus", [0, 1, 2])
+def test_tensorflow_sees_the_gpus_of_its_worker(
+    num_gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tensorflow as tf
 
     from raybench.training.tensorflow import world
 
-    asked: list[Any] = []
-    own = tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy_options: list[Any] = []
+    local_strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     monkeypatch.setattr(
-        tf.distribute, "MultiWorkerMirroredStrategy", lambda **options: asked.append(options) or own
+        tf.distribute,
+        "MultiWorkerMirroredStrategy",
+        lambda **options: strategy_options.append(options) or local_strategy,
     )
     gpus = FakeTensorFlow(monkeypatch, 4)
-    joined = world.join(rank=0, num_workers=1, device="", num_threads=1, num_gpus=given)
-    assert gpus.visible == gpus.growing == gpus.all[:given]
-    assert joined.gpus == tuple(range(given))
-    assert joined.device == ("H100" if given else "cpu")
-    wanted = asked[0]["communication_options"].implementation.value
-    assert wanted == ("NCCL" if given else "AUTO")
+    joined = world.join(rank=0, num_workers=1, device="", num_threads=1, num_gpus=num_gpus)
+    assert gpus.visible == gpus.growing == gpus.all[:num_gpus]
+    assert joined.gpus == tuple(range(num_gpus))
+    assert joined.device == ("H100" if num_gpus else "cpu")
+    implementation = strategy_options[0]["communication_options"].implementation.value
+    assert implementation == ("NCCL" if num_gpus else "AUTO")
 
 
 @needs_tensorflow
-def test_what_a_run_says_of_its_exchange_leaves_nccl_chosen() -> None:
+def test_exchange_options_of_a_run_keep_nccl() -> None:
     from raybench.training.tensorflow.world import Exchange, communication
 
-    chosen = communication(has_gpus=True).merge(Exchange(RunSpec(bucket_mb=4)).options)
-    assert (chosen.implementation.value, chosen.bytes_per_pack) == ("NCCL", 4 * 2**20)
+    options = communication(has_gpus=True).merge(Exchange(RunSpec(bucket_mb=4)).options)
+    assert (options.implementation.value, options.bytes_per_pack) == ("NCCL", 4 * 2**20)
 
 
-def test_a_framework_that_does_not_see_what_it_was_given_is_an_error(
+def test_framework_that_does_not_see_an_assigned_gpu_is_refused(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if framework == "tensorflow":
@@ -84,8 +86,8 @@ def test_a_framework_that_does_not_see_what_it_was_given_is_an_error(
         )
 
 
-def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray lets the torch workers of a host see all their GPUs; each is told its index."""
+def test_torch_worker_knows_the_index_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets the torch workers of a host see all their GPUs; a worker uses the given one."""
     pytest.importorskip("torch")
     from raybench.training.torch.world import World
 
@@ -97,8 +99,8 @@ def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.Monkey
 
 @needs_tensorflow
 @pytest.mark.parametrize("precision", ["tf32", "fp32"])
-def test_tensorflow_uses_tf32_only_where_it_is_asked_for(precision: str) -> None:
-    """TensorFlow's default is TF32 everywhere. `test_torch_loop` tests torch."""
+def test_tensorflow_uses_tf32_only_if_requested(precision: str) -> None:
+    """TF32 is the default of TensorFlow. `test_torch_loop` tests torch."""
     import tensorflow as tf
 
     new_trainer(small_spec("tensorflow", precision=precision))[0].close()

@@ -1,5 +1,5 @@
-"""Two workers compute what one does: with twice the batch, by DistributedDataParallel or sharded
-(`Run.prepare(model, strategy="fsdp")`)."""
+"""Two workers equal one worker with twice the batch, replicated by DistributedDataParallel or
+sharded (`Run.prepare(model, strategy="fsdp")`)."""
 
 import json
 from functools import partial
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from group import once, run_two
-from local import alone, small_spec
-from one_worker import outcome
+from local_runs import single_worker, small_spec
+from worker_processes import cached_folder, run_two
+from worker_script import train_result
 
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -19,10 +19,10 @@ from raybench.training.own import PlainWorld, Run, state_of
 from tests.refusals import refused
 
 CASES = [("sgd", 1), ("lamb", 2)]
-LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
-OWN = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
-"""Models that add to the loss of a pass, and whose passes use only some parameters."""
-MORE: dict[str, dict[str, Any]] = {
+LIBRARY_OPTIMIZERS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
+USER_MODELS = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
+"""Models that add to the loss of a pass, or whose passes use only some parameters."""
+SETTINGS: dict[str, dict[str, Any]] = {
     "penalised": {"optimizer": "sgd", "workload": "regularised:Penalised"},
     "experts": {
         **{"optimizer": "adamw", "workload": "regularised:Experts"},
@@ -32,19 +32,19 @@ MORE: dict[str, dict[str, Any]] = {
     "torch:NAdam": {"optimizer_options": {"betas": [0.8, 0.99], "eps": 1e-3}, "weight_decay": 0.01},
     "keras:Nadam": {"optimizer_options": {"beta_1": 0.8, "epsilon": 1e-3}, "weight_decay": 0.01},
 }
-# 303 samples: the last global batch of an epoch is partial and does not split evenly.
+# With 303 samples the last global batch of an epoch is partial and has uneven shares.
 DATASET = DatasetSpec(image_size=8, limit=303)
 
 
 def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
     workers = {"num_workers": num_workers, "batch_size_per_worker": 32 // num_workers}
-    more = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
-    more |= {"optimizer": optimizer} | MORE.get(optimizer, {})
-    return small_spec(framework, **workers, **more)
+    settings = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
+    settings |= {"optimizer": optimizer} | SETTINGS.get(optimizer, {})
+    return small_spec(framework, **workers, **settings)
 
 
 def cases_of(framework: str) -> list[tuple[str, int]]:
-    return [*CASES, LIBRARYS[framework], OWN[framework]]
+    return [*CASES, LIBRARY_OPTIMIZERS[framework], USER_MODELS[framework]]
 
 
 def specs_of_two(framework: str) -> list[dict[str, Any]]:
@@ -52,32 +52,32 @@ def specs_of_two(framework: str) -> list[dict[str, Any]]:
 
 
 def check_two_are_one(framework: str, folder: Path) -> None:
-    """Compare what a group of two processes has saved of every case with what one comes to."""
+    """Compare the saved results of a group of two workers with those of one worker."""
     for index, case in enumerate(cases_of(framework)):
-        one = one_worker(spec_of(framework, *case, num_workers=1))
-        two, other = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
-        np.testing.assert_equal(two, other)
-        assert one["steps"] == two["steps"]
-        # Float32 sums in another order, through 3 epochs of an adaptive optimizer.
-        np.testing.assert_allclose(one["sums"][:2], two["sums"][:2], rtol=1e-4)
-        assert one["sums"][3] == two["sums"][3] == 360  # every validation sample, once
-        assert abs(one["sums"][2] - two["sums"][2]) <= 1
-        arrays = [name for name in one if name.startswith("weights")]
+        expected = one_worker(spec_of(framework, *case, num_workers=1))
+        rank_0, rank_1 = (dict(np.load(folder / f"{index}-{rank}.npz")) for rank in range(2))
+        np.testing.assert_equal(rank_0, rank_1)
+        assert expected["steps"] == rank_0["steps"]
+        # Float32 sums in another order, over 3 epochs of an adaptive optimizer.
+        np.testing.assert_allclose(expected["sums"][:2], rank_0["sums"][:2], rtol=1e-4)
+        assert expected["sums"][3] == rank_0["sums"][3] == 360  # every validation sample, once
+        assert abs(expected["sums"][2] - rank_0["sums"][2]) <= 1
+        arrays = [name for name in expected if name.startswith("weights")]
         assert len(arrays) == 6
         for name in arrays:
-            np.testing.assert_allclose(one[name], two[name], atol=2e-5, rtol=1e-3)
+            np.testing.assert_allclose(expected[name], rank_0[name], atol=2e-5, rtol=1e-3)
 
 
 def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
-    return outcome(spec, alone(spec.framework))
+    return train_result(spec, single_worker(spec.framework))
 
 
 @pytest.fixture(scope="module")
 def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder in which two workers of torch have saved what they have trained."""
+    """Folder in which two workers of torch have saved their results."""
     pytest.importorskip("torch")
-    run = partial(run_two, "one_worker.py", "torch", specs_of_two("torch"))
-    return once(tmp_path_factory, "torch_group", run)
+    run = partial(run_two, "worker_script.py", "torch", specs_of_two("torch"))
+    return cached_folder(tmp_path_factory, "torch_group", run)
 
 
 def test_two_workers_equal_one_with_twice_the_batch(torch_group: Path) -> None:
@@ -96,51 +96,55 @@ def test_accumulation_equals_one_large_batch(framework: str) -> None:
 
 
 def unpacked(saved: bytes) -> dict[str, Any]:
-    """Return the state that a loop of torch has saved."""
+    """Return the state that a training loop in torch has saved."""
     from raybench.training.torch.own import Adapter
 
     kind, content = state_of(saved)
     assert kind == "torch"
-    found: dict[str, Any] = Adapter(alone("torch")).unpack(content)
-    return found
+    state: dict[str, Any] = Adapter(single_worker("torch")).unpack(content)
+    return state
 
 
-def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one["model"].keys() == other["model"].keys()
-    for name, value in one["model"].items():
-        np.testing.assert_allclose(value, other["model"][name], rtol=0, atol=1e-5)
-    for name, values in one["optimizer"]["state"].items():
-        moments = other["optimizer"]["state"][name]
-        np.testing.assert_allclose(values["exp_avg"], moments["exp_avg"], rtol=0, atol=1e-5)
+def assert_same_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert state["model"].keys() == expected["model"].keys()
+    for name, array in state["model"].items():
+        np.testing.assert_allclose(array, expected["model"][name], rtol=0, atol=1e-5)
+    for name, moments in state["optimizer"]["state"].items():
+        expected_moments = expected["optimizer"]["state"][name]
+        np.testing.assert_allclose(
+            moments["exp_avg"], expected_moments["exp_avg"], rtol=0, atol=1e-5
+        )
 
 
-def test_a_sharded_model_trains_like_a_whole_one_on_half_of_the_memory(torch_group: Path) -> None:
+def test_sharded_model_equals_a_replicated_one_with_half_the_memory(torch_group: Path) -> None:
     assert_same_state(
         unpacked((torch_group / "fsdp-whole").read_bytes()),
         unpacked((torch_group / "ddp-whole").read_bytes()),
     )
     whole, sharded = (
-        json.loads((torch_group / f"{one}.json").read_text()) for one in ("ddp", "fsdp")
+        json.loads((torch_group / f"{strategy}.json").read_text()) for strategy in ("ddp", "fsdp")
     )
     assert sharded["values"] == whole["values"] / 2
     assert (whole["blocks"], sharded["blocks"]) == (0, 4)
     assert (whole.get("refused"), sharded["refused"]) == (None, ErrorCode.USER_CODE)
 
 
-def test_the_state_of_a_sharded_model_continues_on_as_many_workers_and_on_one(
+def test_state_of_a_sharded_model_resumes_on_two_workers_and_on_one(
     torch_group: Path,
 ) -> None:
-    from sharded import EPOCHS, MIDDLE, trained
+    from sharded_loop import EPOCHS, MIDDLE, trained
 
     whole = unpacked((torch_group / "fsdp-whole").read_bytes())
-    assert_same_state(unpacked((torch_group / "fsdp-again").read_bytes()), whole)
-    states, _ = trained(alone("torch"), "fsdp", 1, (torch_group / "fsdp-middle").read_bytes())
+    assert_same_state(unpacked((torch_group / "fsdp-resumed").read_bytes()), whole)
+    states, _ = trained(
+        single_worker("torch"), "fsdp", 1, (torch_group / "fsdp-middle").read_bytes()
+    )
     assert_same_state(unpacked(states[EPOCHS - MIDDLE - 2]), whole)
 
 
 @pytest.mark.parametrize(("framework", "strategy"), [("python", "fsdp"), ("torch", "zero3")])
-def test_another_strategy_is_refused(framework: str, strategy: Any) -> None:
-    world = PlainWorld("cpu") if framework == "python" else alone(framework)
+def test_unknown_or_unsupported_strategy_is_refused(framework: str, strategy: Any) -> None:
+    world = PlainWorld("cpu") if framework == "python" else single_worker(framework)
     run = Run(RunSpec(workload="train.py:train", framework=framework), world, Ledger("setup"))
     with refused(ErrorCode.USER_CODE, strategy, framework):
         run.prepare(None, strategy=strategy)

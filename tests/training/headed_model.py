@@ -1,4 +1,4 @@
-"""A small network with a backbone and a head, equal in both frameworks."""
+"""Small network with a backbone and a head, equal in both frameworks, and its training."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -21,7 +21,7 @@ def _split(number: int) -> Split:
     return Split(images, random.integers(0, CLASSES, number))
 
 
-PICTURES = Dataset("pictures", CLASSES, train=_split(24), validation=_split(8), test=_split(8))
+IMAGES = Dataset("pictures", CLASSES, train=_split(24), validation=_split(8), test=_split(8))
 
 
 def _draw(*shape: int) -> np.ndarray:
@@ -29,9 +29,10 @@ def _draw(*shape: int) -> np.ndarray:
 
 
 class Headed(Workload):
-    """A convolution, batch normalisation, the average of the map, and a dense layer.
+    """Convolution, batch normalization, global average pooling and a dense layer.
 
-    `seen` adds up the pixels that a worker has trained on, as a user's own norm or queue would.
+    The buffer `seen` sums the pixels that a worker has trained on: an example of a buffer that is
+    not a running statistic of batch normalization.
     """
 
     name, input_shape, num_classes, head = "headed", SHAPE, CLASSES, "head"
@@ -54,11 +55,11 @@ class Headed(Workload):
         nn.init.zeros_(model.head.bias)
         model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
 
-        def see(layers: Any, given: Any) -> None:
+        def add_pixels(layers: Any, inputs: Any) -> None:
             if layers.training:
-                layers.seen += (255 * given[0]).sum().long()
+                layers.seen += (255 * inputs[0]).sum().long()
 
-        model.register_forward_pre_hook(see)
+        model.register_forward_pre_hook(add_pixels)
         return model
 
     def build_keras(self) -> Any:
@@ -91,7 +92,7 @@ class Headed(Workload):
         return model
 
 
-def seen(trainer: Any) -> np.ndarray:
+def pixel_sums(trainer: Any) -> np.ndarray:
     """Return the counter `seen` of the model."""
     model = trainer._model
     holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
@@ -99,11 +100,11 @@ def seen(trainer: Any) -> np.ndarray:
 
 
 def weights_of(trainer: Any) -> dict[str, np.ndarray]:
-    """The weights by torch's names, in torch's layout, running statistics too."""
+    """Return weights and running statistics by their names in torch, in the layout of torch."""
     model = trainer._model
     if hasattr(model, "state_dict"):
-        found = {name: one.numpy().copy() for name, one in model.state_dict().items()}
-        return {name: one for name, one in found.items() if one.dtype == np.float32}
+        arrays = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+        return {name: array for name, array in arrays.items() if array.dtype == np.float32}
     conv, norm, head = (model.get_layer(name) for name in ("conv", "norm", "head"))
     return {
         "conv.weight": conv.kernel.numpy().transpose(3, 2, 0, 1),
@@ -117,27 +118,31 @@ def weights_of(trainer: Any) -> dict[str, np.ndarray]:
 
 
 PARTIAL = 7
-"""Samples of a last batch: shares of 4 and 3."""
+"""Samples of the last batch, of which the workers get 4 and 3."""
 
 
 def work(specs: Any, world: DistributedContext, folder: Path) -> None:
-    """Train the network by each spec as a worker of a group; save its weights."""
+    """Train the network for each spec as a worker of a group; save its weights."""
     for index, content in enumerate(specs):
-        found = outcome(RunSpec.model_validate(content), world)
-        np.savez(folder / f"headed{index}-{world.rank}.npz", **found)
+        arrays = train_result(RunSpec.model_validate(content), world)
+        np.savez(folder / f"headed{index}-{world.rank}.npz", **arrays)
 
 
-def outcome(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
-    """Two epochs and a partial batch."""
-    trainer = find_backend(spec.framework).Trainer(spec, Headed(), PICTURES, world)
-    chunk, _ = take_until(training_steps(spec, PICTURES, world), 2 * len(PICTURES.train))
+def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
+    """Train for two epochs and a partial batch; return weights and buffers.
+
+    Values named `own.*` are from before the evaluation, which averages them over the workers.
+    """
+    trainer = find_backend(spec.framework).Trainer(spec, Headed(), IMAGES, world)
+    chunk, _ = take_until(training_steps(spec, IMAGES, world), 2 * len(IMAGES.train))
     trainer.warm_up(chunk[0])
     trainer.train(chunk)
     trainer.train([make_step(spec, np.arange(PARTIAL), world, 1e-3)])
-    own = {f"own.{name}": one for name, one in weights_of(trainer).items() if "running" in name}
-    own["own.seen"] = seen(trainer)
+    weights = weights_of(trainer)
+    own = {f"own.{name}": array for name, array in weights.items() if "running" in name}
+    own["own.seen"] = pixel_sums(trainer)
     trainer.evaluate("validation", slice(0, 8))
-    found = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)} | own
-    found["seen"] = seen(trainer)
+    result = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)} | own
+    result["seen"] = pixel_sums(trainer)
     trainer.close()
-    return found
+    return result

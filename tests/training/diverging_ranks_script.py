@@ -1,4 +1,4 @@
-"""A worker of test_ranks.py: a loop of the user's own whose ranks part in an exchange."""
+"""Script of a worker in test_ranks.py: training loops whose ranks diverge in an exchange."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from group import serve
+from worker_processes import run_worker
 
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
@@ -20,7 +20,7 @@ from raybench.training.ranks import Position, parting
 
 
 def stepping(run: Run) -> Callable[[], object]:
-    """Return what takes a step in which both workers exchange gradients."""
+    """Return a function that takes a step in which both workers exchange gradients."""
     if run.strategy is None:
         import torch
 
@@ -37,7 +37,7 @@ def stepping(run: Run) -> Callable[[], object]:
 
 
 def uneven(run: Run) -> None:
-    """Rank 0 is slower for an epoch, by many looks, and has a batch more in the next."""
+    """Rank 0 is slower in the first epoch, by many checks, and has one more batch in the next."""
     step = stepping(run)
     for epoch in run.epochs():
         with run.training():
@@ -48,7 +48,8 @@ def uneven(run: Run) -> None:
         run.report(0.5, samples=288)
 
 
-def clock(run: Run) -> None:
+def step_outside_training(run: Run) -> None:
+    """Rank 1 takes its step outside of `run.training()`."""
     step = stepping(run)
     if run.rank == 0:
         with run.training():
@@ -59,21 +60,22 @@ def clock(run: Run) -> None:
 
 
 def own_collective(run: Run) -> None:
+    """Rank 0 calls a collective function that rank 1 does not call."""
     with run.training():
         time.sleep(0.01)
     import torch
     import torch.distributed as dist
 
-    if run.rank == 0:  # of the size of nothing of ours
+    if run.rank == 0:  # its size differs from that of every collective call of raybench
         dist.all_gather([torch.zeros(3), torch.zeros(3)], torch.zeros(3))
     run.report(0.5, samples=64)
 
 
-LOOPS = {one.__name__: one for one in (uneven, clock, own_collective)}
+LOOPS = {loop.__name__: loop for loop in (uneven, step_outside_training, own_collective)}
 
 
 def work(framework: Any, case: str, world: DistributedContext, folder: Path) -> None:
-    """Run the case's loop; write what is said of it."""
+    """Run a loop of LOOPS; save the number of reports and the error."""
     own.LOOK_S, ranks.STUCK_S = 0.1, 0.3
     spec = RunSpec(
         workload="train.py:train",
@@ -87,9 +89,9 @@ def work(framework: Any, case: str, world: DistributedContext, folder: Path) -> 
         file = folder / f"position-{position.rank}"
         file.with_suffix(".new").write_bytes(pickle.dumps(position))
         file.with_suffix(".new").rename(file.with_suffix(".now"))
-        if any(folder.glob(f"said-{1 - position.rank}.json")):
-            return "the other rank has failed"  # then the pool ends this one
-        return parting([pickle.loads(one.read_bytes()) for one in folder.glob("*.now")])
+        if any(folder.glob(f"error-{1 - position.rank}.json")):
+            return "the other rank has failed"  # in a real run the pool ends this one
+        return parting([pickle.loads(file.read_bytes()) for file in folder.glob("*.now")])
 
     trainer = OwnTrainer(spec, LOOPS[case], world, Ledger("setup"), compare=compare)
     num_reports = 0
@@ -97,8 +99,8 @@ def work(framework: Any, case: str, world: DistributedContext, folder: Path) -> 
         for _ in trainer.evaluations():
             num_reports += 1
     except UserError as error:
-        (folder / f"said-{world.rank}.json").write_text(json.dumps([num_reports, str(error)]))
+        (folder / f"error-{world.rank}.json").write_text(json.dumps([num_reports, str(error)]))
 
 
 if __name__ == "__main__":
-    serve(work)
+    run_worker(work)

@@ -1,15 +1,15 @@
-"""Script of one worker of a group: takes a few steps of each spec and saves the results.
+"""Script of one worker of a group: trains each spec for a few steps and saves the results.
 
-One group serves many specs, because starting the processes takes longest.
+One group trains many specs because starting the processes takes longest.
 """
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from group import serve
-from local import new_trainer
+from local_runs import new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
+from worker_processes import run_worker
 
 from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext
@@ -18,18 +18,18 @@ from raybench.training.steps import take_until, training_steps
 
 def work(framework: str, specs: Any, world: DistributedContext, folder: Path) -> None:
     for index, content in enumerate(specs):
-        found = outcome(RunSpec.model_validate(content), world)
-        np.savez(folder / f"{index}-{world.rank}.npz", **found)
+        arrays = train_result(RunSpec.model_validate(content), world)
+        np.savez(folder / f"{index}-{world.rank}.npz", **arrays)
     if framework == "torch":
-        import sharded
+        import sharded_loop
 
-        sharded.work(world, folder)
+        sharded_loop.work(world, folder)
     else:
         np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 
-def outcome(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
-    """Train for two and a half epochs: weights, sums over all workers, number of steps."""
+def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
+    """Train for two and a half epochs; return weights, sums over all workers, number of steps."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
     trainer.warm_up(chunk[0])
@@ -55,7 +55,7 @@ def model_weights(model: Any, framework: str) -> list[np.ndarray]:
 
 
 def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarray]:
-    """Steps of every optimizer on the problem of optim_reference.py, by both workers."""
+    """Return the weights of each optimizer of IN_GROUPS after all steps of `optim_reference`."""
     return {
         f"{name}{index}": weights
         for name in IN_GROUPS
@@ -86,4 +86,4 @@ def keras_weights(name: str, strategy) -> list[np.ndarray]:
 
 
 if __name__ == "__main__":
-    serve(work)
+    run_worker(work)

@@ -1,9 +1,9 @@
-"""Runs of users' training loops: on one worker, or on two ranks that are threads."""
+"""Runs of training loops of the user: on one worker, or on two ranks that are threads."""
 
 from collections.abc import Callable
 from typing import Any
 
-from local import Clock, ThreadWorld, on_ranks
+from local_runs import Clock, ThreadWorld, run_on_ranks
 
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
@@ -17,7 +17,7 @@ Loop = Callable[[Run], object]
 
 
 def spec_of(**changes: Any) -> RunSpec:
-    """Return the spec of a loop of framework `python` for three epochs."""
+    """Return the spec of a training loop without a framework, for three epochs."""
     content = {
         "workload": "train.py:train",
         "framework": "python",
@@ -29,7 +29,7 @@ def spec_of(**changes: Any) -> RunSpec:
 
 
 class Worker:
-    """The worker's side of a run, as in `cluster.worker`."""
+    """Worker side of a run, as in `cluster.worker`: spec, ledger and trainer."""
 
     def __init__(
         self, loop: Loop, *, clock: Clock | None = None, world: Any = None, **changes: Any
@@ -38,15 +38,15 @@ class Worker:
         self.ledger = Ledger("setup", **({"clock": clock} if clock else {}))
         self.trainer = OwnTrainer(self.spec, loop, world or PlainWorld("cpu"), self.ledger)
 
-    def to_the_end(self) -> list[Evaluation]:
-        """Go on until the run ends by itself; then let the loop return."""
+    def run_to_end(self) -> list[Evaluation]:
+        """Run until the run stops and the loop has returned; return the curve."""
         curve = list(self.trainer.evaluations())
         self.trainer.finish()
         return curve
 
 
-def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) -> Loop:
-    """Return a loop that reports these values, one per epoch."""
+def reporting_loop(*values: float, seconds: float = 1.0, clock: Clock | None = None) -> Loop:
+    """Return a loop that reports these values, one per epoch; each advances the clock."""
 
     def loop(run: Run) -> None:
         for value in values:
@@ -59,19 +59,22 @@ def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) 
     return loop
 
 
-def on_two_ranks(
+def run_on_two_ranks(
     spec: RunSpec, loop: Loop, compare: Callable[[Position], str | None] | None = None
 ) -> tuple[list[list[Evaluation]], dict[int, str]]:
-    """Run a loop on two ranks; return the curve of each rank, and its error by rank if it has one.
+    """Run a loop on two ranks; return the curve of each rank, and the errors by rank.
 
-    The ranks are of framework `python`, since threads have no process group of torch.
+    The framework is `python`, because threads cannot form a process group of torch.
     """
     spec = spec.model_copy(update={"framework": "python", "num_workers": 2})
-    given = {"compare": compare} if compare else {}
+    options = {"compare": compare} if compare else {}
     errors: dict[int, str] = {}
 
     def work(world: ThreadWorld) -> list[Evaluation]:
-        trainer, curve = OwnTrainer(spec, loop, world, Ledger("setup"), **given), list[Evaluation]()
+        trainer, curve = (
+            OwnTrainer(spec, loop, world, Ledger("setup"), **options),
+            list[Evaluation](),
+        )
         try:
             curve.extend(trainer.evaluations())
             trainer.finish()
@@ -79,4 +82,4 @@ def on_two_ranks(
             errors[world.rank] = str(error)
         return curve
 
-    return on_ranks(2, work), errors
+    return run_on_ranks(2, work), errors

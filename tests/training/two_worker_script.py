@@ -1,21 +1,21 @@
 """Script of one of two workers that exchange gradients in every supported way.
 
-Trains the runs of `SPECS`, takes the single steps of `STEPS`, does what `continued`, `headed` and
-`one_worker` are given in their names, and saves what came out of each: the start of a group is what
-takes long.
+Trains the runs of `SPECS`, takes the single steps of `STEPS`, does the tasks of
+`checkpointed_runs`, `headed_model` and `worker_script`, and saves all results. One group does
+everything because its start takes long.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-import continued
-import headed
+import checkpointed_runs
+import headed_model
 import numpy as np
-import one_worker
-from group import serve
-from local import new_trainer, small_spec
-from one_worker import weights_of
+import worker_script
+from local_runs import new_trainer, small_spec
+from worker_processes import run_worker
+from worker_script import weights_of
 
 from raybench.data.dataset import shard
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -44,20 +44,20 @@ SPECS: dict[str, dict[str, Any]] = {
     "alone": {"exchange_gradients": False, "record_steps": True},
     "compiled": {"compile": True},
 }
-"""Three epochs of 90 digits in global batches of 16, the last of an epoch uneven."""
+"""Three epochs of 90 digits in global batches of 16; the last batch of an epoch is smaller."""
 STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
-"""Samples of single steps; 1 leaves a worker without any."""
+"""Number of samples of single steps; 1 leaves one worker without samples."""
 
 
 def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
-    given = BASE | SPECS[name] | changes
-    return small_spec(
-        framework, **given | ({"compile": COMPILED[framework]} if "compile" in given else {})
-    )
+    content = BASE | SPECS[name] | changes
+    if "compile" in content:
+        content["compile"] = COMPILED[framework]
+    return small_spec(framework, **content)
 
 
 def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
-    """Return this worker's step over the first samples."""
+    """Return the step of one worker over its share of the first samples."""
     share = np.arange(num_samples)[shard(num_samples, rank=rank, num_workers=num_workers)]
     indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
     if not len(share):
@@ -72,14 +72,14 @@ def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
 
 
 def trained(spec: RunSpec, world: DistributedContext) -> tuple[list[dict[str, Any]], BaseTrainer]:
-    """Run a spec to its end; return the lines of its evaluations and the trainer."""
+    """Train to the end; return the records of the evaluations and the trainer."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     curve = run(spec, dataset, trainer, world, Ledger("setup"))
     return [evaluation.line("0000") for evaluation in curve], trainer
 
 
 def single_steps(framework: str, world: DistributedContext) -> dict[str, list[float]]:
-    """Take each of STEPS from the initial weights; return what was logged."""
+    """Take each of STEPS from the initial weights; return the logged squared norms."""
     trainer, _, _ = new_trainer(spec_of(framework, "recorded"), world=world)
     initial, logs = trainer.save(), {}
     for name, size in STEPS.items():
@@ -91,34 +91,36 @@ def single_steps(framework: str, world: DistributedContext) -> dict[str, list[fl
     return logs
 
 
-def steps_without_the_other(trainer: BaseTrainer, world: DistributedContext) -> int:
-    """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
+def train_uneven_steps(trainer: BaseTrainer, world: DistributedContext) -> int:
+    """Train rank 0 for three steps more than rank 1, where any collective call would hang."""
     steps = [part_of_batch(16, world.rank, world.num_workers)] * (1 if world.rank else 4)
     trainer.train(steps)
     return len(steps)
 
 
-def work(framework: str, given: Any, world: DistributedContext, folder: Path) -> None:
-    continued.work(framework, given["continued"], world, folder)
-    headed.work(given["headed"], world, folder)
-    if framework == "tensorflow":  # torch's are in test_worker_equality
-        one_worker.work(framework, given["one_worker"], world, folder)
-    found: dict[str, Any] = {}
-    if framework == "torch":  # what inductor makes of a pass is tested on one worker: it takes long
+def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) -> None:
+    checkpointed_runs.work(framework, tasks["checkpointed_runs"], world, folder)
+    headed_model.work(tasks["headed_model"], world, folder)
+    if framework == "tensorflow":  # test_worker_equality has those of torch
+        worker_script.work(framework, tasks["worker_script"], world, folder)
+    results: dict[str, Any] = {}
+    if framework == "torch":  # without inductor, which is slow and is tested on one worker
         import torch
 
-        real = torch.compile
-        torch.compile = lambda one, *, mode, **given: real(one, backend="aot_eager", **given)
+        compile_model = torch.compile
+        torch.compile = lambda model, *, mode, **options: compile_model(
+            model, backend="aot_eager", **options
+        )
     for name in SPECS:
-        found[name], trainer = trained(spec_of(framework, name), world)
+        results[name], trainer = trained(spec_of(framework, name), world)
         weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
         np.savez(folder / f"{name}-{world.rank}.npz", **weights)
         if name == "alone":
-            found["without_the_other"] = steps_without_the_other(trainer, world)
+            results["uneven_steps"] = train_uneven_steps(trainer, world)
         trainer.close()
-    found["logs"] = single_steps(framework, world)
-    (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
+    results["logs"] = single_steps(framework, world)
+    (folder / f"results-{world.rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":
-    serve(work)
+    run_worker(work)

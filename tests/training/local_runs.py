@@ -1,4 +1,4 @@
-"""Runs of the training loop in this process, without Ray."""
+"""Runs of the training loop in this process, without Ray: specs, contexts, trainers, clocks."""
 
 import threading
 from collections.abc import Callable
@@ -27,23 +27,23 @@ from raybench.training.base import (
 from raybench.training.run import run
 
 SMALL = DatasetSpec(image_size=28, limit=300)
-FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
+UNLIMITED = Objective(kind="best_at_budget", max_train_seconds=1e6)
 
 
 def small_spec(framework: str, **changes: object) -> RunSpec:
-    """Three epochs of 300 digits in batches of 64."""
-    content = {"dataset": SMALL, "objective": FOR_EVER, "epochs": 3.0, "learning_rate": 3e-3}
+    """Return a spec of three epochs of 300 digits in batches of 64."""
+    content = {"dataset": SMALL, "objective": UNLIMITED, "epochs": 3.0, "learning_rate": 3e-3}
     return RunSpec(**({"framework": framework} | content | changes))
 
 
-def zeros(size: int, *, repeat: int = 1) -> Dataset:
+def zeros_dataset(size: int, *, repeat: int = 1) -> Dataset:
     """Return a dataset of zeros, for tests in which only the number of samples matters."""
     split = Split(np.zeros((size, 2), np.float32), np.zeros(size, np.int64))
     return Dataset("made up", 2, train=split, validation=split, test=split, repeat=repeat)
 
 
-class NoTraining:
-    """A trainer that does nothing; tests override parts of it."""
+class FakeTrainer:
+    """Trainer that does nothing; tests override some of its methods."""
 
     metric, num_parameters, batch_statistics, flops_per_sample = ACCURACY, 1, False, None
 
@@ -66,18 +66,18 @@ class NoTraining:
         return StepLog(seconds=[], part_squares=[], whole_squares=[])
 
 
-class Place:
-    """A worker of a group without the other workers; exchanging values fails."""
+class RankContext:
+    """Context of one rank of a group whose other ranks do not exist; `gather` fails."""
 
     def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, "cpu"
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        raise AssertionError("every rank computes its steps without asking")
+        raise AssertionError("a rank computes its steps without communication")
 
 
-class ThreadWorld(Place):
-    """A rank of a group whose ranks are threads of this process."""
+class ThreadWorld(RankContext):
+    """Context of a rank in a group whose ranks are threads of this process."""
 
     gpus: tuple[int, ...] = ()
 
@@ -88,9 +88,9 @@ class ThreadWorld(Place):
     def gather(self, values: list[float]) -> list[list[float]]:
         self._rows[self.rank] = values
         self._barrier.wait(timeout=600)
-        found = list(self._rows)
+        rows = list(self._rows)
         self._barrier.wait(timeout=600)
-        return found
+        return rows
 
 
 def thread_worlds(number: int) -> list[ThreadWorld]:
@@ -102,14 +102,14 @@ def thread_worlds(number: int) -> list[ThreadWorld]:
 T = TypeVar("T")
 
 
-def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
-    """Return the results of the work on each rank, each in its own thread."""
+def run_on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
+    """Return the result of `work` on each rank; every rank has its own thread."""
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(work, thread_worlds(number)))
 
 
 class Clock:
-    """A clock that a test sets."""
+    """Clock whose time is set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -118,7 +118,7 @@ class Clock:
         return self.now
 
 
-def alone(framework: str) -> DistributedContext:
+def single_worker(framework: str) -> DistributedContext:
     """Return the context of a single worker."""
     return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
 
@@ -130,32 +130,32 @@ def new_trainer(
     dataset: Dataset | None = None,
     world: DistributedContext | None = None,
 ) -> tuple[BaseTrainer, Dataset, DistributedContext]:
-    """Return a trainer of a spec, with its own workload and data unless others are given."""
+    """Return a trainer of a spec, by default with the workload and data that the spec names."""
     if workload is None or dataset is None:
-        own = load_workload_dataset(spec.workload, spec.dataset)
-        workload, dataset = workload or own[0], dataset or own[1]
-    world = world or alone(spec.framework)
+        named = load_workload_dataset(spec.workload, spec.dataset)
+        workload, dataset = workload or named[0], dataset or named[1]
+    world = world or single_worker(spec.framework)
     return find_backend(spec.framework).Trainer(spec, workload, dataset, world), dataset, world
 
 
 def train(
-    spec: RunSpec, ledger: Ledger | None = None, **given: Any
+    spec: RunSpec, ledger: Ledger | None = None, **options: Any
 ) -> tuple[list[Evaluation], BaseTrainer]:
-    """Run a spec to its end; return its curve and the trainer, which still holds the model."""
-    trainer, dataset, world = new_trainer(spec, **given)
+    """Train to the end; return the curve and the trainer. `options` are those of `new_trainer`."""
+    trainer, dataset, world = new_trainer(spec, **options)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer
 
 
 def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
-    """Return the batches of the training split: inputs, labels, and with `mixup` the other labels
-    and the weights of both."""
+    """Return the training batches: inputs and labels, with `mixup` also the other labels and the
+    weights of both."""
     dataset, mixed = Dataset("split", 2, train=split, validation=split, test=split), 2
     device = ()
     if spec.framework == "torch":
-        device, mixed = (alone("torch").torch_device,), 3
+        device, mixed = (single_worker("torch").torch_device,), 3
     part = find_part(spec.framework, "batches").batches_of(spec, dataset, *device)["train"]
     batches = [
-        [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
+        [np.asarray(array) for array in (batch[0], batch[1], *batch[mixed])]
         for batch in part.batches(steps)
     ]
     part.close()

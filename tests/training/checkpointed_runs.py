@@ -1,10 +1,10 @@
-"""Runs that are saved at every evaluation, and runs that are continued; alone or in a group."""
+"""Runs with a checkpoint after every evaluation, and runs resumed from one."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from local import new_trainer, small_spec
+from local_runs import new_trainer, small_spec
 
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
@@ -15,11 +15,11 @@ from raybench.training.run import run
 from raybench.training.saved import Checkpoints
 
 MIDDLE, END = 0, 1
-"""Evaluations in the middle of the first epoch, and at its end (90 samples, each 45)."""
+"""Evaluations in the middle and at the end of the first epoch (90 samples, one per 45)."""
 
 
 def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
-    """Two epochs of 90 digits in global batches of 16, evaluated twice an epoch."""
+    """Return a spec of two epochs of 90 digits, batches of 16 and two evaluations per epoch."""
     content: dict[str, object] = {
         "workload": "regularised:Regularised",
         "dataset": DatasetSpec(limit=90),
@@ -36,10 +36,10 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
     return small_spec(framework, **(content | changes))
 
 
-def whole(
+def train_and_save(
     spec: RunSpec, world: DistributedContext, folder: Path
 ) -> tuple[list[Evaluation], BaseTrainer]:
-    """Train to the end; save after every evaluation, each in a folder of its own."""
+    """Train to the end, with each evaluation's checkpoint in a subfolder; return curve, trainer."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     checkpoints, ledger = Checkpoints(spec, world), Ledger("setup")
     curve = []
@@ -56,10 +56,10 @@ def whole(
     return curve, trainer
 
 
-def continued(
+def resume_and_train(
     spec: RunSpec, world: DistributedContext, folder: Path
 ) -> tuple[list[Evaluation], BaseTrainer]:
-    """Continue from a folder to the end; return what of the curve was still to come."""
+    """Resume from a folder and train to the end; return the rest of the curve and the trainer."""
     checkpoint = latest_checkpoint(folder, spec)
     assert checkpoint is not None
     trainer, dataset, _ = new_trainer(spec, world=world)
@@ -69,33 +69,38 @@ def continued(
     return curve, trainer
 
 
-def all_of(trainer: BaseTrainer, framework: str) -> list[np.ndarray]:
-    """Everything the model holds: weights, running averages, random streams."""
+def model_arrays(trainer: BaseTrainer, framework: str) -> list[np.ndarray]:
+    """Return all state of the model: weights, running averages, random streams."""
     model = trainer._model
     if framework == "torch":
         return [value.numpy().copy() for value in model.state_dict().values()]
     return [variable.value.numpy() for variable in model.variables]
 
 
-def facts(curve: list[Evaluation]) -> np.ndarray:
-    """Values of the curve that must be equal bit by bit."""
+def curve_values(curve: list[Evaluation]) -> np.ndarray:
+    """Return the values of the curve that must be equal bit by bit."""
     return np.array(
         [[p.index, p.samples, p.epoch, p.value, p.train_loss, p.learning_rate] for p in curve]
     )
 
 
 def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) -> None:
-    """Do tasks, [name, spec, from] each, as a worker of a group: `from` is -1 for a whole run and
-    else the evaluation after which it is continued."""
+    """Run tasks as a worker of a group and save their results.
+
+    Args:
+        framework: Framework of the runs.
+        tasks: Tuples of a name, a spec, and -1 for a whole run or the evaluation to resume after.
+        world: Context of this worker.
+        folder: Where results are saved.
+    """
     for name, content, at in tasks:
         spec = RunSpec.model_validate(content)
         if at < 0:
-            curve, trainer = whole(spec, world, folder / name)
+            curve, trainer = train_and_save(spec, world, folder / name)
         else:
-            curve, trainer = continued(spec, world, folder / name / str(at))
-        arrays = {f"array{i}": a for i, a in enumerate(all_of(trainer, framework))}
+            curve, trainer = resume_and_train(spec, world, folder / name / str(at))
+        arrays = {f"array{i}": array for i, array in enumerate(model_arrays(trainer, framework))}
         trainer.close()
         seconds = [point.train_s for point in curve]
-        np.savez(
-            folder / f"{name}{at}-{world.rank}.npz", facts=facts(curve), seconds=seconds, **arrays
-        )
+        file = folder / f"{name}{at}-{world.rank}.npz"
+        np.savez(file, curve=curve_values(curve), seconds=seconds, **arrays)

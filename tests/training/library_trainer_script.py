@@ -1,5 +1,4 @@
-"""Script of one of two workers: runs training functions with the trainers of libraries and saves
-their curves."""
+"""Script of a worker: runs training functions with trainers of libraries and saves the curves."""
 
 import json
 import os
@@ -9,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from group import serve
+from worker_processes import run_worker
 
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
@@ -23,8 +22,9 @@ def work(framework: str, cases: Any, world: DistributedContext, folder: Path) ->
     for name, case in cases.items():
         sys.path.insert(0, case["folder"])
         loop = getattr(import_module(case["module"]), case["function"])
-        found = outcome(loop, RunSpec.model_validate(case["spec"]), world, case["leave_at"], folder)
-        (folder / f"{name}-{world.rank}.json").write_text(json.dumps(found))
+        spec = RunSpec.model_validate(case["spec"])
+        result = outcome(loop, spec, world, case["leave_at"], folder)
+        (folder / f"{name}-{world.rank}.json").write_text(json.dumps(result))
 
 
 def outcome(
@@ -34,7 +34,7 @@ def outcome(
     leave_at: int | None,
     folder: Path,
 ) -> dict[str, Any]:
-    """Run a loop to its end; leave it after an evaluation and resume it, if that is named."""
+    """Run a loop to its end, interrupted and resumed after evaluation `leave_at` if given."""
     curve = list[Evaluation]()
     if leave_at is not None:
         trainer = OwnTrainer(spec, loop, world, Ledger("setup"))
@@ -64,8 +64,8 @@ def outcome(
     }
 
 
-def with_a_group_of_its_own(run: Run) -> None:
-    """A script's own beginning and end of the process group, which is that of the run."""
+def own_process_group(run: Run) -> None:
+    """Training loop that creates and destroys a process group, which is that of the run."""
     import torch
     import torch.distributed as dist
 
@@ -82,4 +82,4 @@ def with_a_group_of_its_own(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    serve(work)
+    run_worker(work)

@@ -1,4 +1,4 @@
-"""A user's loop that trains a small model whole (ddp) or sharded (fsdp) on two workers."""
+"""Training loop of a small model that is replicated (ddp) or sharded (fsdp) over two workers."""
 
 import functools
 import json
@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 def loop(run: Run, *, strategy: Any, facts: dict[str, Any]) -> None:
     model = Net()
-    if run.rank:  # all workers start as rank 0
+    if run.rank:  # `prepare` gives all workers the weights of rank 0
         torch.nn.init.ones_(model.head.weight)
     net = run.prepare(model, strategy=strategy)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -62,20 +62,23 @@ def loop(run: Run, *, strategy: Any, facts: dict[str, Any]) -> None:
     for epoch in run.epochs():
         with run.training():
             for step in range(STEPS):
-                chance = torch.Generator().manual_seed(STEPS * epoch + step)
-                inputs = torch.randn(16, 8, generator=chance)
-                labels = torch.randint(4, (16,), generator=chance)
-                own = slice(run.rank, None, run.num_workers)
+                generator = torch.Generator().manual_seed(STEPS * epoch + step)
+                inputs = torch.randn(16, 8, generator=generator)
+                labels = torch.randint(4, (16,), generator=generator)
+                rows = slice(run.rank, None, run.num_workers)
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(net(inputs[own]), labels[own]).backward()
+                nn.functional.cross_entropy(net(inputs[rows]), labels[rows]).backward()
                 optimizer.step()
         weights, state = get_state_dict(net, optimizer, options=options)
         run.save({"model": weights, "optimizer": state})
         if run.report(0.5, samples=16 * STEPS):
             break
-    parameters = [one.to_local() if isinstance(one, DTensor) else one for one in net.parameters()]
-    facts["values"] = sum(one.numel() for one in parameters)
-    facts["blocks"] = sum(type(one).__name__.startswith("FSDP") for one in net.modules())
+    local_parameters = [
+        parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        for parameter in net.parameters()
+    ]
+    facts["values"] = sum(parameter.numel() for parameter in local_parameters)
+    facts["blocks"] = sum(type(module).__name__.startswith("FSDP") for module in net.modules())
     try:
         run._adapter.pack({"model": net})
     except UserError as error:
@@ -91,10 +94,10 @@ def spec_of(num_workers: int) -> RunSpec:
 def trained(
     world: DistributedContext, strategy: str, num_workers: int, state: bytes = b""
 ) -> tuple[list[bytes], dict[str, Any]]:
-    """Run the loop, from a state if there is one; return its states and facts about its model."""
+    """Run the loop, resumed from `state` if given; return its states and facts about its model."""
     facts: dict[str, Any] = {}
-    own = functools.partial(loop, strategy=strategy, facts=facts)
-    trainer = OwnTrainer(spec_of(num_workers), own, world, Ledger("setup"))
+    train = functools.partial(loop, strategy=strategy, facts=facts)
+    trainer = OwnTrainer(spec_of(num_workers), train, world, Ledger("setup"))
     if state:
         trainer.restore(state)
     states = [trainer.state() or b"" for _ in trainer.evaluations()]
@@ -103,14 +106,14 @@ def trained(
 
 
 def work(world: DistributedContext, folder: Path) -> None:
-    """Save the states of both strategies: in the middle, at the end, and after a resumption."""
+    """Save the states of both strategies: in the middle, at the end, and of a resumed run."""
     for strategy in ("ddp", "fsdp"):
         states, facts = trained(world, strategy, 2)
         middle = [states[MIDDLE]]
         torch.distributed.broadcast_object_list(middle)
-        again, _ = trained(world, strategy, 2, middle[0])
+        resumed, _ = trained(world, strategy, 2, middle[0])
         if world.rank == 0:
             (folder / f"{strategy}.json").write_text(json.dumps(facts))
             (folder / f"{strategy}-middle").write_bytes(states[MIDDLE])
             (folder / f"{strategy}-whole").write_bytes(states[EPOCHS - 1])
-            (folder / f"{strategy}-again").write_bytes(again[EPOCHS - MIDDLE - 2])
+            (folder / f"{strategy}-resumed").write_bytes(resumed[EPOCHS - MIDDLE - 2])

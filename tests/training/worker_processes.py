@@ -1,8 +1,9 @@
-"""A group of worker processes without Ray, of which none leaves while another reads from it.
+"""Groups of two worker processes without Ray, and scripts run as processes.
 
-No barrier of a framework's own can end a run: whoever is through it first closes the socket that
-another still reads from (seen in CI, with TensorFlow). So a worker writes its file when it needs
-the others no more, and then reads its standard input to the end, which comes when all have.
+A barrier of a framework cannot end a group: the worker that leaves it first closes a socket from
+which the other may still read (seen in CI with TensorFlow). Therefore a worker creates a file when
+it no longer needs the others, and then reads stdin until the parent closes it, once all have done
+so.
 """
 
 import json
@@ -24,8 +25,14 @@ LIMIT_S = 850.0
 
 
 def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
-    """Run a script of this folder as two workers, each of which does its work (`serve`), until each
-    has said that it is done and ended without error."""
+    """Run a script of this folder as two workers and wait for both to end without error.
+
+    Args:
+        script: File name of the script, which calls `run_worker`.
+        framework: Framework of the group.
+        content: JSON value for the script.
+        folder: Folder in which the script saves its results.
+    """
     path, ports = Path(__file__).with_name(script), [str(free_port()), str(free_port())]
     command = [sys.executable, str(path), framework, json.dumps(content)]
     commands = [[*command, str(rank), str(folder), *ports] for rank in range(2)]
@@ -40,7 +47,7 @@ def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not all(file.exists() for file in files) and time.monotonic() < deadline:
         if any(process.poll() is not None for process in processes):
-            break  # it failed, and says why below
+            break  # it failed; its log is shown below
         time.sleep(0.02)
     os.close(release)
     failures = []
@@ -55,8 +62,8 @@ def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
     assert not failures, "\n\n".join(failures)
 
 
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that `make` has filled, once for all processes that run the tests."""
+def cached_folder(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that `make` fills once for all pytest processes."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with FileLock(folder.with_suffix(".lock")):
@@ -67,24 +74,24 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
     return folder
 
 
-def ran(*words: str, cwd: Path | None = None, **environment: str) -> str:
-    """Run Python with these words in a process of its own; return what it has printed."""
-    ended = subprocess.run(
-        [sys.executable, *words],
+def run_python(*arguments: str, cwd: Path | None = None, **environment: str) -> str:
+    """Run Python with these arguments in a process of its own; return its stdout."""
+    completed = subprocess.run(
+        [sys.executable, *arguments],
         cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    return completed.stdout
 
 
-def launcher(num_processes: int) -> list[str]:
-    """Return the words that start a script by torchrun in so many processes."""
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
-    return [*words, "--master-port", str(free_port())]
+def torchrun_arguments(num_processes: int) -> list[str]:
+    """Return the arguments of Python that start a script by torchrun in several processes."""
+    arguments = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
+    return [*arguments, "--master-port", str(free_port())]
 
 
 def free_port() -> int:
@@ -93,10 +100,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(work: Callable[[str, Any, DistributedContext, Path], None]) -> NoReturn:
-    """Do the work of a script as one worker: `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
+def run_worker(work: Callable[[str, Any, DistributedContext, Path], None]) -> NoReturn:
+    """Main function of a script with the arguments `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
 
-    `work` is given the framework, what JSON holds, the worker's place, and where to save.
+    Args:
+        work: Function of the framework, the JSON value, the worker's context, and the folder.
     """
     framework, content, rank, folder, *ports = sys.argv[1:]
     work(framework, json.loads(content), join(framework, int(rank), ports), Path(folder))
@@ -104,7 +112,7 @@ def serve(work: Callable[[str, Any, DistributedContext, Path], None]) -> NoRetur
 
 
 def join(framework: str, rank: int, ports: list[str]) -> DistributedContext:
-    """Meet the others on this machine; `ports` are those of all workers, by rank."""
+    """Join the group of workers on this machine; `ports` has the port of each rank."""
     if framework == "torch":
         import torch.distributed
 
@@ -120,13 +128,13 @@ def join(framework: str, rank: int, ports: list[str]) -> DistributedContext:
 
 
 def leave(framework: str, rank: int, folder: Path) -> NoReturn:
-    """Say that all is on the disk, wait until all others have said so, and end."""
+    """Report that all results are written, wait until all workers have done so, and exit."""
     (folder / f"done-{rank}").touch()
     sys.stdin.read()
     if framework == "torch":
         import torch.distributed
 
         torch.distributed.destroy_process_group()
-    # A thread of gloo or TensorFlow that asks for the interpreter while it is being torn down
-    # aborts the process (seen once in CI), so there is no tear-down.
+    # Without finalizing the interpreter: a thread of gloo or TensorFlow that uses it meanwhile
+    # aborts the process (seen once in CI).
     os._exit(0)
