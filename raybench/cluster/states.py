@@ -174,15 +174,15 @@ class StateFiles:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run states, in the study's folder (see `hold_in`) or, without one, in the
-        temporary folder."""
+        """Folder of the run states, in the study's folder (see `use_study_folder`) or, without one,
+        in the temporary folder."""
         # There is no study, or its folder was removed.
         if self._folder is None or not self._folder.is_dir():
             self._folder = scratch_on_this_host(self._scratch) / FOLDER
             self._folder.mkdir(exist_ok=True)
         return self._folder
 
-    def hold_in(self, folder: Path) -> None:
+    def use_study_folder(self, folder: Path) -> None:
         """Keep later states in a study's folder, if it exists on this host, because the disk of the
         temporary folder may be small."""
         states = folder / FOLDER / Path(self._scratch).name

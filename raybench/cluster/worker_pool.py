@@ -104,7 +104,7 @@ class WorkerPool:
 
     def hold_states_in(self, folder: Path) -> None:
         """Keep run states in a study's folder, if that folder exists on this host."""
-        self._states.hold_in(folder)
+        self._states.use_study_folder(folder)
 
     def incoming_file(self, group: int) -> Path:
         """Return the file for the run state that a worker group is sending."""

@@ -195,7 +195,7 @@ inherit. Random states are not included, because each run seeds them."""
 
 
 @contextlib.contextmanager
-def settings_kept() -> Iterator[None]:
+def settings_restored() -> Iterator[None]:
     """Context manager: on exit, restore the settings of the process and of imported frameworks."""
     settings = list(PROCESS_SETTINGS)
     for framework in ("torch", "tensorflow"):

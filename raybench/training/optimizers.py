@@ -151,7 +151,9 @@ Matrix = Any
 
 
 def newton_schulz(
-    matrix: Matrix, products_of: Callable[[Matrix], Matrix], polynomial: Callable[[Matrix], Matrix]
+    matrix: Matrix,
+    gram_matrix_of: Callable[[Matrix], Matrix],
+    polynomial: Callable[[Matrix], Matrix],
 ) -> Matrix:
     """Return a matrix with the same singular vectors and with all singular values near 1.
 
@@ -161,17 +163,17 @@ def newton_schulz(
 
     Args:
         matrix: Matrix of Frobenius norm 1 with at most as many rows as columns.
-        products_of: Function that multiplies a matrix by its transpose.
+        gram_matrix_of: Function that multiplies a matrix by its transpose.
         polynomial: Function that returns the polynomial of a Gram matrix.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):
-            matrix = polynomial(products_of(matrix)) @ matrix
+            matrix = polynomial(gram_matrix_of(matrix)) @ matrix
         return matrix
-    products = products_of(matrix)
-    factor = step = polynomial(products)
+    gram_matrix = gram_matrix_of(matrix)
+    factor = step = polynomial(gram_matrix)
     for _ in range(NUM_STEPS - 1):
-        products = step @ products @ step
-        step = polynomial(products)
+        gram_matrix = step @ gram_matrix @ step
+        step = polynomial(gram_matrix)
         factor = step @ factor
     return factor @ matrix

@@ -45,7 +45,7 @@ from raybench.training.adapter import (
     Strategy,
     environment_of_device,
     environment_of_rank,
-    settings_kept,
+    settings_restored,
 )
 from raybench.training.base import DistributedContext, find_part
 from raybench.training.memory import give_back
@@ -671,7 +671,7 @@ class OwnTrainer:
         the loop's thread."""
         outcome: BaseException | None = None
         try:
-            with user_code_errors(f"{self._name} failed{self._whose}"), settings_kept():
+            with user_code_errors(f"{self._name} failed{self._whose}"), settings_restored():
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (a user's loop may draw from it)
                 self.run._adapter.begin(self._spec.seed)

@@ -35,10 +35,10 @@ GPU kernels for these types, but not for uint8."""
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
     """Return a copy of an array on the device."""
-    return tf.constant(array, type_here(array.dtype))
+    return tf.constant(array, tensor_type_of(array.dtype))
 
 
-def type_here(dtype: np.dtype) -> tf.DType:
+def tensor_type_of(dtype: np.dtype) -> tf.DType:
     """Return the type of the tensor for an array of the given type.
 
     On GPUs, int32 becomes int64, because TensorFlow keeps int32 tensors in the host's memory.
@@ -180,7 +180,7 @@ def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
     """Return the signature, for `tf.function`, of inputs and labels with any number of rows."""
-    labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
+    labels = tf.TensorSpec([None, *split.labels.shape[1:]], tensor_type_of(split.labels.dtype))
     return each(split.inputs, _any_rows), labels
 
 
@@ -197,7 +197,7 @@ def training_signature(spec: RunSpec, split: Split) -> list[Any]:
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
     """Return the signature of inputs with any number of rows."""
-    return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
+    return tf.TensorSpec([None, *inputs.shape[1:]], tensor_type_of(np.dtype(inputs.dtype)))
 
 
 def _step_numbers(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -46,8 +46,8 @@ from raybench.training.tensorflow.state import (
     Copies,
     Freezing,
     LossScale,
-    copies_of,
     pack_state,
+    replica_copies,
     seed_layers,
     set_values,
     unpack_state,
@@ -272,7 +272,7 @@ class Trainer(BaseTrainer):
 
         num_steps = tf.shape(rates)[0]
         if self._spec.record_steps:
-            copies = copies_of(self._model.trainable_variables, self._world.strategy)
+            copies = replica_copies(self._model.trainable_variables, self._world.strategy)
             return take_recorded(take_one, num_steps, list(chain.from_iterable(copies)))
         total = tf.zeros(())
         for step in tf.range(num_steps):
@@ -432,14 +432,14 @@ class Trainer(BaseTrainer):
 
     def _optimizer_copies(self) -> Copies:
         """Return each replica's copies of the optimizer's variables."""
-        return copies_of(self._optimizer.variables, self._world.strategy)
+        return replica_copies(self._optimizer.variables, self._world.strategy)
 
     def _copies(self) -> Copies:
         """Return each replica's copies of all variables that are the state of training."""
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
         variables += self._random_states  # with Keras's global state, which the model does not list
-        return copies_of(
+        return replica_copies(
             list({id(variable): variable for variable in variables}.values()), self._world.strategy
         )
 

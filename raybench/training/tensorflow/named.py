@@ -162,9 +162,9 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Weights by name."""
-OURS = ".weights.h5"
+KERAS_SUFFIX = ".weights.h5"
 """Suffix of the files in which Keras saves weights."""
-TORCH = (".pth", ".pt", ".safetensors")
+TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
 """Suffixes of files with weights of torch."""
 
 
@@ -241,18 +241,18 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
     Raises:
         UserError: The file does not fit the model.
     """
-    if path.suffix in TORCH:
+    if path.suffix in TORCH_SUFFIXES:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
             raise UserError(
                 f"weights {path}: in tensorflow, weights of torch fit only networks that exist in "
-                f"both frameworks; name a {OURS} file, or set framework: torch.",
+                f"both frameworks; name a {KERAS_SUFFIX} file, or set framework: torch.",
                 ErrorCode.INVALID_WEIGHTS,
             )
         tensors = find_part("torch", "named").read_tensors(path)
         arrays = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return load_arrays(model, arrays, str(path))
     try:
-        if path.name.endswith(OURS):
+        if path.name.endswith(KERAS_SUFFIX):
             return _load_saved(model, path)
         if path.suffix == ".h5" and isinstance(model, NamedModel):
             model.backbone.load_weights(path)
@@ -265,8 +265,8 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
             details=str(error),
         ) from None
     raise UserError(
-        f"weights {path}: its name must end in {OURS} (as Keras saves weights), .h5 (of "
-        f"keras.applications, without top) or {', '.join(TORCH)}.",
+        f"weights {path}: its name must end in {KERAS_SUFFIX} (as Keras saves weights), .h5 (of "
+        f"keras.applications, without top) or {', '.join(TORCH_SUFFIXES)}.",
         ErrorCode.INVALID_WEIGHTS,
     )
 

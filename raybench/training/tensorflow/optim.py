@@ -414,10 +414,10 @@ def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.transpose(result) if is_tall else result, matrix.dtype)
 
 
-def _polynomial(products: tf.Tensor) -> tf.Tensor:
+def _polynomial(gram_matrix: tf.Tensor) -> tf.Tensor:
     """Return the Newton-Schulz polynomial of a Gram matrix (see `newton_schulz`)."""
     first, third, fifth = COEFFICIENTS
-    result = third * products + fifth * tf.matmul(products, products)
+    result = third * gram_matrix + fifth * tf.matmul(gram_matrix, gram_matrix)
     return tf.linalg.set_diag(result, tf.linalg.diag_part(result) + first)
 
 

@@ -31,7 +31,7 @@ Copies = list[list[tf.Variable]]
 """Copies of variables: for each replica in this process, its copy of every variable."""
 
 
-def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
+def replica_copies(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
     """Return each replica's copies of variables; all lists have the order of `variables`."""
     values = [strategy.experimental_local_results(variable.value) for variable in variables]
     return [list(copies) for copies in zip(*values, strict=True)]
@@ -129,7 +129,7 @@ def seed_layers(
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
-    for replica, replica_states in enumerate(copies_of(states, strategy)):
+    for replica, replica_states in enumerate(replica_copies(states, strategy)):
         for position, state in enumerate(replica_states):
             state.assign(np.array([(seed + replica) % 2**32, position], dtype=np.uint32))
     return states
@@ -204,7 +204,9 @@ class Averaging:
     def _weight_average_pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """Return all pairs of a weight and its average, of every replica in this process."""
         both = self._weights, self._means
-        each = [chain.from_iterable(copies_of(variables, self._strategy)) for variables in both]
+        each = [
+            chain.from_iterable(replica_copies(variables, self._strategy)) for variables in both
+        ]
         return list(zip(*each, strict=True))
 
 

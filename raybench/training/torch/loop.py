@@ -140,7 +140,7 @@ class Trainer(BaseTrainer):
         # Dropout then differs between ranks and between seeds, and is reproducible.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         is_own = builds_user_models(spec, workload)
-        self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
+        self._exchange = Exchange(spec, self._model, self._precision, may_skip_parameters=is_own)
         self._parallel = self._exchange.model
         self._compiled: Callable[..., Tensor] = self._losses_of
         if spec.compile != "none":  # compiled at the first call, if possible from inductor's cache

@@ -197,10 +197,10 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     return update
 
 
-def _polynomial(products: Tensor) -> Tensor:
+def _polynomial(gram_matrix: Tensor) -> Tensor:
     """Return the Newton-Schulz polynomial of a Gram matrix (see `newton_schulz`)."""
     first, third, fifth = COEFFICIENTS
-    result = torch.addmm(products, products, products, beta=third, alpha=fifth)
+    result = torch.addmm(gram_matrix, gram_matrix, gram_matrix, beta=third, alpha=fifth)
     result.diagonal().add_(first)
     return result
 
@@ -231,14 +231,14 @@ def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     }
 
 
-TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
+TORCH_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.AdamW,
     "adamw": torch.optim.AdamW,
     "radam": torch.optim.RAdam,
     "sgd": torch.optim.SGD,
 }
 """Optimizers that are classes of torch, by name."""
-OURS: dict[str, type[Optimizer]] = {"lars": Lars, "lamb": Lamb, "muon": Muon}
+OWN_CLASSES: dict[str, type[Optimizer]] = {"lars": Lars, "lamb": Lamb, "muon": Muon}
 """Optimizers that are implemented here, by name."""
 
 
@@ -258,7 +258,8 @@ def build_optimizer(
     `param_group["lr"]`.
 
     Args:
-        name: Key of `TORCH` or `OURS`, or a class of a library, such as `torch:NAdam`.
+        name: Key of `TORCH_CLASSES` or `OWN_CLASSES`, or a class of a library, such as
+            `torch:NAdam`.
         model: Model whose parameters are trained.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of parameters with two dimensions or more.
@@ -270,15 +271,15 @@ def build_optimizer(
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _library_optimizer(name, params, **given)
     method_settings = DEFAULTS[name] | settings
-    if name in TORCH:
+    if name in TORCH_CLASSES:
         groups = _decay_groups(params, weight_decay)
-        return TORCH[name](
+        return TORCH_CLASSES[name](
             groups, lr=learning_rate, **_torch_settings(name, params, method_settings)
         )
     if name == "muon":
         matrices = hidden_matrices(model)
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
-    return OURS[name](
+    return OWN_CLASSES[name](
         params, learning_rate=learning_rate, weight_decay=weight_decay, **method_settings
     )
 
@@ -310,8 +311,8 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
     """Raise UserError if a model has complex weights, and the optimizer or the precision of the run
     does not support them."""
-    key = "optimizer" if spec.optimizer in OURS else "precision"
-    is_unfit = spec.optimizer in OURS or spec.precision == "fp16"
+    key = "optimizer" if spec.optimizer in OWN_CLASSES else "precision"
+    is_unfit = spec.optimizer in OWN_CLASSES or spec.precision == "fp16"
     if is_unfit and any(parameter.is_complex() for parameter in trainable(model)):
         raise UserError(
             f"{key} {getattr(spec, key)}: does not support complex weights, which the model has; "

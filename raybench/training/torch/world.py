@@ -233,7 +233,7 @@ class Exchange:
     """
 
     def __init__(
-        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_leave_out: bool
+        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_skip_parameters: bool
     ) -> None:
         """Wrap a model.
 
@@ -241,7 +241,7 @@ class Exchange:
             spec: The run spec.
             model: The model, on its device.
             precision: Function that returns the autocast context of the forward pass.
-            may_leave_out: Whether a forward pass may use only some of the parameters.
+            may_skip_parameters: Whether a forward pass may use only some of the parameters.
         """
         self.model = model
         """Module to use for the forward pass (DDP-wrapped if distributed)."""
@@ -249,7 +249,7 @@ class Exchange:
         """Norms of the exchanged gradients; None unless the run records steps (`record_steps`)."""
         self._spec, self._unwrapped, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
-        self._may_leave_out = may_leave_out
+        self._may_leave_out = may_skip_parameters
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
