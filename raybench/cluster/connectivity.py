@@ -142,7 +142,8 @@ def connection_problem(rank: int, places: list[Place]) -> str | None:
     place = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
-            # Connect from the group's interface: others may have a route, but Gloo won't use it.
+            # Connect from the interface that the group will use: another interface may have a
+            # route, too, but Gloo would not use it.
             socket.create_connection(
                 (other.address, other.port), REACH_TIMEOUT_S, source_address=(place.address, 0)
             ).close()

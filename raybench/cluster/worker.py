@@ -49,11 +49,15 @@ this exchange in seconds."""
 COMPARE_TIMEOUT_S = 5.0
 """Timeout in seconds of the pool's answer to `_compare`."""
 OUT_OF_MEMORY = re.compile(
-    "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
+    # Exceptions of torch, Python and TensorFlow.
+    "OutOfMemoryError|MemoryError|ResourceExhaustedError"
+    # Messages of torch and TensorFlow.
     "|can't allocate memory|OOM when allocating"
-    # CUDA itself, through torch's AcceleratorError or TensorFlow's InternalError; NCCL quotes it.
+    # Messages of CUDA, in torch's AcceleratorError, in TensorFlow's InternalError, or quoted by
+    # NCCL.
     "|[Oo]ut of memory|OUT_OF_MEMORY"
-    # cuBLAS, cuDNN until 8 and since 9; a handle is created after all else has its memory.
+    # Messages of cuBLAS, of cuDNN up to version 8, and of cuDNN since version 9. A handle of cuBLAS
+    # cannot be created if everything else has already taken the memory.
     "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
 )
 """Matches the types and messages of out-of-memory errors."""

@@ -119,7 +119,7 @@ def run(
     recording = Recording(spec, trainer, world, dataset) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
-    parts = _rank_seconds(world.gather(_ledger_seconds(ledger, trainer)))  # a barrier
+    parts = _rank_seconds(world.gather(_ledger_seconds(ledger, trainer)))  # also a barrier
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     is_speed_unknown = not (resume or recording)

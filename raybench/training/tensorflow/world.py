@@ -160,7 +160,8 @@ def set_arithmetic(precision: str) -> None:
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that TensorFlow sees and initializes; call it in a separate process."""
+    """Return the GPUs that TensorFlow sees; call in a separate process, because TensorFlow
+    initializes them."""
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     built = tf.sysconfig.get_build_info()

@@ -473,7 +473,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     head = set(model.head) if isinstance(model, NamedModel) else set()
     net = model.net if isinstance(model, NamedModel) else model
-    prefix = getattr(net, "base_model_prefix", "")  # of transformers, such as `distilbert`
+    prefix = getattr(net, "base_model_prefix", "")  # such as `distilbert` in transformers
     base = f"{prefix}." if prefix else ""
     shared: dict[int, bool] = {}
     random_names: list[str] = []
@@ -488,7 +488,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
         elif tensor is not None:
             shapes = f"{tuple(tensor.shape)} there, {tuple(target.shape)} here"
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), shapes)
-        elif target.numel() > 1 or target.is_floating_point():  # else a counter of batch norm
+        # A single integer is a counter of batch normalization and may be missing.
+        elif target.numel() > 1 or target.is_floating_point():
             missing.append((name, target))
     for name, target in missing:
         if target.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded

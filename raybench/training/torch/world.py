@@ -126,7 +126,7 @@ def set_arithmetic(precision: str | None) -> None:
         precision: Precision of the run; None to set torch's defaults.
     """
     backends: Any = torch.backends
-    torch.set_float32_matmul_precision("highest")  # for CPUs too
+    torch.set_float32_matmul_precision("highest")  # also applies to CPUs
     backends.cuda.matmul.allow_tf32 = precision == "tf32"
     backends.cudnn.allow_tf32 = precision in ("tf32", None)
     if hasattr(backends, "fp32_precision"):
@@ -135,15 +135,14 @@ def set_arithmetic(precision: str | None) -> None:
         conv = "tf32" if precision is None else matmul
         for backend in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
             backend.fp32_precision = "none" if precision is None else "ieee"
-        gpu.fp32_precision = backends.cuda.matmul.fp32_precision = (
-            matmul  # `gpu` is the general one
-        )
+        # `gpu.fp32_precision` is the default for all operations of cuDNN.
+        gpu.fp32_precision = backends.cuda.matmul.fp32_precision = matmul
         gpu.conv.fp32_precision = gpu.rnn.fp32_precision = conv
     backends.cudnn.benchmark = precision is not None
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that torch sees and initializes; call it in a separate process."""
+    """Return the GPUs that torch sees; call in a separate process, because it initializes them."""
     properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
     if properties:
@@ -266,10 +265,8 @@ class Exchange:
         active. Collective: all ranks must call it.
         """
         if self._parallel is not None:
-            self.model, self._parallel = (
-                self._unwrapped,
-                None,
-            )  # removes the hooks from the parameters
+            # Without references to the previous module, its hooks on the parameters are removed.
+            self.model, self._parallel = self._unwrapped, None
             self._wrap()
         return self.model
 
