@@ -15,7 +15,7 @@ from raybench.spec.dataset_spec import DatasetSpec
 TOKENS, LENGTH = 7, 5
 
 
-def initial_weights_of(*shape: int) -> np.ndarray:
+def fixed_weights(*shape: int) -> np.ndarray:
     """Return equal initial weights for both frameworks."""
     values = np.sin(np.arange(np.prod(shape), dtype=np.float32) + len(shape))
     return (0.3 * values).reshape(shape)
@@ -36,8 +36,8 @@ class Prices(Workload):
                 super().__init__()
                 self.codes = nn.Embedding(6, 2)
                 self.last = nn.Linear(7, 2)
-                self.codes.weight.data[:] = torch.from_numpy(initial_weights_of(6, 2))
-                self.last.weight.data[:] = torch.from_numpy(initial_weights_of(7, 2).T.copy())
+                self.codes.weight.data[:] = torch.from_numpy(fixed_weights(6, 2))
+                self.last.weight.data[:] = torch.from_numpy(fixed_weights(7, 2).T.copy())
                 self.last.bias.data[:] = 0
 
             def forward(self, inputs):
@@ -61,8 +61,8 @@ class Prices(Workload):
             numbers,
         ]
         outputs = last(keras.layers.Concatenate()(parts))
-        embedding.set_weights([initial_weights_of(6, 2)])
-        last.set_weights([initial_weights_of(7, 2), np.zeros(2, np.float32)])
+        embedding.set_weights([fixed_weights(6, 2)])
+        last.set_weights([fixed_weights(7, 2), np.zeros(2, np.float32)])
         return keras.Model({"picture": picture, "codes": codes, "numbers": numbers}, outputs)
 
 
@@ -97,7 +97,7 @@ class Letters(Workload):
         from torch import nn
 
         model = nn.Embedding(TOKENS, TOKENS)
-        model.weight.data[:] = torch.from_numpy(initial_weights_of(TOKENS, TOKENS))
+        model.weight.data[:] = torch.from_numpy(fixed_weights(TOKENS, TOKENS))
         return model
 
     def build_keras(self):
@@ -105,7 +105,7 @@ class Letters(Workload):
 
         layer = keras.layers.Embedding(TOKENS, TOKENS)
         model = keras.Sequential([keras.Input((LENGTH,), dtype="int64"), layer])
-        model.set_weights([initial_weights_of(TOKENS, TOKENS)])
+        model.set_weights([fixed_weights(TOKENS, TOKENS)])
         return model
 
 

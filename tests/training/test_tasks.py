@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from headed_model import CLASSES, IMAGES, Headed
 from local_runs import single_worker, small_spec
-from task_data import TOKENS, Letters, Prices, initial_weights_of, letters, prices
+from task_data import TOKENS, Letters, Prices, fixed_weights, letters, prices
 from worker_script import weights_of
 
 from raybench.data import memory
@@ -82,7 +82,7 @@ def test_first_loss_of_a_language_model_equals_that_of_numpy() -> None:
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
     rows = epoch_order(40, seed=0, epoch=0)[:16]
-    logits = initial_weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
+    logits = fixed_weights(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
     losses = np.log(np.exp(logits).sum(axis=-1))
     labels = dataset.train.labels[rows]
     counted = labels >= 0
