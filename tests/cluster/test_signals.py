@@ -13,7 +13,9 @@ from raybench.cluster.ray_internals.local_ray import is_running
 
 HEAD = """
 import os, signal, subprocess, sys, time
+from raybench.cluster import signals
 from raybench.cluster.signals import Interrupt
+signals.WATCH_S, signals.LAST_WORDS_S = 0.05, 0.2
 interrupt = Interrupt()
 """
 
