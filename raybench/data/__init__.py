@@ -1,1 +1,1 @@
-"""Datasets as numpy arrays, and the order of their samples; imports neither Ray nor a framework."""
+"""Datasets as NumPy arrays, and the order of their samples; imports neither Ray nor a framework."""

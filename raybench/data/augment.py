@@ -1,12 +1,13 @@
 """Augmentation of training batches, as set by the key `augment` of a run spec.
 
-Each augmentation is a function that takes images (n, height, width, channels), which it may
-overwrite, and their random numbers. It returns images of the same type and shape.
+Each augmentation is a function of images (n, height, width, channels) and of random numbers for
+each image. It returns images of the same type and shape, and may overwrite its input.
 
-Each random number is a hash of the seed, the round (how often the sample was used before), the row
-of the sample and the number of the draw. Thus, a sample is augmented the same way in any batch,
-worker and framework, without any state. The hash chains the output function of SplitMix64 (Steele,
-Lea and Flood 2014, doi 10.1145/2660193.2660195) over these four values, for whole arrays.
+Each random number is a hash of four values: the seed, the round (how often the sample was used
+before), the row of the sample, and the index of the random number. Thus, a sample is augmented in
+the same way in any batch, worker and framework, and no state is needed. The hash applies the output
+function of SplitMix64 (Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195) to these values one
+after another, for whole arrays at once.
 """
 
 import math
@@ -36,37 +37,42 @@ Key = npt.NDArray[np.uint64]
 Uniform = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN = 0x9E3779B97F4A7C15  # increment of SplitMix64
 _MASK = 2**64 - 1
 MOST_DRAWS = 64  # maximum number of random numbers that one augmentation draws per sample
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers of one augmentation for the samples of a batch."""
+    """Generator of random numbers for one augmentation of the samples of a batch."""
 
     keys: Key
-    """(n,) uint64: hash keys of the samples (`sample_keys`)."""
+    """Hash keys of the samples (see `sample_keys`), (n,) uint64."""
     place: int
-    """Position of the augmentation in the list `augment`, so that two augmentations of the same
-    kind draw different numbers."""
+    """Position of the augmentation in the list `augment`. It enters the hash, so that two
+    augmentations of the same kind draw different numbers."""
 
     def __call__(self, number: int) -> Uniform:
-        """Return the random number of index `number` of each sample: (n,) float64 in [0, 1)."""
+        """Return the random number with index `number` for each sample, (n,) float64 in [0, 1)."""
         assert number < MOST_DRAWS
         offset = _mixed_number((self.place * MOST_DRAWS + number + 1) * _GOLDEN & _MASK)
         bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
         return bits.astype(np.float64) * 2.0**-53
 
     def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
-        """Return the `Draws` of only the samples at the positions `samples` of the batch."""
+        """Return the generator for a part of the batch: the samples at the positions `samples`."""
         return Draws(self.keys[samples], self.place)
 
 
 def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
-    """Return one hash key per sample, computed from seed, round and row: (n,) uint64.
+    """Return a hash key for each sample, (n,) uint64.
 
     Different rows of the same round always have different keys.
+
+    Args:
+        seed: Seed of the run.
+        rounds: Number of earlier uses of each sample in training, (n,).
+        rows: Row of each sample in the training split, (n,).
     """
     first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
     in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
@@ -74,23 +80,26 @@ def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.i
 
 
 def whole(uniform: Uniform, number: int | Whole) -> Whole:
-    """Turn uniform numbers in [0, 1) into equally likely integers from 0 to `number` - 1."""
+    """Convert uniform random numbers in [0, 1) to equally likely integers from 0 to `number` -
+    1."""
     return (uniform * number).astype(np.int64)
 
 
 def _mixed(values: Key) -> Key:
+    """Apply the output function of SplitMix64 to each value."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def _mixed_number(value: int) -> int:
-    """Return `_mixed` of one number; uses an array, since numpy warns of overflow in scalars."""
+    """Apply `_mixed` to a single number, as an array, since NumPy warns about overflow of
+    scalars."""
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
 def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
-    """Pad with zeros, then crop to the original size at a random position.
+    """Pad images with zeros, then crop them to their original size at a random position.
 
     All (2 * padding + 1)**2 positions are equally likely.
     """
@@ -108,14 +117,15 @@ def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
 def flip(images: Array, draws: Draws, settings: Flip) -> Array:
     """Mirror randomly chosen images left to right."""
     rows = np.flatnonzero(draws(0) < settings.probability)
-    old = images[rows]
+    originals = images[rows]
     for channel in range(images.shape[3]):  # three times faster than all channels at once
-        images[rows, ..., channel] = old[:, :, ::-1, channel]
+        images[rows, ..., channel] = originals[:, :, ::-1, channel]
     return images
 
 
 def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
-    """Set a square around a random pixel to zero; the square may extend over the edge."""
+    """Set a square around a random pixel of each image to zero; the square may extend over the
+    edge."""
     height, width = images.shape[1:3]
     side = max(1, round(settings.size * min(height, width)))
     tops, lefts = (whole(draws(at), size) - side // 2 for at, size in enumerate((height, width)))
@@ -126,21 +136,21 @@ def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
 
 MAX_TRIES = 10  # random crops that are tried before the largest allowed central crop is used
 UNITY = 256
-"""Interpolation weights and mixup shares are multiples of 1 / UNITY, so that weighted sums of bytes
-fit into 16-bit integers. Results are then the same on any machine, and the loss is mixed with
-exactly the same share as the pixels."""
+"""Denominator of interpolation weights and mixup weights. They are multiples of 1 / UNITY, so that
+weighted sums of bytes fit into 16-bit integers. Results are then the same on any machine, and the
+loss is mixed with exactly the same weight as the pixels."""
 
 Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
-"""For linear interpolation, (n, wanted) each: the two source lines (rows or columns) of each wanted
-line, and the weight of the second one in 1 / UNITY."""
+"""Linear interpolation of lines (rows or columns) of n images to `wanted` output lines. The three
+arrays have the shape (n, wanted): index of the first source line, index of the second source line,
+and weight of the second source line in units of 1 / UNITY."""
 
 
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
-    """Crop at random and rescale to the original size with bilinear interpolation.
+    """Crop images at random and rescale them to their original size with bilinear interpolation.
 
     Pixel centers are at half-integers, and pixels beyond the edge of the crop repeat its border
-    pixels. Since a crop is never
-    larger than the image, no downscaling (averaging) is needed.
+    pixels. Since a crop is never larger than the image, no averaging is needed.
     """
     height, width = images.shape[1:3]
     top, left, rows, columns = crop_parts(draws, height, width, settings)
@@ -154,39 +164,53 @@ def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop
 def crop_parts(
     draws: Draws, height: int, width: int, settings: RandomResizedCrop
 ) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return top, left, height and width of each random crop in pixels, (n,) each.
+    """Draw a random crop for each image.
 
     Area and log aspect ratio are drawn until the crop fits into the image. After `MAX_TRIES`
-    attempts, the largest central crop of an allowed ratio is used, as in torchvision.
+    attempts, the largest central crop with an allowed aspect ratio is used, as in torchvision.
+
+    Args:
+        draws: Random numbers of n images.
+        height: Height of the images in pixels.
+        width: Width of the images in pixels.
+        settings: Settings of the augmentation.
+
+    Returns:
+        Top, left, height and width of each crop in pixels, (n,) each.
     """
     number = len(draws.keys)
-    rows = min(height, max(1, round(width * settings.max_ratio)))  # of the largest allowed crop
-    columns = min(width, max(1, round(height * settings.max_ratio)))
-    found_rows, found_columns = np.full(number, rows), np.full(number, columns)
-    top, left = (height - found_rows) // 2, (width - found_columns) // 2
-    missing = np.arange(number)
+    # Height and width of the largest allowed crop.
+    max_height = min(height, max(1, round(width * settings.max_ratio)))
+    max_width = min(width, max(1, round(height * settings.max_ratio)))
+    heights, widths = np.full(number, max_height), np.full(number, max_width)
+    top, left = (height - heights) // 2, (width - widths) // 2
+    remaining = np.arange(number)
     for attempt in range(MAX_TRIES):
-        of = draws.of(missing)
-        area = (settings.min_area + (1 - settings.min_area) * of(2 * attempt)) * height * width
-        # Square root of the aspect ratio.
-        side = np.exp((of(2 * attempt + 1) - 0.5) * math.log(settings.max_ratio))
-        across = np.maximum(1, np.rint(np.sqrt(area) * side)).astype(np.int64)
-        down = np.maximum(1, np.rint(np.sqrt(area) / side)).astype(np.int64)
-        fits = (across <= width) & (down <= height)
-        fitting = missing[fits]
-        found_rows[fitting], found_columns[fitting] = down[fits], across[fits]
-        where = draws.of(fitting)
-        top[fitting] = whole(where(2 * MAX_TRIES), height - down[fits] + 1)
-        left[fitting] = whole(where(2 * MAX_TRIES + 1), width - across[fits] + 1)
-        missing = missing[~fits]
-        if not len(missing):
+        drawn = draws.of(remaining)
+        area = (settings.min_area + (1 - settings.min_area) * drawn(2 * attempt)) * height * width
+        root_of_ratio = np.exp((drawn(2 * attempt + 1) - 0.5) * math.log(settings.max_ratio))
+        new_widths = np.maximum(1, np.rint(np.sqrt(area) * root_of_ratio)).astype(np.int64)
+        new_heights = np.maximum(1, np.rint(np.sqrt(area) / root_of_ratio)).astype(np.int64)
+        fits = (new_widths <= width) & (new_heights <= height)
+        fitting = remaining[fits]
+        heights[fitting], widths[fitting] = new_heights[fits], new_widths[fits]
+        drawn = draws.of(fitting)
+        top[fitting] = whole(drawn(2 * MAX_TRIES), height - new_heights[fits] + 1)
+        left[fitting] = whole(drawn(2 * MAX_TRIES + 1), width - new_widths[fits] + 1)
+        remaining = remaining[~fits]
+        if not len(remaining):
             break
-    return top, left, found_rows, found_columns
+    return top, left, heights, widths
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the `Taps` (source lines and weights) that rescale `number` (n,) lines of each image,
-    starting at line `first` (n,), to `wanted` lines."""
+    """Return the `Taps` (source lines and weights) that rescale some lines of each image.
+
+    Args:
+        first: First source line of each image, (n,).
+        number: Number of source lines of each image, (n,).
+        wanted: Number of output lines.
+    """
     last = (number - 1)[:, None]
     centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
     centers = np.clip(centers, 0, last)
@@ -199,7 +223,17 @@ def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
 def _between_rows(
     images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
 ) -> Array:
-    """Interpolate between rows of each image by taps; return (n, wanted, width, channels)."""
+    """Interpolate between the rows of each image.
+
+    Args:
+        images: Images (n, height, width, channels).
+        first: First source row of each output row, (n, wanted); see `Taps`.
+        second: Second source row of each output row, (n, wanted).
+        weights: Weight of the second source row, (n, wanted).
+
+    Returns:
+        Images (n, wanted, width, channels).
+    """
     number, height, width, channels = images.shape
     lines = images.reshape(number * height, width * channels)
     start = np.arange(0, number * height, height)[:, None]
@@ -208,9 +242,12 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Interpolate between two arrays of uint8 (the result is rounded) or float32.
+    """Return the weighted mean of two arrays of type uint8 (then it is rounded) or float32.
 
-    `weights` are the weights of `other` in 1 / UNITY; they are broadcast.
+    Args:
+        one: The first array.
+        other: The second array.
+        weights: Weights of `other` in units of 1 / UNITY; their shape is broadcast.
     """
     if one.dtype == np.float32:
         mixed = other - one
@@ -230,10 +267,10 @@ def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array
 def _transposed(images: Array) -> Array:
     """Transpose images from (n, height, width, channels) to (n, width, height, channels)."""
     number, height, width, channels = images.shape
-    turned = np.empty((number, width, height, channels), images.dtype)
+    transposed = np.empty((number, width, height, channels), images.dtype)
     for channel in range(channels):  # four times faster than all channels at once
-        turned[..., channel] = images[..., channel].transpose(0, 2, 1)
-    return turned
+        transposed[..., channel] = images[..., channel].transpose(0, 2, 1)
+    return transposed
 
 
 GREY = (0.299, 0.587, 0.114)
@@ -243,11 +280,12 @@ GREY = (0.299, 0.587, 0.114)
 def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     """Change brightness, contrast and saturation of uint8 or float32 images, in this order.
 
-    Brightness scales a pixel, contrast its distance from the mean gray of the image, and saturation
-    its distance from its own gray. All three together are a linear function, `gain` * pixel +
-    `greys`, so uint8 images are clipped only once, at the end. float32 images are not clipped, as
-    their range is unknown. Unless there are three channels, gray is the mean of the channels and
-    the saturation is not changed.
+    The factor for brightness multiplies each pixel, the factor for contrast the difference between
+    a pixel and the mean gray value of the image, and the factor for saturation the difference
+    between a pixel and its own gray value. All three changes together are the linear function
+    `gain` * pixel + `greys`, so uint8 images are clipped only once, at the end. float32 images are
+    not clipped, since their range is unknown. If there are not exactly three channels, gray is the
+    mean of the channels, and saturation is not changed.
     """
     size, height, width, channels = images.shape
     most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
@@ -257,17 +295,17 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
     planes = np.empty((channels, size, height * width), np.float32)
     for channel in range(channels):
         planes[channel] = images[..., channel].reshape(size, -1)
-    parts = GREY if channels == len(GREY) else (1 / channels,) * channels
-    greys = planes[0] * np.float32(parts[0])
-    for plane, part in zip(planes[1:], parts[1:], strict=True):
-        greys += plane * np.float32(part)
+    weights = GREY if channels == len(GREY) else (1 / channels,) * channels
+    greys = planes[0] * np.float32(weights[0])
+    for plane, weight in zip(planes[1:], weights[1:], strict=True):
+        greys += plane * np.float32(weight)
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
         offset += 0.5  # for rounding, since the cast to uint8 truncates
-    both = brightness * contrast
+    product = brightness * contrast
     factor, offset, gain = (
         numbers.astype(np.float32)[:, None]
-        for numbers in (both * (1 - saturation), offset, both * saturation)
+        for numbers in (product * (1 - saturation), offset, product * saturation)
     )
     greys *= factor
     greys += offset
@@ -289,6 +327,8 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
 
 @lru_cache
 def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
+    """Return the distribution function of Beta(alpha, alpha) at the bounds between multiples of
+    1 / UNITY, (UNITY,)."""
     from scipy.special import betainc  # imported here so that importing raybench is fast
 
     below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(UNITY) + 0.5) / UNITY)
@@ -296,39 +336,47 @@ def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Draw the weight of each sample from Beta(alpha, alpha): (n,), in units of 1 / UNITY."""
+    """Draw the mixup weight of each sample from Beta(alpha, alpha), (n,) in units of 1 / UNITY."""
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
-    """Mix samples pairwise, with weight shares / UNITY for `samples` and the rest for `others`."""
+    """Return the weighted mean of each sample and another sample.
+
+    Args:
+        samples: Samples (n, ...).
+        others: The other sample of each sample, same shape.
+        shares: Weight of `samples` in units of 1 / UNITY, (n,); `others` have the remaining weight.
+    """
     return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
 NUMBERS_AT_ONCE = 2**18
-"""Number of values per chunk, which fits into the cache of a core. All augmentations are applied to
-a chunk before the next chunk is processed."""
+"""Maximum number of values per chunk, which fits into the cache of a core. All augmentations are
+applied to a chunk before the next chunk is processed."""
 
-Placed = tuple[int, Augmentation]
+NumberedAugmentation = tuple[int, Augmentation]
+"""Position of an augmentation in the list `augment`, and its settings."""
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """An augmented batch."""
+    """An augmented batch of n samples."""
 
     inputs: Batch
-    """Augmented inputs, of the same shape and type as before."""
+    """Augmented inputs, of the same shape and type as the inputs."""
     other_rows: Rows | None
-    """(n,) rows of the samples that each sample is mixed with; None without mixup."""
+    """Row of the sample with which each sample is mixed, (n,); None without mixup."""
     shares: npt.NDArray[np.float32] | None
-    """(n,) from 0 to 1: weight of the loss for a sample's own label. The loss for the label of the
-    other sample has the remaining weight. None without mixup."""
+    """Weight of the loss for each sample's own label, (n,) from 0 to 1. The loss for the label of
+    the other sample has the remaining weight. None without mixup."""
 
 
 class Augmenter:
-    """Augments training samples, given only seed, round (number of earlier uses) and row.
+    """Augments batches of training samples.
 
-    The result does not depend on the batch, the order, the worker or the framework. An augmenter
+    The random numbers of a sample depend only on the seed, the round (number of earlier uses) and
+    the row, so the result does not depend on the batch, the worker or the framework. An augmenter
     has no state, so several threads may call it.
     """
 
@@ -339,25 +387,33 @@ class Augmenter:
         seed: int,
         read: Callable[[Rows], Batch] | None = None,
     ) -> None:
-        """Create an augmenter; `read` is a thread-safe `split.read` for the other mixup samples."""
+        """Create an augmenter.
+
+        Args:
+            augmentations: Augmentations in order.
+            split: Training split.
+            seed: Seed of the run.
+            read: Thread-safe replacement for `split.read`, which reads the other samples of mixup.
+        """
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
-        placed = list(enumerate(augmentations))
-        mixups = [(place, settings) for place, settings in placed if isinstance(settings, Mixup)]
+        numbered = list(enumerate(augmentations))
+        mixups = [(place, settings) for place, settings in numbered if isinstance(settings, Mixup)]
         self._mixup = mixups[0] if mixups else None
-        at = mixups[0][0] if mixups else len(placed)
-        self._before, self._after = placed[:at], placed[at + 1 :]
+        mixup_place = mixups[0][0] if mixups else len(numbered)
+        self._before, self._after = numbered[:mixup_place], numbered[mixup_place + 1 :]
 
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
         """Augment a batch of samples.
 
-        Mixup mixes all inputs. Other augmentations change only images: inputs (n, height, width,
-        channels) of type uint8 or float32. All images of a sample are changed in the same way.
-        The other sample of a mixup is augmented first, as it would be by itself in this round.
+        Mixup mixes all inputs. Other augmentations change only images, which are inputs of shape
+        (n, height, width, channels) and type uint8 or float32. All images of a sample are changed
+        in the same way. Augmentations before mixup in the list are also applied to the other
+        samples, with the random numbers that these samples have in this round.
 
         Args:
             inputs: Result of `Split.read(rows)`; not overwritten.
-            rows: (n,) rows of the training split.
-            rounds: (n,) number of earlier uses of each row in training.
+            rows: Rows of the training split, (n,).
+            rounds: Number of earlier uses of each row in training, (n,).
         """
         changed = self._changed(self._before, inputs, rows, rounds)
         if self._mixup is None:
@@ -378,22 +434,36 @@ class Augmenter:
         return Augmented(mixed, others, (shares / UNITY).astype(np.float32))
 
     def _changed(
-        self, augmentations: list[Placed], inputs: Batch, rows: Rows, rounds: Rows
+        self, augmentations: list[NumberedAugmentation], inputs: Batch, rows: Rows, rounds: Rows
     ) -> Batch:
+        """Return inputs to which the given augmentations (without mixup) are applied."""
         if not augmentations:
             return inputs
         keys = sample_keys(self._seed, rounds, rows)
-        return each(inputs, lambda one: _change(one, keys, augmentations) if is_image(one) else one)
+        return each(
+            inputs,
+            lambda array: _change(array, keys, augmentations) if is_image(array) else array,
+        )
 
 
 def is_image(inputs: Any) -> bool:
-    """Return whether inputs (an array or `OnDemand`) are images that can be augmented: of four
-    dimensions and type uint8 or float32."""
+    """Return whether inputs are images that can be augmented: four dimensions, uint8 or float32.
+
+    Args:
+        inputs: An array or `OnDemand` inputs.
+    """
     return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
 
 
-def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
-    """Return images after all augmentations, computed in chunks that fit into the CPU cache."""
+def _change(images: Array, keys: Key, augmentations: list[NumberedAugmentation]) -> Array:
+    """Apply augmentations (without mixup) to a copy of images, in chunks that fit into the CPU
+    cache.
+
+    Args:
+        images: Images (n, height, width, channels).
+        keys: Hash keys of the samples, (n,).
+        augmentations: Augmentations with their positions in the list `augment`.
+    """
     changed = images.copy()
     size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
@@ -405,7 +475,7 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
 
 
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
-    """Raise UserError if `augment` has an augmentation that the inputs do not allow."""
+    """Raise UserError if `augment` has an augmentation that cannot be applied to the inputs."""
     if sum(isinstance(augmentation, Mixup) for augmentation in augmentations) > 1:
         raise UserError("augment: mixup is listed twice; keep one of them.", ErrorCode.CONFLICT)
     for augmentation in augmentations:
@@ -441,5 +511,9 @@ def _check_mixup(dataset: Dataset) -> None:
 
 def _shown(dataset: Dataset) -> str:
     """Return the types and shapes of the inputs as text for an error message."""
-    kinds = each(dataset.train.inputs, lambda one: f"{np.dtype(one.dtype)} {tuple(one.shape)}")
-    return kinds if isinstance(kinds, str) else ", ".join(map(" ".join, kinds.items()))
+    descriptions = each(
+        dataset.train.inputs, lambda inputs: f"{np.dtype(inputs.dtype)} {tuple(inputs.shape)}"
+    )
+    if isinstance(descriptions, str):
+        return descriptions
+    return ", ".join(map(" ".join, descriptions.items()))

@@ -1,20 +1,21 @@
-"""The baseline: the metric of the best constant prediction, which ignores the inputs.
+"""Baseline: the metric of the best constant prediction, which ignores the inputs.
 
-The constant is computed from the training labels and evaluated on the validation labels: the most
-frequent class for accuracy (the five most frequent for top-5; random guessing if that is no worse),
-the frequencies of the classes or tokens for loss and perplexity, the mean for squared errors and
-the median for absolute errors. The baseline of R² is 0 by definition.
+The constant prediction is computed from the training labels, and evaluated on the validation
+labels. For accuracy, it is the most frequent class (for top-5 accuracy, the five most frequent
+classes), or random guessing if that is no worse. For loss and perplexity, it is the frequencies of
+the classes or tokens; for squared errors, the mean; for absolute errors, the median. The baseline
+of R² is 0 by definition.
 
-`objective.Baseline` also bounds how far predictions can beat the baseline by chance on n rows.
-Suppose that labels do not depend on inputs. Predictions that differ from the best constant by d
-lose in proportion to d**2 on average. With z standard errors of luck, they gain z sd(d) / sqrt(n).
-The largest net gain is
+`objective.Baseline` also bounds how much better than the baseline predictions can be by chance on n
+rows. Suppose that labels do not depend on inputs. Predictions that differ from the best constant by
+d lose in proportion to d**2 on average, but with z standard errors of luck they gain
+z sd(d) / sqrt(n). The largest net gain is
 
 - for squared errors, z**2 / n times the mean squared error,
 - for absolute errors, at most z**2 / n times the mean absolute error,
 - for a loss, z**2 / (2 n) nats,
-- for accuracy, z**2 (p + q) / (4 (p - q) n), where p and q are the frequencies of the last class
-  that is predicted and of the next one.
+- for accuracy, z**2 (p + q) / (4 (p - q) n), where p is the frequency of the predicted class (for
+  top-5 accuracy, of the least frequent predicted class) and q that of the next most frequent class.
 """
 
 import math
@@ -38,18 +39,25 @@ DIGITS = 6  # significant digits of the value; the last digits of sums differ be
 def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
     """Return the metric of the best constant prediction on the validation split.
 
-    None if the workload defines the metric itself, or if the labels of a classification are not
-    class numbers.
+    Returns:
+        None if the workload defines the metric itself, or if the labels of a classification are not
+        class numbers.
     """
     baseline = _split_baseline(metric, dataset, dataset.validation)
     return None if baseline is None else baseline.value
 
 
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
-    """Return the baselines of an objective (as `resolved`) on the splits `validation` and `test`.
+    """Return the baselines of an objective on the splits `validation` and `test`.
 
-    A baseline is None if it is unknown or its split is empty. If the user set the baseline value,
-    the only known effect of chance is the binomial error of a proportion.
+    If the user has set the baseline value, only the binomial error of a proportion is known.
+
+    Args:
+        objective: Objective whose metric and baseline value are set (see `objective.resolved`).
+        dataset: The dataset.
+
+    Returns:
+        Baseline by name of the split; None if it is unknown or the split is empty.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -76,12 +84,13 @@ class _ConstantPrediction(NamedTuple):
     number: int
     """Number of labels."""
     chance_gain: float | None
-    """Largest gain by chance at one standard error; None if unknown."""
+    """Largest gain by chance at one standard error of luck (z = 1); None if unknown."""
     level: float | None
-    """Metric on the training labels, if classes may be equally frequent; otherwise None."""
+    """Metric on the training labels if classes may be equally frequent; otherwise None."""
 
 
 def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
+    """Return the baseline of a metric on a split; None if it cannot be computed."""
     labels = dataset.train.labels
     if (
         not len(labels)
@@ -95,8 +104,8 @@ def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline 
             metric, np.asarray(split.labels), constant_predictions(metric, counts, len(split))
         )
         return Baseline(float(f"{value:.{DIGITS}g}"), len(split)) if math.isfinite(value) else None
-    of_task = _constant_number if dataset.task == "regression" else _constant_class
-    mean, number, chance_gain, level = of_task(metric, dataset, split)
+    predict = _constant_number if dataset.task == "regression" else _constant_class
+    mean, number, chance_gain, level = predict(metric, dataset, split)
     value = metric.finish(mean, mean)
     if not math.isfinite(value):
         return None
@@ -113,8 +122,8 @@ def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _Constan
     """Return the metric of the best constant prediction for a regression."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
-    answer = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
-    errors = split.labels - answer
+    constant = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
+    errors = split.labels - constant
     if metric.per_sample != "loss" and dataset.label_scale is not None:
         errors = errors * dataset.label_scale  # only the loss refers to standardized labels
     mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
@@ -149,15 +158,26 @@ def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _Constant
     return _ConstantPrediction(max(mean, least), number, chance_gain, level)
 
 
-def _gain_of_next_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
-    """Return the gain by chance from predicting the next most frequent class in some rows.
+def _gain_of_next_class(
+    num_predicted: int, counts: npt.NDArray[np.int64], number: int
+) -> float | None:
+    """Return the largest gain in accuracy by chance (z = 1) from predicting another class in some
+    rows.
 
-    None if the two classes may be equally frequent, since such predictions then cost nothing.
+    Args:
+        num_predicted: Number of classes that are predicted for a sample (1, or 5 for top-5).
+        counts: Number of training samples of each class, (classes,).
+        number: Number of labels in the split.
+
+    Returns:
+        None if the last predicted class and the next most frequent class may be equally frequent,
+        since predicting the other class then costs nothing.
     """
     ordered = np.sort(counts)[::-1].astype(float)
-    both, apart = ordered[answers - 1] + ordered[answers], ordered[answers - 1] - ordered[answers]
-    apart -= MARGIN_WITHOUT_TEST_SPLIT * math.sqrt(both)
-    return float(both / (4.0 * apart * number)) if apart > 0 else None
+    last, following = ordered[num_predicted - 1], ordered[num_predicted]
+    total = last + following
+    difference = last - following - MARGIN_WITHOUT_TEST_SPLIT * math.sqrt(total)
+    return float(total / (4.0 * difference * number)) if difference > 0 else None
 
 
 def _num_predicted(metric: Metric) -> int:
@@ -166,7 +186,8 @@ def _num_predicted(metric: Metric) -> int:
 
 
 def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
-    """Return the metric of the best constant prediction on a sample of each class, (classes,)."""
+    """Return the loss or accuracy of the best constant prediction for a sample of each class,
+    (classes,)."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))

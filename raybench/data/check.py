@@ -1,7 +1,7 @@
-"""Checks of a dataset before training, and warnings about it that every search prints.
+"""Checks of a dataset before training, and warnings about the dataset.
 
-The warnings are about samples that occur in two splits (found by hashes of their inputs) and about
-classes that are missing from a split.
+Every search prints these warnings. They are about samples that occur in two splits (found by hashes
+of their inputs), and about classes that are missing from a split.
 """
 
 import itertools
@@ -17,20 +17,21 @@ from raybench.spec.errors import ErrorCode, UserError
 
 Bools = npt.NDArray[np.bool_]
 SAMPLES_TRIED = 8
-"""Number of evenly spaced samples, the last one first, that are checked here in a split that is
-read on demand. The others are checked when training reads them."""
+"""Number of samples that are checked here in a split that is read on demand: evenly spaced, the
+last sample first. Other samples are checked when training reads them."""
 VALUES_AT_ONCE = 2**24  # values checked together, to limit the memory of the check to 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> None:
     """Check that a model can be trained and evaluated on a dataset.
 
-    All arrays are read once; of inputs that are read on demand, only a few samples are read.
+    Arrays are checked completely; of inputs that are read on demand, only a few samples are
+    checked.
 
     Args:
         dataset: The dataset.
         source: Start of error messages, such as "load_dataset of workload my:Net".
-        is_own: Whether a user's workload loads the dataset. Its loss may then ignore the labels.
+        is_own: Whether a user's workload loads the dataset; its loss may then ignore the labels.
 
     Raises:
         UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights
@@ -55,9 +56,9 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
                 split.read(rows)
             except UserError as error:
                 raise UserError(f"{where}: {error}", error.code) from error
-        for of_input, array in _named(split).items():
+        for name_text, array in _named(split).items():
             if isinstance(array, np.ndarray):
-                _check_values(array, num_tokens, f"{where}{of_input}")
+                _check_values(array, num_tokens, f"{where}{name_text}")
     if is_own and dataset.num_classes == 1:
         return  # a loss of the user's own may ignore the labels, as that of an autoencoder does
     labels, names = dataset.train.labels, dataset.class_names
@@ -65,13 +66,16 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
 
 
 def _named(split: Split) -> dict[str, One]:
-    """Return the inputs by their names in error messages (empty for a single input)."""
+    """Return the inputs by the text that names them in error messages, such as " as input age"; the
+    text is empty for a single input."""
     if isinstance(split.inputs, dict):
         return {f" as input {name}": inputs for name, inputs in sorted(split.inputs.items())}
     return {"": split.inputs}
 
 
 def _check_alike(split: Split, train: Split, where: str) -> None:
+    """Raise UserError if inputs or labels differ in shape or type from those of the training
+    split."""
     for name, inputs in _named(split).items():
         if 0 in inputs.shape[1:] or not (inputs.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
@@ -87,7 +91,8 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
 
 
 def _types_of(split: Split) -> str:
-    """Return the types and shapes of a sample's inputs and label as text for a message."""
+    """Return the types and shapes of the inputs and the label of a sample, as text for a
+    message."""
     arrays = _named(split) | {" as labels": split.labels}
     return ", ".join(
         f"{np.dtype(array.dtype)} {tuple(map(int, array.shape[1:]))}{name}"
@@ -96,7 +101,13 @@ def _types_of(split: Split) -> str:
 
 
 def _require_none(wrong: Bools, what: str, advice: str) -> None:
-    """Raise UserError if any value of `wrong` (N, ...) is true; `what` begins the message."""
+    """Raise UserError if any value of an array is marked as wrong.
+
+    Args:
+        wrong: Whether each value is wrong, (N, ...).
+        what: Start of the message, a clause about the problem.
+        advice: End of the message, what the user can do.
+    """
     if wrong.any():
         samples = wrong.reshape(len(wrong), -1).any(axis=1)
         raise UserError(
@@ -144,7 +155,7 @@ LABEL_FORMS: dict[Task, tuple[tuple[int, ...], str]] = {
 
 
 def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
-    """Raise UserError for labels that are invalid for the task; `where` begins the message."""
+    """Raise UserError if labels of a split are invalid for the task; `where` begins the message."""
     labels, task = split.labels, dataset.task
     dimensions, description = LABEL_FORMS[task]
     is_number = labels.dtype == np.float32 and task != "regression"
@@ -192,23 +203,27 @@ def check_something_to_learn(
     )
 
 
-MAX_BYTES_HASHED = 2**30  # bytes of the first samples of a split that are compared
+MAX_BYTES_HASHED = 2**30  # maximum bytes per split that are compared, from the first samples
 REPEATED = 50
-"""If the number of training samples is more than REPEATED times the number of distinct ones, equal
-samples are not reported as duplicates, because they are bound to occur."""
+"""Mean number of occurrences of each distinct training sample above which equal samples in two
+splits are not reported, because they are then to be expected."""
 Codes = npt.NDArray[np.int64]
 
 
 def dataset_warnings(dataset: Dataset) -> list[str]:
-    """Return warnings about training inputs that are all equal, samples that occur in two splits,
-    splits of a single class, and classes without training samples."""
+    """Return sentences that warn about problems of a dataset.
+
+    The problems are training inputs that are all equal, samples that occur in two splits,
+    validation or test splits with a single class, and classes without training samples.
+    """
     splits = dataset.splits.items()
     keys = {name: _keys(split) for name, split in splits if len(split) and not split.is_on_demand}
-    return [*_duplicates(keys), *_lone_classes(dataset)]
+    return [*_duplicate_warnings(keys), *_class_warnings(dataset)]
 
 
 def _keys(split: Split) -> Codes:
-    """Return a hash of the inputs of each sample, of at most MAX_BYTES_HASHED bytes in all."""
+    """Return a hash of the inputs of each sample, for the first samples of the split (at most
+    MAX_BYTES_HASHED bytes)."""
     arrays = parts(split.arrays)
     row_bytes = sum(array.nbytes for array in arrays) // len(split)
     keys = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
@@ -217,7 +232,8 @@ def _keys(split: Split) -> Codes:
     return keys
 
 
-def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:
+def _duplicate_warnings(keys: Mapping[str, Codes]) -> Iterator[str]:
+    """Yield warnings about equal samples, given the hashes of the samples by split."""
     if "train" in keys:
         num_train, num_distinct = len(keys["train"]), len(np.unique(keys["train"]))
         if num_distinct == 1 < num_train:
@@ -242,7 +258,9 @@ def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:
             )
 
 
-def _lone_classes(dataset: Dataset) -> Iterator[str]:
+def _class_warnings(dataset: Dataset) -> Iterator[str]:
+    """Yield warnings about splits with a single class, and about classes without training
+    samples."""
     labels = [split.labels for split in dataset.splits.values()]
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return

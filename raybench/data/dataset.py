@@ -1,7 +1,7 @@
-"""Datasets: three splits of samples and labels, the same for both frameworks.
+"""Datasets: training, validation and test split, the same for both frameworks.
 
-The order of samples is a pure function of (seed, epoch, rank, number of workers), so both
-frameworks and every worker can compute the order without communication.
+The order of samples depends only on the seed, the epoch, the rank and the number of workers, so
+each worker can compute it without communication, and it is the same in both frameworks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,22 +28,22 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 
 SPLITS = ("train", "validation", "test")
-# int64 for classes and tokens, float32 for the numbers of a regression.
+# Labels are int64 for classes and tokens, float32 for a regression.
 LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))
 IGNORED = -100
-"""Label of tokens that the loss and the metrics ignore (language modeling)."""
+"""Label that marks tokens to be ignored by the loss and the metrics (language modeling)."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Samples and their labels.
+    """A split of a dataset: samples and their labels.
 
-    Inputs are one array, or a dict of arrays by name. `uint8` inputs are pixels, stored and moved
-    as bytes; the training step scales them by 1/255. Inputs of type `float32`, `int32` or `int64`
-    (token ids, codes of categories, masks) are used as they are.
+    Inputs are an array, or a dict of arrays by name. Inputs of type `uint8` are pixels: they are
+    stored and transferred as bytes, and the training step scales them by 1/255. Inputs of type
+    `float32`, `int32` or `int64` (token ids, codes of categories, masks) are not changed.
 
     Instead of an array, inputs may be any object with `shape`, `dtype` and `[rows]` that reads or
-    computes samples when a batch needs them (`inputs.OnDemand`). Labels are always an array.
+    computes samples when a batch needs them (see `inputs.OnDemand`). Labels are always an array.
 
     Example:
         >>> images, labels = np.zeros((100, 28, 28, 1), np.uint8), np.zeros(100, np.int64)
@@ -51,16 +51,18 @@ class Split:
         100
 
     Raises:
-        UserError: The arrays differ in length, or have a type or shape that is not listed below.
+        UserError: The arrays differ in length, or have an invalid type or shape.
     """
 
     inputs: Inputs
-    """(N, H, W, C), (N, features), (N, tokens), or (N,); uint8, float32, int32 or int64."""
+    """Inputs of shape (N, H, W, C), (N, features), (N, tokens) or (N,), and of type uint8, float32,
+    int32 or int64."""
     labels: Array
-    """(N,) int64 classes from 0 to `num_classes - 1`; (N,) or (N, outputs) float32 numbers of a
-    regression; or (N, tokens) int64 tokens, where -100 marks tokens to ignore."""
+    """Labels: for a classification, int64 class numbers (N,) from 0 to `num_classes - 1`; for a
+    regression, float32 numbers (N,) or (N, outputs); for a language model, int64 token ids
+    (N, tokens), where -100 marks tokens to ignore."""
     weights: Array | None = None
-    """(N,) float32 weights of the samples in the training loss; None means 1 for each."""
+    """Weights of the samples in the training loss, (N,) float32; None means that all are 1."""
 
     def __post_init__(self) -> None:
         number = check_inputs(self.inputs)
@@ -94,39 +96,40 @@ class Split:
 
     @property
     def arrays(self) -> Batch:
-        """The inputs, which must not be read on demand: an array, or a dict of arrays."""
+        """Inputs as an array or a dict of arrays; not available for inputs that are read on
+        demand."""
         assert not self.is_on_demand
         return self.inputs  # type: ignore[return-value]
 
     @property
     def array(self) -> Array:
-        """The inputs, which must be a single array."""
+        """Inputs as an array; only available if the inputs are a single array."""
         assert isinstance(self.inputs, np.ndarray)
         return self.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the inputs, which must not be a dict."""
+        """Data type of the inputs; only available if the inputs are not a dict."""
         assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
     def read(self, rows: Rows) -> Batch:
         """Return the inputs at `rows`, in that order, as new arrays."""
-        return each(self.inputs, lambda one: read_one(one, rows))
+        return each(self.inputs, lambda inputs: read_one(inputs, rows))
 
     def take(self, indices: Rows | slice) -> "Split":
-        """Return a split of the samples at `indices`, in that order, without reading inputs that
-        are read on demand."""
+        """Return a split with only the samples at `indices`, in that order; inputs that are read on
+        demand are not read yet."""
         weights = None if self.weights is None else self.weights[indices]
         return Split(select(self.inputs, indices), self.labels[indices], weights)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training, validation and test split, and the meaning of their labels.
+    """Training, validation and test split, with the meaning of inputs and labels.
 
-    The search compares trials on the validation split. The test split is used only for confirmed
-    winners (the best configurations).
+    The search compares trials on the validation split. The test split is used only for confirmation
+    runs of the best configurations.
 
     Example:
         >>> inputs, labels = np.zeros((90, 4), np.float32), np.arange(90) % 3
@@ -143,32 +146,33 @@ class Dataset:
     validation: Split
     test: Split
     repeat: int = 1
-    """Repetitions of the training split in one epoch. The arrays are not copied: sample `i`
-    of an epoch is `train[i % len(train)]`."""
+    """Number of repetitions of the training split in one epoch. The arrays are not copied: sample
+    `i` of an epoch is sample `i % len(train)` of the split."""
     task: Task = "classification"
     """`classification`, `regression` or `language_modelling`."""
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty if classes have no names."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """Divisor of standardized regression labels, by which metrics are converted to the original
-    unit: float32, () or (outputs,). None means 1."""
+    """Divisor with which regression labels were standardized, float32 of shape () or (outputs,).
+    Metrics are multiplied by it to convert them to the original unit. None means 1."""
     label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """Offset that was subtracted before the division: float32, () or (outputs,). None means 0."""
+    """Offset that was subtracted from regression labels before the division, float32 of shape () or
+    (outputs,). None means 0."""
     vocabulary: tuple[str, ...] = ()
     """Tokens, in the order of their ids; empty if the inputs are not tokens."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """How raw samples were encoded as inputs, as JSON values: `columns` for a table (see
-    `sources.encode`), the kind of `tokens` for texts, or the value of `white` for images of more
-    than 8 bits. None if raw samples were not encoded."""
+    """Encoding of raw samples as inputs, as JSON values: the encoders of `columns` for a table (see
+    `sources.encode`), the kind of `tokens` for texts, or the pixel value of `white` for images of
+    more than 8 bits. None if raw samples were not encoded."""
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The splits by name: `train`, `validation`, `test`."""
+        """Splits by name: `train`, `validation`, `test`."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     @property
     def num_train_samples(self) -> int:
-        """Number of samples in one epoch, including repetitions."""
+        """Number of training samples in one epoch, including repetitions."""
         return len(self.train) * self.repeat
 
     @property
@@ -186,7 +190,7 @@ class Dataset:
 
     @property
     def num_tokens(self) -> int | None:
-        """Number of token ids; None if the inputs are not tokens, or if it is unknown."""
+        """Number of token ids; None if the inputs are not tokens, or if the number is unknown."""
         if self.vocabulary:
             return len(self.vocabulary)
         return self.num_classes if self.task == "language_modelling" else None
@@ -211,7 +215,7 @@ NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all fields of a dataset except the splits, as JSON values."""
+    """Return all fields of a dataset except the splits, as JSON values by field name."""
     about = {entry.name: getattr(dataset, entry.name) for entry in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
@@ -234,7 +238,7 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 
 
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
-    """Return the inputs, labels and weights of all splits by file name (see `named_arrays`)."""
+    """Return the inputs, labels and weights of all splits, by the names of `named_arrays`."""
     arrays: dict[str, Any] = {}
     for name, split in dataset.splits.items():
         arrays |= named_arrays(split, name)
@@ -242,7 +246,8 @@ def all_arrays(dataset: Dataset) -> dict[str, Any]:
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:
-    """Return the inputs, labels and weights of a split by file name, such as `train-labels`."""
+    """Return the inputs, labels and weights of a split by name, such as `train-labels`; the name
+    can be used as a file name."""
     if isinstance(split.inputs, dict):
         prefix = f"{part}-input-"
         arrays = {prefix + quote(name, safe=""): array for name, array in split.inputs.items()}
@@ -253,7 +258,8 @@ def named_arrays(split: Split, part: str) -> dict[str, One]:
 
 
 def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
-    """Rebuild the split `part` from arrays with the names of `named_arrays`."""
+    """Rebuild a split from arrays with the names of `named_arrays`; `part` is the name of the
+    split."""
     prefix = f"{part}-input-"
     inputs = arrays.get(f"{part}-inputs")
     if inputs is None:
@@ -269,8 +275,8 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the number of samples of a held-out split.
 
     Args:
-        part: A number of samples (int), a fraction of `total` (float), or "none" for no samples;
-            None means `typical`.
+        part: Size of the split: a number of samples (int), a fraction of `total` (float), "none"
+            for an empty split, or None for the default size.
         total: Number of samples from which the split is cut.
         typical: Default number of samples.
     """
@@ -292,12 +298,13 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Rows:
 
 
 def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
-    """Yield the batches of an epoch as slices of its order of samples.
+    """Yield the batches of an epoch as slices of the order of samples.
 
     Args:
         num_samples: Number of samples in the epoch.
-        size: Batch size.
-        least: If fewer than `least` samples remain after a batch, they are added to that batch.
+        size: Number of samples in a batch.
+        least: Minimum size of the last batch; fewer remaining samples are added to the previous
+            batch.
         first: Position of the first sample, to resume within an epoch.
     """
     while first < num_samples:
@@ -307,9 +314,10 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 
 
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples` samples.
+    """Return the part of a batch that one worker processes, as a slice of its `num_samples`
+    samples.
 
-    The parts of all ranks, in order, are all samples. Their sizes differ by at most one, so parts
-    of a small batch may be empty.
+    The parts of all ranks, in order, make up the batch. Their sizes differ by at most one sample,
+    so parts of a small batch may be empty.
     """
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

@@ -1,4 +1,5 @@
-"""Handwritten digits: MNIST (from disk, or downloaded once) and scikit-learn's 1,797 digits."""
+"""Datasets of handwritten digits: MNIST (from disk, or downloaded once) and the 1,797 digits of
+scikit-learn."""
 
 import contextlib
 import gzip
@@ -29,19 +30,19 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-# The file and checksum of keras.datasets.mnist (Keras 3.15).
+# URL and checksum are those of keras.datasets.mnist (Keras 3.15).
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
 EXPECTED = f"{NPZ}, or the four files {', '.join(IDX_FILES)} (each may end in .gz)"
-NUM_TEST = 180  # of scikit-learn's digits; MNIST's test split is the official one
-NUM_VALIDATION = {"mnist": 5000, "digits": 360}
+NUM_TEST = 180  # test samples of scikit-learn's digits; MNIST has an official test split
+NUM_VALIDATION = {"mnist": 5000, "digits": 360}  # default numbers of validation samples
 
 
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
-    """Scale (N, H, W) images to (N, size, size); None keeps their size.
+    """Scale images (N, H, W) to (N, size, size); return them unchanged if `size` is None.
 
-    Interpolation is bilinear with aligned pixel centers, with antialiasing when images shrink. The
-    result is byte-identical on all platforms.
+    Interpolation is bilinear, with pixel centers at half-integers, and with antialiasing if images
+    are scaled down. The result is byte-identical on all platforms.
     """
     num_images, height, width = images.shape
     if size is None or (height, width) == (size, size):
@@ -56,7 +57,8 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Return the weight of each input pixel in each output pixel, (size_out, size_in)."""
+    """Return the weight of each input pixel in each output pixel along one axis, (size_out,
+    size_in)."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
     # The image is extended by its border pixels: a center beyond the border is moved onto it.
@@ -72,11 +74,19 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Shuffle samples in an order that depends only on `seed`; return the first `size` samples and
-    the rest, as two splits.
+    """Split samples at random into a held-out part and the rest.
+
+    Args:
+        samples: The samples.
+        size: Number of samples to hold out.
+        seed: Seed of the random order.
+        source: Name of the data in the error message.
+
+    Returns:
+        The held-out samples, and the remaining samples.
 
     Raises:
-        UserError: No samples are left to train on. `source` is the name of the data in the message.
+        UserError: No samples remain to train on.
     """
     if size >= len(samples):
         raise UserError(
@@ -89,13 +99,19 @@ def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spl
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Hold out a random validation split (seeded) from `rest`; scale all images (N, H, W)."""
+    """Hold out a random validation split, and scale all images.
+
+    Args:
+        rest: Images (N, H, W) and labels for training and validation.
+        test: Images and labels of the test split.
+        spec: The dataset spec.
+    """
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
     size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION[spec.name])
     validation, train = _hold_out(rest, size, seed=spec.split_seed, source=spec.name)
-    # Images are scaled last, so that memory never holds two copies of the large images.
+    # Images are scaled last, so that there are never two copies of the large images in memory.
     train, validation, test = (
         Split(resize(split.array, spec.image_size)[..., None], split.labels)
         for split in (train, validation, test)
@@ -104,8 +120,8 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
-    """Return scikit-learn's digits: uint8 images (size, size, 1), by default 1,257 for training,
-    360 for validation and 180 for testing."""
+    """Return the digits of scikit-learn as uint8 images (size, size, 1); by default, 1,257 are for
+    training, 360 for validation and 180 for testing."""
     # The file is read directly, because importing scikit-learn takes a second in every worker.
     package = importlib.util.find_spec("sklearn")
     assert package is not None
@@ -121,14 +137,15 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:
-    """Return MNIST: uint8 images (size, size, 1), by default 55,000 for training, 5,000 for
-    validation and the 10,000 official test images.
+    """Return MNIST as uint8 images (size, size, 1); by default, 55,000 are for training and 5,000
+    for validation, and the test split has the 10,000 official test images.
 
     Raises:
         UserError: Files are missing or damaged, or the download fails.
     """
-    images, labels, others, theirs = _read_mnist()
-    rest, test = Split(images, labels.astype(np.int64)), Split(others, theirs.astype(np.int64))
+    images, labels, test_images, test_labels = _read_mnist()
+    rest = Split(images, labels.astype(np.int64))
+    test = Split(test_images, test_labels.astype(np.int64))
     return _cut_and_scale(rest, test, spec)
 
 
@@ -163,7 +180,8 @@ def _read_mnist() -> list[Array]:
 
 @contextlib.contextmanager
 def damaged_file_errors(file: Path) -> Iterator[None]:
-    """Context manager: turn the errors that libraries raise for a damaged file into a UserError."""
+    """Context manager: turn the errors that libraries raise for a damaged file into a UserError
+    that names the file."""
     try:
         yield
     except UserError:
@@ -178,26 +196,36 @@ def damaged_file_errors(file: Path) -> Iterator[None]:
 
 
 def read_mnist_npz(file: Path) -> list[Array]:
-    """Return four arrays: training images and labels, test images and labels."""
+    """Read MNIST from an `.npz` file.
+
+    Returns:
+        Four arrays: training images and labels, test images and labels.
+    """
     with damaged_file_errors(file), np.load(file, allow_pickle=False) as arrays:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """Return the paths of all named files in a folder, or None if one is missing.
+    """Return the paths of the files with the given names in a folder; None if one is missing.
 
     If a name ends in `*`, the file may also have the suffix `.gz`.
     """
-    files_found = []
+    paths = []
     for name in names:
-        ends = ("", ".gz") if name.endswith("*") else ("",)
-        files = (folder / f"{name.rstrip('*')}{end}" for end in ends)
-        files_found += [file for file in files if file.is_file()][:1]
-    return files_found if len(files_found) == len(names) else None
+        suffixes = ("", ".gz") if name.endswith("*") else ("",)
+        candidates = (folder / f"{name.rstrip('*')}{suffix}" for suffix in suffixes)
+        paths += [path for path in candidates if path.is_file()][:1]
+    return paths if len(paths) == len(names) else None
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:
-    """Return four arrays: training images and labels, test images and labels.
+    """Read images and labels from IDX files, the format of MNIST.
+
+    Args:
+        files: Four files: training images and labels, test images and labels.
+
+    Returns:
+        Four arrays in the same order.
 
     Raises:
         UserError: A file is truncated, too long or in another format.
@@ -231,5 +259,5 @@ def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
             "it again.",
             ErrorCode.INVALID_FILE,
         )
-    # Copied, because an array on top of `bytes` is read-only, which makes torch warn.
+    # Copied, because an array that shares the memory of `bytes` is read-only, and torch would warn.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

@@ -1,4 +1,5 @@
-"""Loading of a dataset from its spec, then applying limit, repetitions and class weights."""
+"""Loading of the dataset that a dataset spec describes, including limit, repetitions and class
+weights."""
 
 import dataclasses
 import importlib
@@ -19,11 +20,12 @@ from raybench.spec.run import DatasetSpec
 
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
-    """Return a dataset of `num_samples` random training samples of `shape`, seeded by `split_seed`.
+    """Return a dataset of random samples, seeded by `split_seed`.
 
-    Inputs are uint8 images, or int32 tokens for a language model, whose labels are the tokens that
-    follow. A label of a regression has `num_classes` numbers. The test split has a quarter of
-    `num_samples`, and so has the validation split unless `validation_size` is set.
+    The training split has `num_samples` samples of shape `shape`, the test split a quarter of this
+    number, and so has the validation split unless `validation_size` is set. Inputs are uint8
+    images. For a language model, inputs are int32 tokens, and labels are the next tokens. A label
+    of a regression has `num_classes` numbers.
 
     Raises:
         UserError: The samples do not fit into memory.
@@ -47,6 +49,7 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
 
 
 def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec) -> Split:
+    """Return a split of the dataset `synthetic` with the given number of samples."""
     classes, shape = spec.num_classes, (num_samples, *spec.shape)
     if spec.task == "language_modelling":
         tokens = rng.integers(0, classes, size=shape, dtype=np.int32)
@@ -59,10 +62,10 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
 
 
 def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Multiply the weights of the training samples by `spec.class_weights`.
+    """Return a dataset in which the weights of training samples include `spec.class_weights`.
 
-    The products are scaled to mean 1, so that the best learning rate does not depend on their
-    scale.
+    Each weight is multiplied by the weight of the sample's class. The products are scaled to mean
+    1, so that the best learning rate does not depend on their scale.
 
     Raises:
         UserError: A class is unknown, the task has no classes, or all weights are 0.
@@ -114,31 +117,33 @@ STORED = {
     **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
     **dict.fromkeys(("npz", "keras", "torchvision"), "arrays"),
 }
-"""Datasets whose arrays are memory-mapped from the store of the machine (`store`), and the module
-of `sources` that loads each. The modules are imported only when needed, since importing pyarrow is
-slow."""
+"""Module of `sources` that loads a dataset, by name of the dataset. The arrays of these datasets
+are memory-mapped from the store of decoded datasets (`store`). The modules are imported only when
+they are needed, since importing pyarrow is slow."""
 NOT_USED = {
     "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
 }
-"""Keys that would have no effect on a dataset, by dataset; setting one is an error."""
+"""Keys that have no effect on a dataset, by name of the dataset; setting such a key is an error."""
 
 
 def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
-    """Load, scale and split a dataset; later calls with an equal spec return the same object.
+    """Load, scale and split the dataset that a spec describes.
 
-    Do not write to the arrays of the result.
+    Later calls with an equal spec return the same object, so its arrays must not be changed.
 
     Args:
-        spec: Any dataset except `workload` (see `raybench.models.find.load_workload_dataset`).
+        spec: Spec of any dataset except `workload`, for which
+            `raybench.models.find.load_workload_dataset` is used.
         shared: A folder on this machine through which the processes of a session (one raybench
-            command) share the arrays.
+            command) share the arrays; None if arrays are not shared.
 
     Raises:
-        UserError: Files are missing or damaged, or the dataset is smaller than the spec asks for.
+        UserError: Files are missing or damaged, or the dataset has fewer samples than the spec
+            requires.
     """
-    # The key of the cache is JSON, because a spec holds lists and so cannot be hashed.
+    # The spec is passed to the cache as JSON, because it contains lists and so cannot be hashed.
     return _load(spec.model_dump_json(), shared)
 
 
@@ -154,7 +159,8 @@ def _load(spec_json: str, shared: Path | None) -> Dataset:
 
 
 def build_dataset(spec: DatasetSpec) -> Dataset:
-    """Load, scale and split a dataset as `load_dataset` does, but without its in-process cache."""
+    """Load, scale and split the dataset that a spec describes, like `load_dataset` but without a
+    cache in this process."""
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
             raise UserError(
@@ -168,11 +174,12 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Apply `spec.limit`, `spec.repeat` and `spec.class_weights` to the training split.
+    """Return a dataset with `spec.limit`, `spec.repeat` and `spec.class_weights` applied to its
+    training split.
 
     Raises:
-        UserError: The limit exceeds the number of samples, or the permutation of the samples of an
-            epoch does not fit into memory.
+        UserError: The limit exceeds the number of samples, or the order of the samples in an epoch
+            does not fit into memory.
     """
     train = dataset.train
     if spec.limit is not None:

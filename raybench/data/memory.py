@@ -21,7 +21,12 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def require_memory(num_bytes: int, what: str) -> None:
-    """Raise UserError if `what` needs more bytes of memory than this machine has left."""
+    """Raise UserError if more memory is needed than is available on this machine or container.
+
+    Args:
+        num_bytes: Number of bytes that are needed.
+        what: What needs the memory, to begin the message.
+    """
     available = available_bytes()
     if num_bytes > available:
         raise UserError(
@@ -34,45 +39,49 @@ def require_memory(num_bytes: int, what: str) -> None:
 def available_bytes() -> int:
     """Return the available memory of this machine or container in bytes.
 
-    With nested cgroups (a Slurm job, a systemd slice), this is the least that any of them has left.
+    With nested cgroups (such as a Slurm job or a systemd slice), it is the minimum over all of
+    them.
     """
-    left = [int(psutil.virtual_memory().available)]
+    available = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
         root = _CGROUP_FOLDER / controller
         group = root
         if _OWN_GROUPS.is_file():  # lines such as `4:cpu,memory:/slurm/job_7`
             lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
-            places = (path for _, known, path in lines if controller in known.split(","))
-            group = root / next(places, "/").lstrip("/")
+            paths = (path for _, names_text, path in lines if controller in names_text.split(","))
+            group = root / next(paths, "/").lstrip("/")
         folders = [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
-        left += [_container_bytes_left(*(folder / name for name in names)) for folder in folders]
-    return min(left)
+        available += [_cgroup_bytes(*(folder / name for name in names)) for folder in folders]
+    return min(available)
 
 
-def _container_bytes_left(*files: Path) -> int:
+def _cgroup_bytes(*files: Path) -> int:
+    """Return the available memory of a cgroup in bytes, given its files of limit, usage and
+    statistics; `sys.maxsize` if it has no limit."""
     if not all(file.is_file() for file in files):
         return sys.maxsize
-    limit, use, statistics = (file.read_text() for file in files)
+    limit, usage, statistics = (file.read_text() for file in files)
     if not limit.strip().isdigit():  # "max"
         return sys.maxsize
     entries = dict(line.split() for line in statistics.splitlines())
     # Cached pages of files count as used, but the kernel reclaims them when memory is needed.
     reclaimable = int(entries.get("total_inactive_file", entries.get("inactive_file", 0)))
-    return max(0, int(limit) - int(use) + reclaimable)
+    return max(0, int(limit) - int(usage) + reclaimable)
 
 
 Array = npt.NDArray[Any]
 
 MAX_MAPPED_SHARE = 0.5
-"""Fraction of the available memory above which an array is mapped read-only and read row by row,
-because the system may refuse to reserve that much memory for a writable array."""
+"""Fraction of the available memory above which an array is mapped read-only, and its rows are read
+only when they are needed, because the system may refuse to reserve so much memory for a writable
+array."""
 
 
 def map_array(file: Path) -> Array:
-    """Memory-map an `.npy` file and return its array.
+    """Memory-map an `.npy` file, and return its array.
 
-    The array is writable (copy-on-write), so that torch accepts it without a copy or a warning. A
-    large array is read-only (see `MAX_MAPPED_SHARE`).
+    The array is writable (copy-on-write), so that torch accepts it without a copy or a warning.
+    Only a large array is read-only (see `MAX_MAPPED_SHARE`).
     """
     is_large = file.stat().st_size > MAX_MAPPED_SHARE * available_bytes()
     array: Array = np.load(file, mmap_mode="r" if is_large else "c")
@@ -90,7 +99,7 @@ def is_mapped(array: Array) -> bool:
 
 
 def is_beyond_memory(array: Array, num_rows: int) -> bool:
-    """Return whether an array is memory-mapped and `num_rows` of its rows are too large to copy
-    into memory."""
+    """Return whether an array is memory-mapped and too large to copy `num_rows` of its rows into
+    memory (see `MAX_MAPPED_SHARE`)."""
     num_bytes = array.nbytes / max(1, len(array)) * num_rows
     return is_mapped(array) and num_bytes > MAX_MAPPED_SHARE * available_bytes()

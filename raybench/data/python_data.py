@@ -1,4 +1,5 @@
-"""Data passed to the Python API as objects: written to a file that is then read as usual."""
+"""Data that users pass to the Python API as objects: written to a file, which is then read like any
+other dataset."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -12,22 +13,22 @@ import pyarrow.parquet
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
-FOLDER = "raybench-data"  # next to the folder of results
+FOLDER = "raybench-data"  # name of the folder for these files, next to the results folder
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
-"""Suffixes of array names (`x_val`), by split."""
-SUPPORTED = (
+"""Suffixes of array names, as in `x_val`, by split."""
+SUPPORTED = (  # for an error message
     "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
     "torch or of Hugging Face"
 )
 
 
 def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str, Any]:
-    """Write data to a file and return the value of `dataset` in a run spec that reads the file.
+    """Write data to a file, and return the value of `dataset` for a run spec that reads the file.
 
     Args:
         data: A Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
-        label: Column (or columns) of the labels in a table.
+        label: Label column, or several label columns, of a table.
         folder: Folder for the file, whose name is a digest of its content.
 
     Raises:
@@ -66,6 +67,8 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 
 
 def _array(values: Any, name: str) -> Array:
+    """Convert values to an array; raise UserError, with `name`, if samples differ in type or
+    shape."""
     try:
         array = np.asarray(values)
     except ValueError:  # samples of several lengths
@@ -78,6 +81,7 @@ def _array(values: Any, name: str) -> Array:
 
 
 def _table(frame: Any) -> Callable[[Any], None]:
+    """Return a function that writes a data frame to an open Parquet file."""
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -88,7 +92,13 @@ def _table(frame: Any) -> Callable[[Any], None]:
 
 
 def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
-    """Write a file whose name is a digest of its content, and return its path."""
+    """Write a file whose name is a digest of its content, and return its path.
+
+    Args:
+        folder: Folder for the file.
+        end: Suffix of the file name.
+        write: Function that writes the content to an open file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".partial{end}"
     with partial.open("wb") as file:
@@ -99,7 +109,8 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
 
 
 def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a `Dataset`, and the keys of `dataset` that describe them."""
+    """Return the arrays of a `Dataset` by name, and the keys of `dataset` in a run spec that are
+    needed to read them."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
     for part, end in PARTS.items():
@@ -128,15 +139,19 @@ def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _is_map_style(data: Any) -> bool:
-    """Return whether data are a map-style dataset of torch, which returns samples by index."""
+    """Return whether an object is a map-style dataset of torch, which returns samples by index."""
     is_plain = isinstance(data, Mapping | list | tuple | str | bytes) or hasattr(data, "dtype")
     return not is_plain and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 def _sample_arrays(samples: Any, end: str) -> dict[str, Array]:
-    """Return the arrays of a map-style dataset of (input, label) pairs, with image channels last.
+    """Return the inputs and labels of a map-style dataset as arrays by name.
 
-    `end` is the suffix of the array names.
+    Images with channels first are converted to channels last.
+
+    Args:
+        samples: Dataset of pairs (input, label).
+        end: Suffix of the names of the arrays.
     """
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):

@@ -1,7 +1,7 @@
-"""Sharing of arrays: built once, memory-mapped by all processes of a session (one command).
+"""Datasets shared by all processes of a session (one command): built once, then memory-mapped.
 
-A dataset with inputs that are read on demand, or that are memory-mapped already, is not written.
-Each process loads it itself, since it may hold open files and is never pickled.
+A dataset is not shared if its inputs are read on demand or are already memory-mapped. Each process
+then loads it itself, since such a dataset may contain open files, which cannot be pickled.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ ABOUT = "dataset.json"
 def shared_key(
     workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Return the folder name of a shared dataset, the same for equal arguments.
+    """Return the name of the folder for a shared dataset; it is the same for equal arguments.
 
-    The name does not reflect the content of files that a workload's `load_dataset` reads, so the
-    parent folder must not be kept for a later command.
+    The name does not depend on the content of the files that a workload's `load_dataset` reads, so
+    the folder must not be used again by a later command.
 
     Args:
         workload: Name of the workload, used only if its `load_dataset` loads the data.
@@ -40,18 +40,22 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write a dataset's arrays to `folder`, for other processes to memory-map; do nothing for
-    `NO_DATA`."""
+    """Write the arrays of a dataset to `folder`, so that other processes can memory-map them; do
+    nothing for `NO_DATA`."""
     if dataset is not NO_DATA:
         open_shared(folder, lambda: dataset)
 
 
 def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
-    """Return the dataset in `folder`, memory-mapped; build and write it if necessary.
+    """Return the memory-mapped dataset in a folder, after building and writing it if necessary.
 
-    Only one process builds; the others wait. If the disk is full, the built dataset is returned and
-    not shared. If the dataset has inputs that are read on demand or memory-mapped already, every
-    process calls `build`.
+    Only one process builds the dataset, while the others wait. If the disk is full, the dataset is
+    returned without being shared. If the dataset cannot be shared, because its inputs are read on
+    demand or already memory-mapped, every process builds it.
+
+    Args:
+        folder: Folder of the shared dataset.
+        build: Function that returns the dataset.
     """
     built: Dataset | None = None
     if not folder.is_dir():
@@ -71,7 +75,8 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays, or only ABOUT, with null, if the dataset cannot be shared."""
+    """Write the arrays of a dataset and its other fields; if the dataset cannot be shared, write
+    null to the file ABOUT instead."""
     arrays = all_arrays(dataset)
     is_whole = all(
         isinstance(array, np.ndarray) and not is_mapped(array) for array in arrays.values()

@@ -1,10 +1,12 @@
 """Store of decoded datasets on this machine: built once, then memory-mapped by every process.
 
-An entry of the store is a folder that holds `.npy` files and `about.json`. The name of the folder,
-the key, is a digest of the source files and of the options that the arrays depend on. Arrays that a
-process has opened stay valid if their entry is removed. On each machine, all workers of a session
-(one raybench command) use the key that the first of them computed (`pinning`). Otherwise, if a file
-changed during a search, later trials would train on different data than earlier ones.
+An entry of the store is a folder with `.npy` files and `about.json`. The name of the folder, the
+key, is a digest of the source files and of the options on which the arrays depend. Arrays that a
+process has opened remain valid if their entry is removed.
+
+On each machine, all workers of a session (one raybench command) use the key that the first worker
+computed (see `pinning`). Otherwise, if a source file changed during a search, later trials would
+train on other data than earlier trials.
 """
 
 import contextlib
@@ -36,11 +38,12 @@ VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 ABOUT = "about.json"
 PART = ".part"
-"""Suffix of the name of an unfinished folder."""
+"""Suffix of the name of a folder that is still being written."""
 
 
 def store_folder() -> Path:
-    """Return the folder of the store: `$RAYBENCH_CACHE`, or by default one in the user's cache."""
+    """Return the folder of the store: `$RAYBENCH_CACHE`, or by default a folder in the user's
+    cache."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser().absolute()
@@ -67,7 +70,7 @@ def make_store_folder() -> Path:
 
 
 def free_bytes() -> int:
-    """Return the free bytes on the store's disk."""
+    """Return the number of free bytes on the disk of the store."""
     return shutil.disk_usage(store_folder()).free
 
 
@@ -82,24 +85,25 @@ def _no_room(what: str) -> UserError:
 
 
 def print_note(sentence: str) -> None:
-    """Print a sentence to stderr, apart from the command's output."""
+    """Print a sentence to stderr, so that it is not part of the output of the command."""
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path | None]:
-    """Context manager: let one process of this machine at a time build a folder.
+    """Context manager in which a folder is built by one process of this machine at a time.
 
-    The operating system releases the lock when the process ends, even if it is killed. The next
-    builder removes what a killed process has left.
+    The operating system releases the lock when a process ends, even if it is killed. The unfinished
+    folder of a killed process is removed by the next process that builds the folder.
 
     Args:
-        file: A file that exists only in a complete folder.
-        on_wait: Called before waiting for another process that builds the folder.
+        file: Path of a file that exists in the folder only when the folder is complete.
+        on_wait: Function that is called before waiting for another process to build the folder.
 
     Yields:
-        None if the folder is already complete; otherwise, a temporary folder to fill. At the end,
-        it replaces the folder of `file`; on an error, it is removed.
+        None if the folder is already complete. Otherwise, an empty temporary folder, in which the
+        context writes its files. It replaces the folder of `file` at the end of the context, or is
+        removed if an error occurs.
     """
     folder = file.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -154,15 +158,16 @@ def list_entries(store: Path) -> list[Entry]:
 
 
 def remove_entry(folder: Path) -> None:
-    """Remove an entry; processes that have opened its arrays keep them."""
+    """Remove an entry of the store; its arrays remain valid in processes that have opened them."""
     trash = tempfile.mkdtemp(suffix=PART, dir=folder.parent)
     with contextlib.suppress(FileNotFoundError):
-        folder.replace(trash)  # in one step, so that no process finds a part of it
+        folder.replace(trash)  # a single step, so that no process finds an incomplete entry
     shutil.rmtree(trash)
 
 
 def remove_unfinished(store: Path) -> int:
-    """Remove the unfinished folders of killed processes; return the number of bytes freed."""
+    """Remove the unfinished folders that killed processes have left; return the number of freed
+    bytes."""
     freed = 0
     for part in store.glob(f"*{PART}"):
         with contextlib.suppress(Timeout), FileLock(part.with_suffix(".lock"), blocking=False):
@@ -171,18 +176,20 @@ def remove_unfinished(store: Path) -> int:
     return freed
 
 
-LAYOUT = 7  # version of the code that reads and stores datasets; part of the key
+LAYOUT = 7  # version of the format of entries, which is part of the key
 WEEK = 7 * 86400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as listed. With another size or modification time, it counts as a different file."""
+    """Name, size and modification time of a file, which change when the file is edited."""
 
     name: str
-    """Path, or path relative to the folder of a source, with / between folders."""
+    """Path of the file, or path relative to the folder of a `Source`, with / as separator."""
     size: int
+    """Size in bytes."""
     mtime_ns: int
+    """Modification time in nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,12 +203,12 @@ class Source:
     files: Sequence[File] = field(repr=False)
     """All files that the dataset depends on, sorted by name."""
     options: Mapping[str, Any]
-    """Keys of `dataset` that the stored arrays depend on, as JSON values. Other keys, such as
-    `limit`, are left out, so that changing them does not store the same arrays again."""
+    """Keys of `dataset` on which the stored arrays depend, as JSON values. Other keys, such as
+    `limit`, are left out, so that a different limit does not store the same arrays again."""
 
     @property
     def key(self) -> str:
-        """Name of the folder in the store."""
+        """Name of the entry's folder in the store, a digest of files and options."""
         digest = hashlib.sha256(json.dumps([LAYOUT, self.shown]).encode())
         for file in self.files:
             digest.update(f"{file.name}\0{file.size}\0{file.mtime_ns}\n".encode(errors="replace"))
@@ -209,13 +216,19 @@ class Source:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Description of the source in `about.json`, independent of the content of the files."""
+        """Description of the source for `about.json`, which does not depend on the content of the
+        files."""
         options = {key: self.options[key] for key in sorted(self.options)}
         return {"source": self.name, "path": str(self.path.absolute()), "options": options}
 
 
 def file_at(path: Path, *, name: str | None = None) -> File:
-    """Return the current size and time of a file, named `name` (by default, its own name)."""
+    """Return the current size and modification time of a file.
+
+    Args:
+        path: Path of the file.
+        name: Name of the file in the result; by default, the file name without folders.
+    """
     status = path.stat()
     return File(path.name if name is None else name, status.st_size, status.st_mtime_ns)
 
@@ -245,7 +258,7 @@ def list_files(folder: Path) -> list[File]:
                     ErrorCode.NOT_FOUND,
                 )
             files.append(file_at(file, name=file.relative_to(root).as_posix()))
-    return sorted(files, key=lambda one: one.name)
+    return sorted(files, key=lambda file: file.name)
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
@@ -253,8 +266,12 @@ _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
 
 @contextlib.contextmanager
 def pinning(folder: Path) -> Iterator[None]:
-    """Context manager: keep the keys of loaded datasets in `folder`, shared by all workers of a
-    session (one command), so that they read the same data even if a file changes."""
+    """Context manager in which all workers of a session (one command) load the same version of a
+    dataset, even if a source file changes.
+
+    Args:
+        folder: Folder, shared by these workers, in which the keys of loaded datasets are recorded.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     token = _folder.set(folder)
     try:
@@ -264,8 +281,8 @@ def pinning(folder: Path) -> Iterator[None]:
 
 
 def _pinned_key(source: Source) -> str:
-    """Return the key with which the session first read `source`; outside `pinning`, the key of
-    the current files."""
+    """Return the key with which this session first loaded a source; outside the context `pinning`,
+    the key of the current files."""
     folder = _folder.get()
     if folder is None:
         return source.key
@@ -283,7 +300,12 @@ class Writer:
     """Writes the arrays of a store entry that is being built."""
 
     def __init__(self, folder: Path, what: str) -> None:
-        """Write to the unfinished entry `folder`; `what` begins messages, such as 'dataset csv'."""
+        """Create a writer.
+
+        Args:
+            folder: Folder of the unfinished entry.
+            what: Start of messages, such as "dataset csv".
+        """
         self._folder, self.what = folder, what
 
     def array(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> "np.memmap[Any, Any]":
@@ -297,11 +319,11 @@ class Writer:
         """
         shape = tuple(int(size) for size in shape)
         file = self._file(name)
-        made = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        array = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
         if hasattr(os, "posix_fallocate"):  # not on macOS
             with file.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-        return made
+        return array
 
     def save(self, name: str, array: Array) -> None:
         """Write an array to a file; do nothing for an array that the method `array` created."""
@@ -315,10 +337,15 @@ class Writer:
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Print what is being done ("decoding 50,000 images"), with a progress bar on a terminal.
+        """Context manager: print a message, and show a progress bar on a terminal.
+
+        Args:
+            doing: Description of the work, such as "decoding 50,000 images".
+            total: Total number of steps.
 
         Yields:
-            A function that advances the bar by a number of steps; callable from any thread.
+            A function that advances the progress bar by a number of steps; it may be called from
+            any thread.
         """
         # Imported here because most processes build nothing, and importing rich takes 0.1 s.
         from rich.console import Console
@@ -332,28 +359,34 @@ class Writer:
 
 
 Build = Callable[[Writer], Mapping[str, Any]]
-"""Function that writes the arrays of a dataset and returns all other fields as JSON values."""
+"""Function that writes the arrays of a dataset, and returns all of its other fields as JSON
+values."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An opened dataset of the store."""
+    """A dataset of the store that this process has opened."""
 
     folder: Path
     arrays: Mapping[str, Array]
-    """Memory-mapped arrays by the names under which `build` wrote them."""
+    """Memory-mapped arrays, by the names with which the function `Build` wrote them."""
     about: Mapping[str, Any]
-    """Result of `build`."""
+    """Other fields of the dataset, as returned by the function `Build`."""
 
 
 def stored(source: Source, build: Build) -> Stored:
-    """Return the stored dataset of `source`, after building it if it is not in the store.
+    """Return the dataset of a source from the store, after building it if it is not stored yet.
 
-    Only one process of the machine builds; the others print that they wait.
+    Only one process of the machine builds the dataset, while the others print that they are
+    waiting.
+
+    Args:
+        source: Files and options of the dataset.
+        build: Function that writes the arrays of the dataset.
 
     Raises:
-        UserError: The disk is full. Within `pinning`: a file has changed since the command began,
-            and the entry with its old content is gone.
+        UserError: The disk is full; or, in the context `pinning`, a file has changed since the
+            command began, and the entry with the old content no longer exists.
     """
     key = _pinned_key(source)
     about = make_store_folder() / key / ABOUT
@@ -377,8 +410,16 @@ def stored(source: Source, build: Build) -> Stored:
 
 
 def _build(part: Path, source: Source, build: Build) -> None:
-    """Build an entry in the folder `part`, and remove entries with old content of its files that no
-    command has opened for a week."""
+    """Build an entry of the store, and remove outdated entries of the same source.
+
+    An outdated entry, which was built from an earlier version of the files, is removed only if no
+    command has opened it for a week.
+
+    Args:
+        part: Temporary folder of the entry.
+        source: Files and options of the dataset.
+        build: Function that writes the arrays of the dataset.
+    """
     shown = json.loads(json.dumps(source.shown))
     old = [entry for entry in list_entries(part.parent) if entry.about | shown == entry.about]
     if old:
@@ -405,8 +446,13 @@ def _build(part: Path, source: Source, build: Build) -> None:
 
 
 def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
-    """Return the dataset of `source` with memory-mapped arrays; call `build` if it is not stored
-    yet (see `stored`)."""
+    """Return the dataset of a source with memory-mapped arrays, after building it if it is not
+    stored yet (see `stored`).
+
+    Args:
+        source: Files and options of the dataset.
+        build: Function that returns the dataset, whose arrays are then written.
+    """
 
     def write(writer: Writer) -> dict[str, Any]:
         dataset = build(writer)
@@ -415,5 +461,5 @@ def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Datase
             writer.save(name, array)
         return about_dataset(dataset)
 
-    found = stored(source, write)
-    return dataset_of(found.about, found.arrays)
+    entry = stored(source, write)
+    return dataset_of(entry.about, entry.arrays)

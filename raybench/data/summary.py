@@ -30,33 +30,34 @@ DataKind = Literal["pictures", "table", "texts", "running text", "other"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """Summary of a user's data: messages to print, and values for a space file (a YAML study)."""
+    """Summary of a user's data: lines to print, and values for a search-space file."""
 
     kind: DataKind
     dataset: dict[str, Any]
-    """Value of `dataset` in the space file."""
+    """Value of the key `dataset` for the search-space file."""
     task: Task
     num_train: int
     """Number of training samples."""
     lines: list[str]
-    """Findings about the data, to print."""
+    """Lines about the data to print: sizes of the splits, labels and inputs."""
     input_shape: tuple[int, ...] | None = None
     """Shape of one sample; None if inputs have names."""
 
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""Files by which a folder written by Hugging Face's `save_to_disk` is recognized."""
+"""Names of files by which a folder is recognized as written by Hugging Face's `save_to_disk`."""
 WINDOW_LENGTH = 128  # characters per sample into which running text is cut
 
 
 def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> DataSummary:
-    """Summarize a file or folder.
+    """Summarize the data in a file or folder.
 
-    All data but images are stored in the form in which a search reads them.
+    Except for images, the data are also decoded and stored, as they are for a search.
 
     Args:
-        path: A file or folder of any kind that raybench reads.
-        labels: Label columns of a table, or label arrays; by default found by name and content.
+        path: A file or folder in a format that raybench can read.
+        labels: Label columns of a table, or label arrays; by default, they are found by name and
+            content.
         task: Learning task; by default inferred from the labels.
 
     Raises:
@@ -91,14 +92,18 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
                 _, tables = with_default_columns(DatasetSpec.model_validate(content), tables)
             return _summarize_images(content, {}, tables)
     elif labels:
-        content["label"] = _one_or_all([*labels])
+        content["label"] = _single_or_list([*labels])
     elif kind == "text" and not is_of_classes(DatasetSpec.model_validate(content)):
         content |= {"tokens": "characters", "sequence_length": WINDOW_LENGTH}
     return summarize_dataset(build_dataset(DatasetSpec.model_validate(content)), content)
 
 
 def kind_of(path: Path) -> str:
-    """Return the value of `dataset.name` (`csv`, `image_folder`, ...) for a file or folder."""
+    """Return the value of `dataset.name`, such as `csv` or `image_folder`, for a file or folder.
+
+    Raises:
+        UserError: The file or folder does not exist, is empty, or has an unknown format.
+    """
     if not path.exists():
         raise UserError(
             f"there is no file or folder {path} (working directory: {Path.cwd()}); name your data, "
@@ -126,7 +131,7 @@ def kind_of(path: Path) -> str:
 
 
 def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
-    """Summarize a loaded dataset; `content` is the value of `dataset` for the space file."""
+    """Summarize a loaded dataset; `content` is the value of `dataset` for the search-space file."""
     columns = (dataset.encoding or {}).get("columns")
     shape = dataset.input_shape
     kind: DataKind = "other"
@@ -148,12 +153,12 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
     if dataset.vocabulary:
         lines.append(f"Inputs: {shape} tokens, {len(dataset.vocabulary):,} different ones.")
     elif columns:
-        of_names = [column for column in columns if column["kind"] == "name"]
-        shown = ", ".join(f"{column['name']} ({len(column['known']):,})" for column in of_names)
+        categorical = [column for column in columns if column["kind"] == "name"]
+        shown = ", ".join(f"{column['name']} ({len(column['known']):,})" for column in categorical)
         lines.append(
             f"Inputs: {len(columns)} columns, {dataset.train.array.shape[1]} features: "
-            f"{len(columns) - len(of_names)} of numbers"
-            + (f", {len(of_names)} of names: {shown}." if of_names else ".")
+            f"{len(columns) - len(categorical)} of numbers"
+            + (f", {len(categorical)} of names: {shown}." if categorical else ".")
         )
     else:
         lines.append(f"Inputs of shape {shape}.")
@@ -167,7 +172,8 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
     )
 
 
-def _one_or_all(labels: list[str]) -> str | list[str]:
+def _single_or_list(labels: list[str]) -> str | list[str]:
+    """Return the value of `dataset.label`: a single column, or a list of several columns."""
     return labels[0] if len(labels) == 1 else labels
 
 
@@ -176,10 +182,18 @@ TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "do
 
 
 def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict[str, Any]:
-    """Return the values of `label`, `text` and `image` for the key `dataset`.
+    """Find the columns of a table that are the label, the text and the image of a sample.
 
-    In `given`, `a,b` means two columns unless one is named `a,b`. By default, the label is the
-    column with a typical name, or the only possible column.
+    Args:
+        table: The training table.
+        given: Label columns that the user has named; `a,b` means two columns unless a column is
+            named `a,b`. By default, the label is the column with a typical name, or the only column
+            that may be the label.
+        task: Learning task; None if the user has not set it.
+
+    Returns:
+        Values of `label`, `text` and `image` for the key `dataset`, as far as there are such
+        columns.
     """
     names = table.schema.names
     labels = []
@@ -198,7 +212,7 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
                 ErrorCode.MISSING,
             )
     require_columns(table, labels, "label")
-    keys: dict[str, Any] = {"label": _one_or_all(labels)} if labels else {}
+    keys: dict[str, Any] = {"label": _single_or_list(labels)} if labels else {}
     texts = [name for name in texts if name not in labels]
     typical = [name for name in texts if name.lower() in TYPICAL_TEXTS]
     if pictures and pictures[0] not in labels:
@@ -209,7 +223,7 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
 
 
 def _is_image(table: Table, name: str) -> bool:
-    """Return whether the first cells of a column are images, or names of image files."""
+    """Return whether the first values of a column are images, or names of image files."""
     try:
         require_image_column(table, name)
         values = [value for value in table.head(name).to_pylist() if value]
@@ -228,7 +242,13 @@ MAX_CLASSES_SHOWN = 12  # the most frequent ones
 def _label_lines(
     task: Task, labels: Array, names: Sequence[str], content: dict[str, Any]
 ) -> list[str]:
-    """Return lines about the distribution of the training labels.
+    """Return lines about the distribution of the training labels, to print.
+
+    Args:
+        task: Learning task.
+        labels: Training labels.
+        names: Names of the classes.
+        content: Value of `dataset` for the search-space file.
 
     Raises:
         UserError: All training labels are the same.
@@ -247,15 +267,16 @@ def _label_lines(
         return [f"{what}: {len(names)} classes: {', '.join(shown)}{more}."]
     columns = np.reshape(labels, (len(labels), -1)).T
     given = content.get("label")
-    of = given if isinstance(given, list) else [what.removeprefix("label ")] * len(columns)
+    label_names = given if isinstance(given, list) else [what.removeprefix("label ")] * len(columns)
     return [
         f"label {name}: numbers from {values.min():.5g} to {values.max():.5g}, mean "
         f"{values.mean():.5g}, standard deviation {values.std():.5g}."
-        for name, values in zip(of, columns, strict=True)
+        for name, values in zip(label_names, columns, strict=True)
     ]
 
 
 def _sizes_line(content: dict[str, Any], sizes: Sequence[int]) -> str:
+    """Return a line about the numbers of samples in the splits train, validation and test."""
     train, validation, test = sizes
     return (
         f"{content.get('path', 'Data')}: {train:,} samples to train on, {validation:,} for "
@@ -266,14 +287,14 @@ def _sizes_line(content: dict[str, Any], sizes: Sequence[int]) -> str:
 def _summarize_images(
     content: dict[str, Any], columns: dict[str, str], tables: Tables
 ) -> DataSummary:
-    """Summarize a table of images without decoding all of them.
+    """Summarize tables of images without decoding all images.
 
-    If the first images have several sizes, `image_size` becomes a multiple of 32, at most 224, that
-    at least half of them have on their shorter side.
+    If the first images differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the
+    median length of their shorter sides, rounded down.
 
     Args:
-        content: Value of `dataset` for the space file.
-        columns: Label and image column, if these are not keys of `content`.
+        content: Value of `dataset` for the search-space file.
+        columns: Label and image column, if `content` does not have these keys.
         tables: Tables by split.
     """
     spec = DatasetSpec.model_validate(content | columns)

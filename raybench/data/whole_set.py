@@ -1,8 +1,8 @@
-"""Metrics of a whole split (`Metric.is_mean` is False): values by scikit-learn, standard errors by
-the influence of each sample on the value.
+"""Metrics that are computed from a whole split, such as F1 and ROC AUC (`Metric.is_mean` is False).
 
-Macro averages: the mean over the classes with samples; with two classes, `roc_auc` and
-`average_precision` are those of class 1.
+scikit-learn computes the values. Standard errors are computed from the influence of each sample on
+the value. The metrics are macro averages, the mean over all classes that have samples. If there are
+only two classes, `roc_auc` and `average_precision` are the values of class 1.
 """
 
 import math
@@ -14,11 +14,12 @@ from raybench.data.inputs import Array
 from raybench.spec.metric import Metric
 
 GROUPS = 20
-"""Number of groups of samples of the jackknife, for metrics without a formula of the influence."""
+"""Number of groups into which the jackknife divides the samples; it is used for metrics without a
+formula for the influence of a sample."""
 
 
 def predictions_of(metric: Metric, outputs: Array) -> Array:
-    """Return what the metric needs of a model's outputs.
+    """Convert the outputs of a model to the predictions from which a metric is computed.
 
     Args:
         metric: The metric.
@@ -36,7 +37,7 @@ def predictions_of(metric: Metric, outputs: Array) -> Array:
 
 
 def measure(metric: Metric, labels: Array, predictions: Array) -> tuple[float, float | None]:
-    """Return the value of a metric and its standard error due to the finite number of samples.
+    """Compute a metric and its standard error due to the finite number of samples.
 
     Args:
         metric: The metric.
@@ -44,7 +45,8 @@ def measure(metric: Metric, labels: Array, predictions: Array) -> tuple[float, f
         predictions: Result of `predictions_of`, shape [n] or [n, classes].
 
     Returns:
-        NaN if the value is not defined, as for a single class; None as the error if it is unknown.
+        Value of the metric, which is NaN if it is undefined, for example because there is only one
+        class; and the standard error, which is None if it is unknown.
     """
     needs_two_classes = metric.per_sample == "probabilities"
     if not np.isfinite(predictions).all() or (needs_two_classes and len(np.unique(labels)) < 2):
@@ -54,12 +56,16 @@ def measure(metric: Metric, labels: Array, predictions: Array) -> tuple[float, f
 
 
 def constant_predictions(metric: Metric, counts: Array, number: int) -> Array:
-    """Return a constant prediction for every sample, computed from the training labels.
+    """Return the best constant prediction for a number of samples, computed from training labels.
 
     Args:
         metric: The metric.
         counts: Number of training samples of each class, shape [classes].
         number: Number of samples to predict.
+
+    Returns:
+        The most frequent class, shape [number], or the class frequencies, shape [number, classes];
+        see `predictions_of`.
     """
     if metric.per_sample == "prediction":
         return np.full(number, counts.argmax())
@@ -73,12 +79,13 @@ def _f1(labels: Array, predictions: Array) -> tuple[float, float]:
     number = int(max(labels.max(), predictions.max())) + 1
     is_hit = labels == predictions
     hits = np.bincount(labels[is_hit], minlength=number)
-    # F1 = 2 hits / (labels + predictions of the class)
+    # F1 of a class = 2 hits / (number of labels + number of predictions)
     both = np.bincount(labels, minlength=number) + np.bincount(predictions, minlength=number)
     num_classes = np.count_nonzero(both)
-    of_hit = 2 / np.maximum(both, 1) / num_classes
-    of_one = -2 * hits / np.maximum(both, 1) ** 2 / num_classes
-    influence = of_one[labels] + of_one[predictions] + is_hit * of_hit[labels]
+    hit_influence = 2 / np.maximum(both, 1) / num_classes
+    count_influence = -2 * hits / np.maximum(both, 1) ** 2 / num_classes
+    influence = count_influence[labels] + count_influence[predictions]
+    influence = influence + is_hit * hit_influence[labels]
     return value, math.sqrt(float(influence @ influence))
 
 
@@ -93,8 +100,11 @@ def _balanced_accuracy(labels: Array, predictions: Array) -> tuple[float, float]
 
 
 def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
-    """DeLong et al. 1988: the influence of a sample is the share of the other class that its score
-    is above or below."""
+    """Return ROC AUC and its standard error (DeLong et al. 1988).
+
+    The influence of a sample is the fraction of the samples of the other class whose scores are
+    below its score (for a sample of class 1) or above it.
+    """
     from scipy.stats import rankdata
     from sklearn.metrics import roc_auc_score
 
@@ -105,7 +115,8 @@ def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
         values.append(float(roc_auc_score(is_one, scores)))
         above = np.zeros(len(labels))
         for is_class in (is_one, ~is_one):
-            # The rank among all less the rank within the class: how many of the other are below.
+            # The rank among all samples minus the rank within the class is the number of samples of
+            # the other class with a lower score.
             below = rankdata(scores)[is_class] - rankdata(scores[is_class])
             share = below / (len(labels) - is_class.sum())
             above[is_class] = (share if is_class is is_one else 1 - share) - values[-1]
@@ -115,15 +126,15 @@ def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
 
 
 def _average_precision(labels: Array, predictions: Array) -> tuple[float, float]:
-    """Delete-a-group jackknife over GROUPS groups of samples."""
+    """Return the average precision and its standard error, by a delete-a-group jackknife."""
     group = np.arange(len(labels)) % GROUPS
     value = _mean_precision(labels, predictions)
-    rest = [
+    values_without_group = [
         _mean_precision(labels[group != index], predictions[group != index])
         for index in range(min(GROUPS, len(labels)))
     ]
-    spread = np.array(rest) - np.mean(rest)
-    return value, math.sqrt((GROUPS - 1) / GROUPS * float(spread @ spread))
+    deviations = np.array(values_without_group) - np.mean(values_without_group)
+    return value, math.sqrt((GROUPS - 1) / GROUPS * float(deviations @ deviations))
 
 
 def _mean_precision(labels: Array, predictions: Array) -> float:
@@ -137,7 +148,8 @@ def _mean_precision(labels: Array, predictions: Array) -> float:
 
 
 def _averaged_classes(labels: Array, predictions: Array) -> Array:
-    """Return the classes over which the value is averaged: those with samples; of two, class 1."""
+    """Return the classes over which a metric is averaged: all classes that have samples, or only
+    class 1 if there are two classes."""
     present = np.unique(labels)
     return present[present == 1] if predictions.shape[1] == 2 else present
 

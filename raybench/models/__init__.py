@@ -1,1 +1,1 @@
-"""Models for both frameworks, described without importing a framework."""
+"""Workloads (models with their data), described without importing torch or TensorFlow."""

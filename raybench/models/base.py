@@ -1,4 +1,4 @@
-"""The base class of a user's own models, and the description of the shape of their data."""
+"""Base class of workloads (a model with its data), and the shape of the data that a model needs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     import torch
 
 Hook = Callable[[Any, Any], Any]
-"""Function (outputs, labels) -> one number per sample, (N,), as a tensor of the framework."""
+"""Function (outputs, labels) -> values of shape (N,), one per sample, as a tensor of the
+framework."""
 
 
 class Workload:
     """Base class for your own model and its data.
 
-    Set `name`, `input_shape` and `num_classes`, and write `build_torch`, `build_keras` or both.
-    `--workload my_module:MyWorkload` then trains the model. Parameters of `__init__` are settings
-    that a space file (the YAML of a search) can search under `space.model`.
+    Set `name`, `input_shape` and `num_classes`, and write `build_torch`, `build_keras` or both. The
+    option `--workload my_module:MyWorkload` then trains the model. Parameters of `__init__` are
+    settings of the model, which a search-space file can search under `space.model`.
 
     Example:
         >>> class MyWorkload(raybench.Workload):
@@ -37,82 +38,83 @@ class Workload:
 
     | | torch | Keras |
     |---|---|---|
-    | images arrive as | (N, C, H, W) float32 | (N, H, W, C) float32 |
-    | pixels | uint8 data is scaled to 0..1 | the same |
-    | tokens, codes, masks | int64, unchanged | the same |
-    | named inputs | one dict of tensors | the same |
-    | the model returns | logits (N, num_classes) | the same |
-    | in a regression | (N,) or (N, outputs), in the scale of the labels | the same |
-    | in language modeling | logits (N, tokens, num_classes) | the same |
+    | input: images | (N, C, H, W) float32 | (N, H, W, C) float32 |
+    | input: uint8 pixels | scaled to 0..1 | the same |
+    | input: tokens, codes, masks | int64, unchanged | the same |
+    | input: several named inputs | one dict of tensors | the same |
+    | output: classification | logits (N, num_classes) | the same |
+    | output: regression | (N,) or (N, outputs), in the scale of the labels | the same |
+    | output: language modeling | logits (N, tokens, num_classes) | the same |
 
-    The model is built again for every run, after the framework has been seeded, and returns logits,
-    not probabilities. raybench handles devices, parallelism and precision. Batch normalization uses
-    only the samples of each worker.
+    The model is built again for every run, after the framework has been seeded. It must return
+    logits, not probabilities. raybench handles devices, parallelism and precision. By default,
+    batch normalization uses only the samples of its own worker.
     """
 
     name: str
     """Short name, shown in tables."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """Shape of one sample: (H, W, C) for an image, in both frameworks, (features,) for a vector,
+    """Shape of one sample: (H, W, C) for an image (in both frameworks), (features,) for a vector,
     (tokens,) for a text; a dict of shapes for named inputs."""
     num_classes: int
     """Number of classes, or of token ids of a language model; not needed for a regression."""
     task: Task = "classification"
-    """`classification`, `regression` or `language_modelling`; must be the task of the data, unless
-    the workload defines its own loss."""
+    """`classification`, `regression` or `language_modelling`; must equal the task of the dataset,
+    unless the workload defines its own loss."""
     metric: Metric | None = None
-    """A metric that the workload defines, computed by `torch_metric` and `keras_metric`:
-    `Metric(name="dice", direction="max")`. By default, `objective.metric` is used."""
+    """Metric that the workload itself defines, such as `Metric(name="dice", direction="max")`; the
+    methods `torch_metric` and `keras_metric` compute it. By default, `objective.metric` is used."""
 
     head: str | None = None
-    """Common prefix of the names of the head's parameters (torch) or layers (Keras), which
-    `frozen_epochs` needs."""
+    """Prefix of the names of all parameters (torch) or layers (Keras) in the model's head; required
+    for `frozen_epochs`."""
 
     torch_loss: Hook | None = None
-    """Method (outputs, labels) -> loss of each sample (N,). The default is cross entropy (its mean
-    over the tokens of a language model), or the squared error (its mean over the outputs of a
-    regression)."""
+    """Method (outputs, labels) -> losses of shape (N,), one per sample. By default, the loss is the
+    cross entropy (for a language model, its mean over the tokens), or for a regression the squared
+    error (its mean over the outputs)."""
     torch_metric: Hook | None = None
-    """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
+    """Method (outputs, labels) -> values of `metric` of shape (N,), one per sample."""
     keras_loss: Hook | None = None
-    """The same as `torch_loss`, for Keras. Regularization losses and `add_loss` of the model are
-    always included. Required if the model is compiled or has a training step of its own."""
+    """The same as `torch_loss`, for Keras. Losses that the model adds by regularizers or `add_loss`
+    are always included. Required if the model is compiled or overrides `train_step`."""
     keras_metric: Hook | None = None
     """The same as `torch_metric`, for Keras."""
 
     def build_torch(self) -> "torch.nn.Module":
-        """Return a new model; required for framework torch."""
+        """Return a new model (`torch.nn.Module`); required for framework torch."""
         raise missing_method(self, "build_torch", "framework torch")
 
     def build_keras(self) -> "keras.Model":
-        """Return a new model; required for framework tensorflow."""
+        """Return a new model (`keras.Model`); required for framework tensorflow."""
         raise missing_method(self, "build_keras", "framework tensorflow")
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        """Return the data; required for dataset `workload`.
+        """Return the data; required for `dataset: workload`.
 
         Splits must depend only on `spec.split_seed`, so that all runs of a study and all workers
         use the same splits. raybench applies `spec.limit` and `spec.repeat` afterwards. Additional
         parameters of this method are settings that a space file can search under `space.data`.
 
         Args:
-            spec: The key `dataset` of the run spec.
+            spec: Value of the key `dataset` of the run spec.
 
         Returns:
-            The three splits. Inputs that do not fit into memory may be an object with `shape`,
-            `dtype` and `[rows]` instead of an array (`raybench.data.inputs.OnDemand`).
+            Dataset with three splits. Inputs that do not fit into memory may be an object with
+            `shape`, `dtype` and `[rows]` instead of an array (see `raybench.data.inputs.OnDemand`).
         """
         del spec
         raise missing_method(self, "load_dataset", "dataset 'workload'")
 
 
 class LayerWorkload(Workload):
-    """A workload defined by its layers, built with the same initial weights in both frameworks."""
+    """A workload defined by a list of layers; its initial weights are the same in both
+    frameworks."""
 
     input_shape: tuple[int, ...]
     """Shape of one sample; there is only one input."""
     layers: tuple[Layer, ...]
-    """The layers in order; the last one must be `Dense(num_classes)`."""
+    """Layers of the network in order; the last one must be `Dense(num_classes)`."""
 
 
 class OwnLoop(Workload):
@@ -127,15 +129,18 @@ class OwnLoop(Workload):
 
 
 Kind = Literal["pixels", "numbers", "tokens"]
-"""Kind of an array of inputs, by its type: uint8, float32, or integers."""
+"""Meaning of an array of inputs, which follows from its data type: `pixels` are uint8, `numbers`
+are float32, and `tokens` are other integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """What a model must know about its data: the shape of one sample, and the task."""
+    """Properties of a dataset that a model depends on, such as the shape of one sample and the
+    task."""
 
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """(H, W, C) for an image, (features,) or (tokens,); a dict of shapes for named inputs."""
+    """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict of shapes for named
+    inputs."""
     num_outputs: int
     """Number of outputs of a model for one sample, or for one token of a language model."""
     task: Task = "classification"
@@ -143,11 +148,11 @@ class DataShape:
     vocabulary_size: int | None = None
     """Number of token ids; None if unknown, or if the inputs are not tokens."""
     kind: Kind | None = None
-    """Kind of the inputs; None if unknown, or for named inputs."""
+    """Meaning of the inputs; None if unknown, or for named inputs."""
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":
-        """Return the shape of a dataset."""
+        """Return the properties of a dataset."""
         kind: Kind | None = None
         if not isinstance(dataset.train.inputs, dict):
             kinds_by_type: dict[str, Kind] = {"u": "pixels", "f": "numbers", "i": "tokens"}
@@ -162,7 +167,8 @@ class DataShape:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the dataset's number of token ids, or its largest id plus one; None if unknown."""
+    """Return the number of token ids of a dataset, or the largest token id plus one if the dataset
+    has no vocabulary; None if unknown."""
     splits = dataset.splits.values()
     if (
         dataset.num_tokens is not None
@@ -181,7 +187,13 @@ def as_tuples(shape: Any) -> InputShape:
 
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
-    """Return the error for a workload that lacks the method that `use` needs."""
+    """Return the error for a workload without a required method.
+
+    Args:
+        workload: The workload.
+        method: Name of the method.
+        use: What requires the method, such as "framework torch".
+    """
     return UserError(
         f"Workload {workload.name} has no {method}, so it cannot run with {use}.",
         ErrorCode.UNSUPPORTED,
@@ -189,7 +201,8 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
 
 
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
-    """Return the error for a workload that lacks the method that computes its own metric."""
+    """Return the error for a workload that defines a metric, but lacks the method `hook` to compute
+    it."""
     return UserError(
         f"Workload {workload.name} has the metric {metric.name} but no {hook} to compute it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample.",
@@ -198,7 +211,7 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 
 
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
-    """Raise UserError if `label_smoothing` is set and the loss would ignore it."""
+    """Raise UserError if `label_smoothing` is set, but the loss of the workload would ignore it."""
     loss = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
     if not spec.label_smoothing or not (loss or workload.task == "regression"):
         return
@@ -211,9 +224,14 @@ def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
 
 
 def head_error(workload: Workload, names: Sequence[str], kind: str) -> UserError:
-    """Return the error for a `head` that is the prefix of no name, or of all names, in a model.
+    """Return the error for a workload whose attribute `head` does not select a part of the model.
 
-    `names` are the names of its "parameters" or "layers" (`kind`), if the model has been built.
+    The prefix `head` must match some, but not all, of the model's parameters or layers.
+
+    Args:
+        workload: The workload.
+        names: Names of the parameters or layers; empty if the model has not been built.
+        kind: "parameters" or "layers".
     """
     names_text = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(

@@ -1,4 +1,4 @@
-"""Lookup of workloads and their data by name, with the checks that need no training."""
+"""Lookup of a workload and its data by name, with all checks that are possible before training."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -40,7 +40,7 @@ from raybench.spec.text import shorten
 
 
 def check_attributes(workload: Workload, source: str) -> None:
-    """Raise UserError for a workload's first invalid attribute; `source` begins the message."""
+    """Raise UserError if an attribute of a workload is invalid; `source` begins the message."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
@@ -56,11 +56,11 @@ def check_attributes(workload: Workload, source: str) -> None:
             isinstance(workload.metric, Metric | None),
         ),
     )
-    for name, must, is_right in rules:
-        if not is_right:
+    for name, requirement, is_valid in rules:
+        if not is_valid:
             value = shorten(repr(getattr(workload, name)), 80)
             raise UserError(
-                f"{source}: its attribute {name} must be {must} (found {value}).",
+                f"{source}: its attribute {name} must be {requirement} (found {value}).",
                 ErrorCode.INVALID_MODEL,
             )
 
@@ -75,22 +75,22 @@ def _is_positive(value: Any) -> bool:
 
 
 BYTES_PER_PARAMETER = 12
-"""Minimum memory per parameter of a layer workload: the initial value is drawn in float64 (8 bytes)
-before weight and gradient are held in float32 (4 bytes each)."""
+"""Minimum memory in bytes per parameter of a `LayerWorkload`: the initial value is drawn in float64
+(8 bytes), and weight and gradient are stored in float32 (4 bytes each)."""
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
 def find_workload(
     name: str, shape: DataShape | None = None, model: Mapping[str, Any] = MappingProxyType({})
 ) -> Workload:
-    """Return a workload (what a run trains) by its name.
+    """Return the workload (model with its data) that the key `workload` of a run spec names.
 
     Args:
-        name: A workload that comes with raybench, a model of a library (`torchvision:resnet18`),
+        name: Name of a workload shipped with raybench, a library's model (`torchvision:resnet18`),
             the user's own class (`module:Class`), a training loop (`FILE.py:FUNCTION`), or a
             command.
         shape: Shape and task of the data. Models of raybench and of libraries are built for this
-            shape (by default, a typical shape); a user's class must already have this shape.
+            shape (by default, for a typical shape); a user's own class must have the same shape.
         model: Settings of the model by name.
 
     Raises:
@@ -102,7 +102,7 @@ def find_workload(
     if is_named(name):
         return named_workload(name, shape, model)
     if ":" in name:
-        workload = _users_own(name, model)
+        workload = _user_workload(name, model)
         if shape is not None:
             _require_fit(workload, shape)
     elif name in WORKLOADS:
@@ -121,7 +121,7 @@ def find_workload(
 
 
 def require_framework(workload: Workload, framework: str) -> None:
-    """Raise UserError if the workload cannot run with `framework` ('torch' or 'tensorflow').
+    """Raise UserError if a workload cannot run with `framework` ('torch' or 'tensorflow').
 
     The check does not build the model, so it is fast enough to run before a study starts.
     """
@@ -152,10 +152,11 @@ def load_workload_dataset(
         model: Settings of the model by name.
         data: Settings of the workload's own `load_dataset` by name.
         shared: A folder on this machine through which the processes of a session (one raybench
-            command) share the arrays.
+            command) share the arrays; None if arrays are not shared.
 
     Raises:
-        UserError: The workload or the data are missing or invalid, or do not fit together.
+        UserError: The workload or the dataset does not exist or is invalid, or they do not fit
+            together.
     """
     if is_own_loop(name):
         return find_workload(name), NO_DATA
@@ -163,8 +164,8 @@ def load_workload_dataset(
         return _load_own(name, spec, model, data, shared)
     if data:
         raise UserError(
-            f"data.{next(iter(data))}: dataset {spec.name} has no such settings; only the "
-            "load_dataset of a workload has (dataset: workload).",
+            f"data.{next(iter(data))}: dataset {spec.name} has no such setting; only a "
+            "workload's load_dataset has settings (dataset: workload).",
             ErrorCode.UNKNOWN_KEY,
         )
     dataset = load_dataset(spec, shared)
@@ -172,9 +173,10 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""Cache of the last few datasets that workloads have loaded, by `shared_key` and shared folder.
-Model settings are left out, since they do not change the data."""
+"""Cache of the datasets that workloads have loaded last, by `shared_key` and shared folder. The key
+does not include settings of the model, since they do not change the data."""
 MAX_DATASETS_KEPT = 4
+"""Maximum number of datasets in this cache."""
 
 
 def _load_own(
@@ -212,9 +214,9 @@ def _build_own(
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError if a user's workload does not fit the data.
+    """Raise UserError if the shape or the task of a user's workload differs from those of the data.
 
-    Labels are not checked if the workload defines its own loss.
+    Task and number of classes are not compared if the workload defines its own loss.
     """
     name, expected, actual = workload.name, workload.input_shape, data.input_shape
     if as_tuples(expected) != as_tuples(actual):
@@ -250,7 +252,8 @@ def _require_layers(workload: LayerWorkload) -> None:
     )
 
 
-def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
+def _user_workload(name: str, model: Mapping[str, Any]) -> Workload:
+    """Import the user's class `module:Class`, and construct it with the given settings."""
     module_name, _, class_name = name.partition(":")
     module = import_user_module(module_name, f"Workload {name}")
     workload_class = getattr(module, class_name, None)

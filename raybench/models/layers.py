@@ -1,4 +1,4 @@
-"""Networks given as lists of layers, for both frameworks: shapes and initial weights."""
+"""Layers of networks that both frameworks can build: their shapes and initial weights."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ Padding = Literal["same", "valid"]
 
 
 class Layer:
-    """Base class of the layers of a network, which are defined below."""
+    """Base class of the layers that are defined below."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class DepthwiseConv(Layer):
-    """2-D convolution with `multiplier` filters for each input channel; with bias, stride 1."""
+    """2-D depthwise convolution with `multiplier` filters per input channel, bias, stride 1, square
+    kernel."""
 
     multiplier: int
     kernel: int = 3
@@ -44,17 +45,17 @@ class MaxPool(Layer):
 
 @dataclass(frozen=True)
 class ReLU(Layer):
-    """max(0, x)."""
+    """Rectified linear unit, max(0, x)."""
 
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Flattens an image into a vector, in the order of axes that the framework uses."""
+    """Flattens an image into a vector: in the order (C, H, W) in torch, (H, W, C) in Keras."""
 
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """Fully connected layer with bias, applied to a vector or to each token."""
+    """Fully connected layer with bias, applied to a vector or to the vector of each token."""
 
     units: int
 
@@ -68,7 +69,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True)
 class GELU(Layer):
-    """x times the cumulative distribution function of the standard normal distribution at x."""
+    """Gaussian error linear unit: x times the standard normal distribution function at x."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,14 @@ class GroupNorm(Layer):
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """Layer normalization of a vector or token, with a weight and a bias per feature."""
+    """Layer normalization of a vector, or of the vector of each token, with a weight and a bias per
+    feature."""
 
 
 @dataclass(frozen=True)
 class GlobalAveragePool(Layer):
-    """Mean over the pixels of an image, or over the tokens of a text."""
+    """Mean of each channel over the pixels of an image, or of each feature over the tokens of a
+    text."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,14 @@ class Residual(Layer):
 
 Shape = tuple[int, ...]
 """Shape of one sample: (H, W, C) for an image, (features,) for a vector, (tokens,) for token ids,
-(tokens, features) for a vector per token."""
+or (tokens, features) for one vector per token."""
 
 
 def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shape of one sample after each layer.
 
     Raises:
-        UserError: An image is too small.
+        UserError: The images are so small that no pixels are left after a layer.
     """
     shapes: list[Shape] = []
     shape = tuple(input_shape)
@@ -154,10 +157,17 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shapes of all weights and biases in torch's layout, in the order of the layers.
 
-    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features) and
-    normalization (features,) have a weight of this shape, then a bias (outputs,). Embeddings
-    (vocabulary, size) and positions (tokens, size) have no bias. CausalAttention has two Dense
-    layers: one returns queries, keys and values together, the other the output.
+    | layer | shape of the weight | bias |
+    |---|---|---|
+    | Conv | (filters, C, k, k) | (filters,) |
+    | DepthwiseConv | (C * multiplier, 1, k, k) | (C * multiplier,) |
+    | Dense | (units, features) | (units,) |
+    | GroupNorm, LayerNorm | (features,) | (features,) |
+    | Embedding, MeanEmbedding | (vocabulary, size) | none |
+    | Positions | (tokens, size) | none |
+
+    CausalAttention has the weights and biases of two Dense layers: the first computes queries, keys
+    and values together, the second the output.
     """
     shapes: list[Shape] = []
     for layer, in_shape in _with_inputs(layers, input_shape):
@@ -183,7 +193,7 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
 
 
 def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-    """Yield each layer and its input shape; instead of a Residual, yield the layers inside it."""
+    """Yield each layer with its input shape; a Residual is replaced by the layers inside it."""
     shapes = [tuple(input_shape), *output_shapes(layers, input_shape)]
     for layer, shape in zip(layers, shapes, strict=False):
         if isinstance(layer, Residual):
@@ -193,7 +203,7 @@ def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[
 
 
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
-    """Return the number of parameters (weights and biases)."""
+    """Return the number of parameters (weights and biases) of a network."""
     return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
 
 
@@ -219,20 +229,22 @@ def _output_shape(layer: Layer, shape: Shape) -> Shape:
 
 
 def _convolved(shape: Shape, kernel: int, padding: Padding) -> tuple[int, int]:
-    lost = 0 if padding == "same" else kernel - 1
-    return shape[0] - lost, shape[1] - lost
+    num_removed = 0 if padding == "same" else kernel - 1
+    return shape[0] - num_removed, shape[1] - num_removed
 
 
 Array = npt.NDArray[Any]
 Weights = list[Array]
+"""Weights and biases of a network, in the order of `parameter_shapes`."""
 
 
 def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> Weights:
-    """Return the initial weights of all layers in torch's layout and order, float32.
+    """Return the initial weights and biases of all layers in torch's layout, float32.
 
-    In both frameworks, weights and biases of convolutions, dense layers and attention have torch's
-    default distribution, uniform within ±1 / sqrt(fan in). Normalization layers start with weight
-    1 and bias 0. Embeddings and positions are normally distributed vectors of length about 1.
+    They are the same in both frameworks. Weights and biases of convolutions, dense layers and
+    attention have torch's default distribution, which is uniform within ±1 / sqrt(fan in).
+    Normalization layers start with weight 1 and bias 0. Embeddings and positions are normally
+    distributed vectors of length about 1.
     """
     rng = np.random.default_rng(seed)
     weights: Weights = []
@@ -254,7 +266,7 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
 
 
 def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
-    """Convert weights from torch's layout to Keras's, which has the channels last.
+    """Convert weights from torch's layout to the layout of Keras, in which channels come last.
 
     | layer | torch | Keras |
     |---|---|---|
@@ -265,23 +277,33 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
     All other layers have the same layout in both frameworks.
     """
-    remaining, turned = iter(weights), Weights()
+    remaining, converted = iter(weights), Weights()
     flattened: Shape = ()
-    """(H, W, C) of the image whose flattened pixels the next Dense takes; () if there is none."""
+    """Shape (H, W, C) of the image that was flattened before the next Dense layer; () if there was
+    none."""
     for layer, in_shape in _with_inputs(layers, input_shape):
         if isinstance(layer, Flatten) and len(in_shape) == 3:
             flattened = in_shape
         for shape in parameter_shapes([layer], in_shape):
             weight = next(remaining)
             assert weight.shape == shape
-            turned.append(np.ascontiguousarray(_in_keras(layer, weight, in_shape[-1], flattened)))
+            keras_weight = _in_keras_layout(layer, weight, in_shape[-1], flattened)
+            converted.append(np.ascontiguousarray(keras_weight))
         if isinstance(layer, Dense):
             flattened = ()
-    return turned
+    return converted
 
 
-def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Convert one weight or bias to Keras's layout; `channels` are those of the layer's input."""
+def _in_keras_layout(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
+    """Convert a weight or bias from torch's layout to the layout of Keras.
+
+    Args:
+        layer: Layer to which the weight belongs.
+        weight: Weight or bias in torch's layout.
+        channels: Number of channels (or features) of the layer's input.
+        flattened: Shape (H, W, C) of the image that was flattened before a Dense layer; () if there
+            was none.
+    """
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

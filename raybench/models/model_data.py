@@ -1,4 +1,4 @@
-"""Description of the training data, which a saved model needs to encode new samples."""
+"""Description of the training data, which is saved with a model and used to encode new samples."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -16,7 +16,7 @@ from raybench.spec.documents import Document
 from raybench.spec.errors import ErrorCode, UserError
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
-"""numpy types of input arrays, by kind (see `Kind`)."""
+"""NumPy data types of input arrays, by meaning of the inputs (see `Kind`)."""
 
 
 class ModelData(Document):
@@ -33,11 +33,11 @@ class ModelData(Document):
     vocabulary: tuple[str, ...]
     """Tokens, in the order of their ids; empty if unknown, or if the inputs are not tokens."""
     label_scale: float | list[float] | None
-    """Divisor of standardized regression labels; None means 1."""
+    """Divisor with which regression labels were standardized; None means 1."""
     label_offset: float | list[float] | None
     """Offset that was subtracted from the labels before the division; None means 0."""
     encoding: dict[str, Any] | None
-    """See `Dataset.encoding`."""
+    """Encoding of raw samples as inputs; see `Dataset.encoding`."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     """Shape of one sample; see `DataShape`."""
     num_outputs: int
@@ -45,20 +45,20 @@ class ModelData(Document):
     vocabulary_size: int | None
     """Number of token ids; None if unknown, or if the inputs are not tokens."""
     kind: Kind | None
-    """Kind of the inputs; None for named inputs."""
+    """Meaning of the inputs (pixels, numbers or tokens); None for named inputs."""
     resize: Literal["stretch", "crop"]
     """How images that are not square were resized; see `DatasetSpec.resize`."""
 
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
-        """Return the description of a dataset that was loaded according to `spec`."""
+        """Return the description of a dataset, given the spec with which it was loaded."""
         facts = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
         facts |= {key: tuple(facts[key]) for key in ("class_names", "vocabulary")}
         return cls(**{key: facts[key] for key in cls.model_fields})
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the description from the file next to a saved model.
+        """Read the description from the file that is stored next to a saved model.
 
         Raises:
             UserError: The file is damaged.
@@ -69,7 +69,7 @@ class ModelData(Document):
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"])) or "the whole file"
             raise UserError(
-                f"{file}: '{key}': {detail['msg']}; remove the file; the dataset is then read "
+                f"{file}: '{key}': {detail['msg']}; remove the file, and the dataset is read "
                 "instead.",
                 ErrorCode.INVALID_FILE,
             ) from None
@@ -80,11 +80,12 @@ class ModelData(Document):
         return DataShape(**{field.name: getattr(self, field.name) for field in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
-        """Encode new samples like the training data: as pixels, features or token ids.
+        """Encode new samples in the same way as the training data: as pixels, features or token
+        ids.
 
         Args:
             samples: Rows of a table (a data frame, a dict of columns, or a list of dicts), a list
-                of texts, a list of images (paths or bytes), or arrays that are encoded already.
+                of texts, a list of images (paths or bytes), or arrays that need no encoding.
 
         Returns:
             An array (N, *input_shape), or a dict of arrays for named inputs.
@@ -115,10 +116,12 @@ class ModelData(Document):
                 samples, self.input_shape, self.resize, encoding.get("white")
             )
             return pixels
-        arrays = self._of_shape(samples)
-        return each(arrays, self._of_kind)
+        arrays = self._checked_arrays(samples)
+        return each(arrays, self._converted)
 
-    def _of_shape(self, samples: Any) -> Batch:
+    def _checked_arrays(self, samples: Any) -> Batch:
+        """Convert samples to arrays; raise UserError if they do not have the shape of the training
+        data."""
         try:
             arrays: Batch = each(samples, np.asarray)
             arrays = each(
@@ -126,8 +129,8 @@ class ModelData(Document):
             )
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"The samples are not arrays of numbers ({error}); pass them in the form of the "
-                "training data.",
+                f"The samples are not arrays of numbers ({error}); pass samples like the training "
+                "data.",
                 ErrorCode.INVALID_DATA,
             ) from error
         shape: InputShape = each(arrays, lambda array: tuple(array.shape[1:]))
@@ -139,36 +142,37 @@ class ModelData(Document):
             )
         return arrays
 
-    def _of_kind(self, array: Array) -> Array:
-        """Convert an array to the type of the training data; raise UserError for invalid values."""
+    def _converted(self, array: Array) -> Array:
+        """Convert an array to the data type of the training data; raise UserError if it contains
+        invalid values."""
         if self.kind is None:  # named inputs keep their types
             return array.astype(np.float32) if array.dtype.kind == "f" else array
         with np.errstate(invalid="ignore", over="ignore"):
             converted: Array = array.astype(DTYPES[self.kind])
         if self.kind == "numbers":
-            is_fine = np.isfinite(converted)
+            is_valid = np.isfinite(converted)
             requirement = "finite numbers"
         else:
-            is_fine, requirement = converted == array, "whole numbers from 0 to 255"
+            is_valid, requirement = converted == array, "whole numbers from 0 to 255"
         if self.kind == "tokens":
             # As in training, a user's own model may take any id if the vocabulary is unknown.
             size = len(self.vocabulary) or np.iinfo(np.int32).max
-            is_fine &= (converted >= 0) & (converted < size)
+            is_valid &= (converted >= 0) & (converted < size)
             requirement = f"token ids, whole numbers from 0 to {size - 1:,}"
-        if not is_fine.all():
-            row = int(np.argwhere(~is_fine)[0][0])
+        if not is_valid.all():
+            row = int(np.argwhere(~is_valid)[0][0])
             raise UserError(
-                f"The model takes {requirement}, but sample {row} has others; correct it.",
+                f"The model takes {requirement}, but sample {row} has other values; correct them.",
                 ErrorCode.INVALID_DATA,
             )
         return converted
 
     def answers(self, outputs: Array) -> Array:
-        """Convert outputs of the model, (N, ...), to predictions.
+        """Convert outputs of the model, shape (N, ...), to predictions.
 
         Returns:
-            For a regression, numbers in the original unit of the labels; otherwise the names of
-            the most likely classes or tokens, or their numbers if they have no names.
+            For a regression, numbers in the original unit of the labels. Otherwise, the names of
+            the most likely classes or tokens, or the class numbers if the classes have no names.
         """
         if self.task != "regression":
             best: Array = outputs.argmax(axis=-1)

@@ -1,6 +1,6 @@
-"""Models of libraries, named `library:name`: the code that needs no framework.
+"""Models of libraries such as `torchvision:resnet18`: the code that does not import a framework.
 
-Pretrained weights are read from the folders where the libraries keep them. raybench downloads
+Pretrained weights are read from the folders in which the libraries store them. raybench downloads
 nothing.
 """
 
@@ -22,16 +22,16 @@ from raybench.spec.run import Task
 
 @dataclass(frozen=True)
 class NamedWorkload(Workload):
-    """A model of a library, whose head and input size depend on the data.
+    """A library's model, whose head and input size depend on the data.
 
-    The model is built by `training/torch/named` and `training/tensorflow/named`, not by the methods
-    `build_torch` and `build_keras`.
+    The modules `training/torch/named` and `training/tensorflow/named` build the model, instead of
+    the methods `build_torch` and `build_keras`.
     """
 
     name: str
     """Name as the user wrote it: `torchvision:resnet18`, or a key of `NETWORKS` (`resnet18`)."""
     library: str
-    """A key of `LIBRARIES`."""
+    """Name of the library, a key of `LIBRARIES`."""
     model: str
     """Name of the model in the library."""
     input_shape: "tuple[int, ...] | dict[str, tuple[int, ...]]"
@@ -40,11 +40,11 @@ class NamedWorkload(Workload):
     task: Task
     vocabulary_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Additional arguments of the model's constructor, by name."""
+    """Additional arguments for the constructor of the model, by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
-        """Context manager: if the model has settings, turn errors of its constructor into a
-        UserError that lists the settings."""
+        """Context manager: turn an error of the model's constructor into a UserError that lists the
+        settings, if there are any."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         message = f"Workload {self.name}: cannot be built with {arguments}"
         return (
@@ -55,11 +55,16 @@ class NamedWorkload(Workload):
 
 
 def missing(workload: str, place: str) -> UserError:
-    """Return the error for pretrained weights that are not on this machine; `place` says where they
-    are expected."""
+    """Return the error for pretrained weights that are not on this machine.
+
+    Args:
+        workload: Name of the workload.
+        place: File or folder in which the weights are expected.
+    """
     return UserError(
-        f"weights cached: the trained weights of {workload} are not on this machine, and raybench "
-        f"downloads nothing; put them at {place}, or set weights to your own file or to none.",
+        f"weights cached: the pretrained weights of {workload} are not on this machine, and "
+        f"raybench downloads nothing; copy them to {place}, or set weights to your own file or to "
+        "none.",
         ErrorCode.NOT_FOUND,
     )
 
@@ -72,9 +77,9 @@ class Library:
     """A library of models."""
 
     framework: str | None
-    """Framework of the library's models; None for both."""
+    """Framework of the library's models; None if both frameworks can build them."""
     package: str
-    """Name of the Python package, to import and to install."""
+    """Name of the Python package that is imported and installed."""
     example: str
     """Name of one of the models, for error messages."""
     takes_images: bool = True
@@ -88,15 +93,16 @@ LIBRARIES = {
     "keras": Library("tensorflow", "keras", "MobileNetV2"),
     "both": Library(None, "torchvision", "resnet18"),
 }
-"""Libraries by the prefix of their models. `both` means `NETWORKS`, whose names have no prefix;
-in torch they are torchvision's models, and in Keras raybench builds equal models."""
+"""Libraries by the prefix of their models' names. The key `both` stands for the models in
+`NETWORKS`, whose names have no prefix: with torch they are torchvision's models, and with Keras
+raybench builds equal models."""
 IMAGES = DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000)
 TOKENS = DataShape(input_shape=(128,), num_outputs=2)
-"""Default shapes of the data, if a model is built without data."""
+"""Shapes of the data for which a model is built if no dataset is given."""
 
 
 def is_named(name: str) -> bool:
-    """Return whether a workload is a model of a library or one of `NETWORKS`."""
+    """Return whether a workload is a library's model or one of `NETWORKS`, given its name."""
     library, colon, _ = name.partition(":")
     return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
 
@@ -104,9 +110,14 @@ def is_named(name: str) -> bool:
 def named_workload(
     name: str, shape: DataShape | None, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> NamedWorkload:
-    """Return a model of a library for data of the given shape (by default, of a typical shape).
+    """Return the workload for a library's model, such as `torchvision:resnet18`.
 
-    Whether the library has a model of that name is checked later, when the model is built.
+    Whether the library has a model with this name is checked later, when the model is built.
+
+    Args:
+        name: Name of the workload, for which `is_named` is true.
+        shape: Shape of the data; None for a typical shape.
+        settings: Additional arguments for the constructor of the model, by name.
 
     Raises:
         UserError: The library is not installed, or its models do not accept such data.
@@ -136,7 +147,7 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
         raise UserError(
             f"Workload {workload.name}: {workload.library} has only models of "
             f"{library.framework}, so it cannot run with framework {framework}; set framework: "
-            f"{library.framework}, or choose a network of both: {networks}.",
+            f"{library.framework}, or choose a network for both frameworks: {networks}.",
             ErrorCode.UNSUPPORTED,
         )
     if library.framework is None and framework == "torch":
@@ -158,36 +169,37 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
     if library.takes_images:
         if isinstance(input_shape, dict) or len(input_shape) != 3:
             problem = (
-                f"takes images (H, W, C), {inputs_text}; choose another, such as mlp or text_bag"
+                f"takes images (H, W, C), {inputs_text}; choose another workload, such as mlp or "
+                "text_bag"
             )
         elif shape.task == "language_modelling":
             problem = "takes images and is not a language model"
         elif input_shape[-1] not in (1, 3) and not name.startswith("timm:"):
             channels = input_shape[-1]
             problem = (
-                f"takes images of 1 or 3 channels, the dataset has {channels}; timm's take any"
+                f"takes images of 1 or 3 channels, the dataset has {channels}; timm's models take "
+                "any number"
             )
     elif isinstance(input_shape, dict):
         if "input_ids" not in input_shape:
             problem = f"needs an input named input_ids, the dataset has {', '.join(input_shape)}"
     elif len(input_shape) != 1 or shape.kind not in (None, "tokens"):
-        problem = (
-            f"takes token ids (tokens,), {inputs_text}; name a column of texts with dataset.text"
-        )
+        problem = f"takes token ids (tokens,), {inputs_text}; set dataset.text to a column of texts"
     if problem:
         raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)
 
 
 def weights_file(workload: Workload, weights: str) -> Path | None:
-    """Return the file that `weights` names in a run spec; None for `none` and `cached`.
+    """Return the file that the key `weights` of a run spec names; None for `none` and `cached`.
 
     Raises:
-        UserError: There is no such file, or `cached` is set for a model of the user's.
+        UserError: There is no such file, or `cached` is set for a workload that is not a library's
+            model.
     """
     if weights == "cached" and not isinstance(workload, NamedWorkload):
         raise UserError(
-            f"weights cached: only models by name have them, not workload {workload.name}; set "
-            "weights to a file.",
+            f"weights cached: only models of libraries have pretrained weights, workload "
+            f"{workload.name} has none; set weights to a file.",
             ErrorCode.CONFLICT,
         )
     if weights in ("none", "cached"):
@@ -201,7 +213,12 @@ def weights_file(workload: Workload, weights: str) -> Path | None:
 
 
 def unknown_model(workload: NamedWorkload, library_names: Collection[str]) -> UserError:
-    """Return the error for a model that is not in `library_names`, the library's models."""
+    """Return the error for a model that its library does not have.
+
+    Args:
+        workload: The workload.
+        library_names: Names of all models of the library.
+    """
     plain = workload.model.partition(".")[0]  # in timm, the part after the point names the weights
     hint = did_you_mean(plain, library_names, "see the library's list of models.")
     return UserError(
@@ -228,17 +245,27 @@ def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE
 
 
 def weights_mismatch_error(source: str, name: str, reason: object) -> UserError:
-    """Return the error for weights that do not fit the model: the tensor `name` has another shape
-    or is missing (`reason`)."""
+    """Return the error for weights that do not fit the model.
+
+    Args:
+        source: File or library from which the weights were read.
+        name: Name of the first tensor that does not fit.
+        reason: Why the tensor does not fit, such as its shape.
+    """
     return UserError(
-        f"weights {source}: these belong to another model ({name}: {reason}); name the model that "
-        "they were trained with.",
+        f"weights {source}: these weights belong to another model ({name}: {reason}); set workload "
+        "to the model that they were trained with.",
         ErrorCode.INVALID_WEIGHTS,
     )
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return the warning that the weights have no head for these data, so the tensors `names` of
-    the model's head are initialized at random."""
+    """Return a warning, as a list of one sentence, that the head of a model is initialized at
+    random because the weights have no head for these data.
+
+    Args:
+        source: File or library from which the weights were read.
+        names: Names of the tensors of the head.
+    """
     names_text = f" ({', '.join(names)})" if names else ""
     return [f"weights {source}: the head{names_text} is initialized at random for these data."]

@@ -1,9 +1,9 @@
-"""Networks that both frameworks build from one description: ResNet-18, -34, -50 and MobileNetV2.
+"""Networks that both frameworks build from the same description: ResNet-18, -34, -50, MobileNetV2.
 
-They are the same as torchvision's: every weight, the padding, the strides, and the epsilon and
-momentum of batch normalization. The versions in keras.applications are different networks
-(`keras:ResNet50`, `keras:MobileNetV2`): their ResNet50 has biases, and strides in different
-convolutions; their MobileNetV2 has a different padding and epsilon.
+They equal the networks of torchvision in every weight, in padding and strides, and in epsilon and
+momentum of batch normalization. The networks of the same names in keras.applications
+(`keras:ResNet50`, `keras:MobileNetV2`) are different: ResNet50 has biases, and strides in different
+convolutions; MobileNetV2 has a different padding and epsilon.
 """
 
 import math
@@ -19,24 +19,30 @@ Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, i
 
 EPSILON = 1e-5  # of batch normalization
 MOMENTUM = 0.1
-"""Weight of the current batch in the running statistics of batch normalization, as in torch. The
-running variance is unbiased."""
+"""Weight of the current batch in the running statistics of batch normalization, as defined by
+torch. The running variance is unbiased."""
 MEAN = (0.485, 0.456, 0.406)
-"""Channel means of ImageNet, for pixels in 0..1; torchvision's weights expect (x - MEAN) / STD."""
+"""Channel means of ImageNet, for pixels from 0 to 1. Models with torchvision's weights expect the
+input (pixels - MEAN) / STD."""
 STD = (0.229, 0.224, 0.225)
+"""Standard deviations of the channels of ImageNet, for pixels from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """A convolution without bias, padded by `kernel // 2` on every side, then batch normalization.
+    """A convolution without bias, followed by batch normalization.
 
-    `name` and `norm` are the prefixes of the two layers' weights in torchvision.
+    The convolution is padded by `kernel // 2` on every side.
     """
 
     name: str
+    """Prefix of the weights of the convolution in torchvision."""
     norm: str
+    """Prefix of the weights of the batch normalization in torchvision."""
     inputs: int
+    """Number of input channels."""
     filters: int
+    """Number of output channels."""
     kernel: int = 1
     stride: int = 1
     depthwise: bool = False
@@ -51,16 +57,18 @@ class Block:
     is_residual: bool = True
     """Whether the input of the block is added to the output of the convolutions."""
     shortcut: ConvSpec | None = None
-    """Convolution that is applied to the input before it is added; None adds the input itself."""
+    """Convolution that is applied to the input before the input is added to the output; None to add
+    the unchanged input."""
     activation: Activation | None = None
-    """Activation after the sum."""
+    """Activation that follows the addition."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network of a stem, blocks, average pooling and a head."""
+    """A network that consists of a stem, blocks, average pooling and a head."""
 
     stem: ConvSpec
+    """First convolution."""
     max_pool: bool
     """Whether 3 x 3 max pooling with stride 2 follows the stem."""
     blocks: tuple[Block, ...]
@@ -80,7 +88,7 @@ class Network:
         return (self.last or self.blocks[-1].convs[-1]).filters
 
     def convs(self) -> Iterator[ConvSpec]:
-        """Yield all convolutions, in torchvision's order."""
+        """Yield all convolutions, in the order of torchvision."""
         yield self.stem
         for block in self.blocks:
             yield from block.convs
@@ -91,10 +99,16 @@ class Network:
 
 
 def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
-    """Return the initial weights for both frameworks, with torchvision's names and distributions.
+    """Return the initial weights for both frameworks, with the names and distributions of
+    torchvision.
 
-    Convolutions have the normal distribution of He et al. (2015), scaled by the fan out. Batch
-    normalization has scale and running variance 1, bias and running mean 0.
+    Weights of convolutions have the normal distribution of He et al. (2015), scaled by the fan out.
+    In batch normalization, scale and running variance are 1, bias and running mean are 0.
+
+    Args:
+        network: The network.
+        num_outputs: Number of outputs of the head.
+        seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     norm = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}

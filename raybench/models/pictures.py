@@ -1,4 +1,5 @@
-"""Workloads for scaling studies that decode images one by one, as most users' code does."""
+"""Workloads for scaling studies that decode images one by one in Python, like the code of most
+users."""
 
 import zlib
 from collections.abc import Callable
@@ -15,35 +16,39 @@ from raybench.models.layers import Shape
 from raybench.models.shipped import ShippedWorkload, cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
-STORED_PIXELS = 224  # height and width of a compressed picture
+STORED_PIXELS = 224  # height and width of a compressed image
 
 
 class Decoded:
-    """Compressed pictures as `OnDemand` inputs, decompressed and scaled for each batch."""
+    """`OnDemand` inputs that store compressed images, and decompress and scale those of a batch."""
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, stored: list[bytes], image_size: int) -> None:
+        """Create the inputs from the results of `_stored`; `image_size` is the height and width in
+        pixels to which images are scaled."""
         self._stored, self._size = stored, image_size
         self.shape = (len(stored), image_size, image_size, 1)
 
     def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[np.uint8]:
-        """Return the pictures at `rows`, decoded one by one by this thread."""
+        """Return the images at `rows`, (N, size, size, 1) uint8, decoded one by one by this
+        thread."""
         pictures = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             pixels = np.frombuffer(zlib.decompress(self._stored[row]), np.uint8)
             picture = pixels.reshape(1, STORED_PIXELS, STORED_PIXELS)
-            pictures[place, ..., 0] = resize(picture, self._size)[0]
+            pictures[position, ..., 0] = resize(picture, self._size)[0]
         return pictures
 
 
 class Pictures(LayerWorkload):
-    """Base class of workloads on digits that are stored as compressed pictures of 224 pixels."""
+    """Base class of workloads on the dataset `digits`, stored as compressed images of 224 x 224
+    pixels."""
 
     num_classes = 10
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        """Return the splits of the dataset `digits`, with inputs that are decoded on demand."""
+        """Return the dataset `digits`, with inputs that are decoded when a batch needs them."""
         size = self.input_shape[0]
         train, validation, test = (
             Split(Decoded(stored, size), labels)
@@ -53,7 +58,13 @@ class Pictures(LayerWorkload):
 
 
 def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int) -> type[Pictures]:
-    """Return the workload of a network on pictures of `size` x `size` pixels."""
+    """Return a workload class.
+
+    Args:
+        name: Name of the workload.
+        network: Function that returns the network for an input shape.
+        size: Height and width of the inputs in pixels.
+    """
     shape = (size, size, 1)
     content = {"name": name, "input_shape": shape, "layers": network(shape).layers}
     return type(name, (Pictures,), content)
@@ -61,17 +72,19 @@ def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int)
 
 DecodedDigits = _pictures("decoded_digits", cnn7, 32)
 LargeDecodedDigits = _pictures("large_decoded_digits", cnn7, 224)
-"""Model of the report behind `finetune_lr_schedule`."""
+"""Workload of the published report that `raybench scale finetune_lr_schedule` repeats."""
 MediumDecodedDigits = _pictures("medium_decoded_digits", cnn7, 128)
 SmallDecodedDigits = _pictures("small_decoded_digits", mnist_small, 32)
 DenseDecodedDigits = _pictures("dense_decoded_digits", mnist_large_dense, 28)
 
 
 Stored = tuple[list[bytes], npt.NDArray[np.int64]]
+"""Compressed images of a split, and their labels (N,)."""
 
 
 @lru_cache(maxsize=1)
 def _compressed(split_seed: int, validation_size: float | None) -> list[Stored]:
+    """Return the compressed images and the labels of the splits train, validation and test."""
     spec = DatasetSpec(name="digits", split_seed=split_seed, validation_size=validation_size)
     digits = load_dataset(spec)
     splits = (digits.train, digits.validation, digits.test)
@@ -79,4 +92,5 @@ def _compressed(split_seed: int, validation_size: float | None) -> list[Stored]:
 
 
 def _stored(image: npt.NDArray[np.uint8]) -> bytes:
+    """Scale an image (H, W) to STORED_PIXELS and compress it."""
     return zlib.compress(resize(image[None], STORED_PIXELS).tobytes())

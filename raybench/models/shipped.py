@@ -1,10 +1,11 @@
-"""The workloads that come with raybench, by name.
+"""Workloads that are shipped with raybench, by name.
 
-There are two versions of `mnist_large`, because the report that they come from contradicts itself
-(data-parallel PyTorch versus TensorFlow on MNIST, 2020): it states 2,636,554 parameters, but the
-model that it timed has 4,104,202. The smaller number counts every convolution as if it had a single
-input channel. `mnist_large` has this smaller number of parameters and activations of the same
-shapes, with depthwise convolutions. `mnist_large_dense` is the network of the PyTorch timings.
+There are two versions of `mnist_large`, because their source, a report on data-parallel PyTorch
+versus TensorFlow on MNIST (2020), contradicts itself: it states 2,636,554 parameters, but the model
+that it timed has 4,104,202. The smaller number is what one gets by counting a single input channel
+for every convolution. `mnist_large` has this smaller number of parameters and activations of the
+same shapes, by means of depthwise convolutions. `mnist_large_dense` is the network that the report
+timed with PyTorch.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ SMALLEST_VALID_CNN7 = 94  # pixels; on smaller images, the unpadded layers of cn
 
 @dataclass(frozen=True)
 class ShippedWorkload(LayerWorkload):
-    """A layer workload of raybench for a given input shape, number of outputs and task."""
+    """A workload of raybench, built for a given input shape, number of outputs and task."""
 
     name: str
     input_shape: Shape
@@ -79,8 +80,9 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
     """Return a network of five convolutions and two dense layers (W&B, 2019); 910,922 parameters at
     299x299x3.
 
-    From 94 pixels up, convolutions are unpadded, as in the source; below, down to 32 pixels, they
-    are padded. The network has 124,490 parameters at 94 and at 32 pixels.
+    For images of at least 94 pixels, convolutions are unpadded, as in the source. For smaller
+    images, down to 32 pixels, they are padded. The network has 124,490 parameters at 94 and at 32
+    pixels.
     """
     padding: Padding = "valid" if min(input_shape[:2]) >= SMALLEST_VALID_CNN7 else "same"
     blocks = (_conv_block(filters, padding) for filters in (16, 32, 32, 64, 128))
@@ -92,18 +94,17 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
 
 
 def deep_mlp(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Return a network of eight dense layers, 64 wide, without normalization, for which layer-wise
-    learning rates (LARS, LAMB) matter."""
+    """Return a network of eight dense layers without normalization, 64 units wide. Layer-wise
+    learning rates (LARS, LAMB) make a difference for this network."""
     hidden = (layer for _ in range(7) for layer in (Dense(64), ReLU()))
     layers = (Flatten(), *hidden, Dense(num_classes))
     return ShippedWorkload("deep_mlp", input_shape, num_classes, layers)
 
 
 def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
-    """Return a network of four convolutions and two dense layers (an example of Keras); 1,250,858
-    parameters at 32x32x3.
+    """Return a network of four convolutions and two dense layers; 1,250,858 parameters at 32x32x3.
 
-    Every second convolution is unpadded.
+    The network is from the examples of Keras. Every second convolution is unpadded.
     """
     blocks = (
         (Conv(n), ReLU(), Conv(n, padding="valid"), ReLU(), MaxPool(), Dropout(0.25))
@@ -119,8 +120,8 @@ def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shippe
 def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
     """Return a network of eight convolutions with two residual blocks; 413,514 parameters.
 
-    It is the ResNet-9 of DAWNBench's CIFAR-10 entries with a quarter of the width, and with group
-    instead of batch normalization, so that the batch of a worker may have any size.
+    It is the ResNet-9 of the CIFAR-10 entries of DAWNBench with a quarter of the width. Batch
+    normalization is replaced by group normalization, so that a worker's batch may have any size.
     """
     layers = (
         *(*_normed_block(16), *_normed_block(32), MaxPool(), _residual_block(32)),
@@ -132,7 +133,7 @@ def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shi
 
 
 def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
-    """Return a network of three hidden layers, for tables; 101,250 parameters with 8 features and 2
+    """Return a network for tables with three hidden layers; 101,250 parameters for 8 features and 2
     classes."""
     hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
     flat = (Flatten(),) if len(input_shape) > 1 else ()
@@ -142,8 +143,8 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """Return a network for text classification: the mean of the word embeddings, regardless of the
-    order of words, and a hidden layer."""
+    """Return a network for text classification: the mean of the word embeddings, which ignores the
+    order of words, followed by a hidden layer."""
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 
@@ -151,8 +152,8 @@ def text_bag(
 def char_lm(
     input_shape: Shape = (128,), num_classes: int = 256, vocabulary_size: int | None = None
 ) -> ShippedWorkload:
-    """Return a transformer language model of two blocks, 128 wide; 478,976 parameters for sequences
-    of 128 tokens and a vocabulary of 256."""
+    """Return a transformer language model with two blocks of width 128; 478,976 parameters for
+    sequences of 128 tokens and a vocabulary of 256."""
     layers = (
         *(Embedding(vocabulary_size or num_classes, 128), Positions()),
         *(layer for _ in range(2) for layer in _transformer_block(128, heads=4)),
@@ -165,13 +166,19 @@ FOR_IMAGES = (mnist_small, mnist_large, mnist_large_dense, cnn7, cifar_cnn, deep
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     make.__name__: make for make in (*FOR_IMAGES, mlp, text_bag, char_lm)
 }
-"""Functions that return the workloads, by name. Their optional arguments are the `input_shape` and
-`num_classes` of the dataset, and for workloads in `FOR_TOKENS` the `vocabulary_size`."""
+"""Functions that return the workloads, by name of the workload. Their optional arguments are the
+`input_shape` and `num_classes` of the dataset, and for workloads in `FOR_TOKENS` also the
+`vocabulary_size`."""
 FOR_TOKENS = ("text_bag", "char_lm")
+"""Names of the workloads whose inputs are token ids."""
 
 
 def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
-    """Return a workload of `WORKLOADS` for data of the given shape, or for its default shape.
+    """Return a shipped workload, built for the shape of the data.
+
+    Args:
+        name: Name of the workload, a key of `WORKLOADS`.
+        shape: Shape and task of the data; None for the default shape of the workload.
 
     Raises:
         UserError: The workload does not accept such data.
@@ -196,8 +203,8 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
     if name in FOR_TOKENS:
         if shape.vocabulary_size is None:
             raise UserError(
-                f"Workload {name} needs to know how many tokens there are; give the dataset a "
-                "vocabulary, or its token ids as an array.",
+                f"Workload {name} requires the number of distinct tokens; set the vocabulary of "
+                "the dataset, or provide its token ids as an array.",
                 ErrorCode.MISSING,
             )
         arguments["vocabulary_size"] = shape.vocabulary_size

@@ -1,4 +1,4 @@
-"""The space file that `raybench init` writes, made from a summary of the user's data."""
+"""Search-space file that `raybench init` writes, based on a summary of the user's data."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from raybench.spec.text import clean, command_line
 FRAMEWORKS = ("torch", "tensorflow")  # names of the packages
 SMALL_PIXELS = 96  # larger side up to which raybench's own image networks are suggested
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
-"""Strings that need no quotes in YAML, unless YAML would read them as another type."""
+"""Pattern of strings that need no quotes in YAML, unless YAML reads them as another type."""
 MAX_WORKERS = 8
 MIN_BATCHES_PER_EPOCH = 16  # minimum number of batches per epoch
 MAX_BATCH_SIZE = {"table": 2048, "running text": 256}  # by kind of data; 512 for others
@@ -25,19 +25,24 @@ MAX_BATCH_SIZE = {"table": 2048, "running text": 256}  # by kind of data; 512 fo
 
 @dataclass(frozen=True, kw_only=True)
 class StarterModel:
-    """Suggested frameworks and workload for a space file."""
+    """Suggested frameworks and workload for a search-space file."""
 
     frameworks: list[str]
     workload: str
     comment: str
-    """Comment for the space file, which explains the workload and names alternatives."""
+    """Comment for the search-space file, which describes the workload and names alternatives."""
 
 
 def start_for(
     summary: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
-    """Return the given workload and framework, or by default a workload that suits the data and all
-    installed frameworks."""
+    """Suggest frameworks and a workload for the user's data.
+
+    Args:
+        summary: Summary of the data.
+        framework: Framework to use; None to use all installed frameworks.
+        workload: Workload to use; None to choose one that suits the data.
+    """
     # Only looked up, because importing a framework is slow.
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)
@@ -49,27 +54,35 @@ def start_for(
     if workload is not None:
         choice = workload, "your own class"
     elif choice is None and summary.kind != "table" and len(summary.input_shape or ()) == 3:
-        choice = _for_pictures(summary.input_shape or ())
+        choice = _image_workload(summary.input_shape or ())
     name, comment = choice or ("mlp", "three hidden layers; or module:Class of your own")
     return StarterModel(frameworks=frameworks, workload=name, comment=comment)
 
 
-def _for_pictures(shape: Sequence[int]) -> tuple[str, str]:
+def _image_workload(shape: Sequence[int]) -> tuple[str, str]:
+    """Return a workload for images of shape (H, W, C), and a comment that describes it."""
     size = max(shape[:2])
     if size <= 32 and shape[2] == 1:
         return "mnist_small", "one convolution; or small_resnet"
     if size <= SMALL_PIXELS:
         return "small_resnet", "eight convolutions; or torchvision:resnet18"
-    return "mobilenet_v2", "the same network in both; or resnet50"
+    return "mobilenet_v2", "the same network in both frameworks; or resnet50"
 
 
 def _powers(low: int, high: int) -> list[int]:
-    """Return the powers of two from `low`, a power of two, up to `high`; at least `low` itself."""
+    """Return the powers of two from `low` (itself a power of two) to `high`; [low] if `high` is
+    smaller."""
     return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
 def space_text(summary: DataSummary, start: StarterModel, *, file: Path) -> str:
-    """Return the space file as commented YAML; its comments show commands with its path `file`."""
+    """Return the content of a search-space file as YAML with comments.
+
+    Args:
+        summary: Summary of the data.
+        start: Suggested frameworks and workload.
+        file: Path of the file, for the commands that its comments show.
+    """
     metric = METRICS[DEFAULTS[summary.task]]
     other_names = [
         other.name

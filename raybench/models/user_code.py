@@ -1,10 +1,10 @@
-"""Import of the user's own code, conversion of its errors to UserError, and its settings.
+"""Import of the user's own code, conversion of its errors to UserError, and checks of its settings.
 
-Settings are arguments of a constructor, by name. Those of a workload are under the key `model` of a
-run spec, and a space file can search them: `space: {model: {hidden_units: [64, 128]}}`.
+Settings are named arguments of a constructor or function. The settings of a workload are set under
+the key `model` of a run spec, and can be searched: `space: {model: {hidden_units: [64, 128]}}`.
 
-Files in the user's folder must not hide a package that raybench imports. Ray's workers look for
-modules in that folder first, and would run a script `optuna.py` instead of importing Optuna.
+Files in the user's folder must not hide a package that raybench imports. Ray's workers search that
+folder for modules first, and would run a script `optuna.py` instead of importing Optuna.
 """
 
 import contextlib
@@ -43,24 +43,21 @@ PACKAGES = {
     *("tensorboardX", "tensorflow", "termcolor", "threadpoolctl", "torch", "tqdm"),
     *("typing_extensions", "urllib3", "virtualenv", "wrapt", "yaml", "yarl"),
 }
-"""Packages that raybench and its dependencies, indirect ones too, import."""
+"""Packages that raybench and its direct and indirect dependencies import."""
 
 
 def refuse_hiding_files(folder: Path) -> None:
-    """Check that no module in a folder hides a module that raybench needs.
+    """Raise UserError if a file or package in a folder hides a module that raybench needs.
 
     Args:
-        folder: The first folder of `sys.path`.
-
-    Raises:
-        UserError: A module in the folder hides such a module; the message names it.
+        folder: Folder that will be the first on `sys.path`.
     """
     needed_modules = (sys.stdlib_module_names - NEVER_IMPORTED) | PACKAGES
     for entry in sorted(folder.iterdir()):
         name, suffix = entry.name.partition(".")[::2]
         is_module = f".{suffix}" in all_suffixes() and entry.is_file()
         is_package = not suffix and (entry / "__init__.py").is_file()
-        is_harmless = name in sys.builtin_module_names or entry.resolve() == Path(_OURS)
+        is_harmless = name in sys.builtin_module_names or entry.resolve() == Path(_RAYBENCH_FOLDER)
         if name in needed_modules and (is_module or is_package) and not is_harmless:
             raise UserError(
                 f"{clean(entry.name)} in {clean(str(folder))} hides the module {name}, which "
@@ -70,9 +67,10 @@ def refuse_hiding_files(folder: Path) -> None:
 
 
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
-_OURS = str(Path(__file__).resolve().parents[1])
+_RAYBENCH_FOLDER = str(Path(__file__).resolve().parents[1])
 MAX_ERROR = 300
-"""Maximum characters of an error's text in a UserError's message; `details` has the whole text."""
+"""Maximum number of characters of an exception's text in the message of a UserError; its `details`
+contain the complete text."""
 
 
 @contextlib.contextmanager
@@ -87,7 +85,7 @@ def user_code_errors(
         code: Error code of the UserError.
 
     Raises:
-        UserError: The user's code failed; `details` holds the whole traceback.
+        UserError: The user's code failed; `details` contains the complete traceback.
     """
     try:
         yield
@@ -106,13 +104,13 @@ def user_code_errors(
 
 
 def user_code_place(steps: traceback.StackSummary) -> str:
-    """Return "file, line n" for the innermost stack frame in the user's code, or an empty string if
-    there is none."""
+    """Return "FILE, line NUMBER" for the innermost stack frame in the user's code; an empty string
+    if there is no such frame."""
     frames = [
         step
         for step in steps
         if Path(step.filename).is_file()
-        and not step.filename.startswith((*_LIBRARIES, _OURS))
+        and not step.filename.startswith((*_LIBRARIES, _RAYBENCH_FOLDER))
         and "-packages" not in step.filename
     ]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
@@ -121,13 +119,13 @@ def user_code_place(steps: traceback.StackSummary) -> str:
 def known_settings(
     build: Callable[..., Any], num_passed: int = 0, *, takes_any: bool = True
 ) -> dict[str, Any] | None:
-    """Return the settings that a constructor or function takes, with their defaults.
+    """Return the settings that a constructor or function accepts, with their defaults.
 
     Args:
         build: The constructor or function.
         num_passed: Number of leading parameters that raybench passes itself.
-        takes_any: Whether `**kwargs` means that any name is allowed. Otherwise, only the named
-            parameters are settings.
+        takes_any: Whether a parameter `**kwargs` means that any name is allowed. Otherwise, only
+            named parameters are settings.
 
     Returns:
         Defaults by name (`inspect.Parameter.empty` for a required setting), or None if any name is
@@ -143,7 +141,7 @@ def known_settings(
         if parameter.kind not in variadic
     }
     for parameter in parameters:
-        # The default of a float may be an int, as in `momentum: float = 0`.
+        # The default of a parameter of type float may be an int, as in `momentum: float = 0`.
         if "float" in str(parameter.annotation) and type(parameter.default) is int:
             defaults[parameter.name] = float(parameter.default)
     return defaults
@@ -159,10 +157,10 @@ def check_settings(
     """Check settings against the parameters of a constructor or function.
 
     Args:
-        defaults: Result of `known_settings`; the type of a default is the type of the setting.
-        settings: The settings.
+        defaults: Result of `known_settings`. A setting must have the same type as its default.
+        settings: Settings by name.
         source: Name of the constructor or function in messages.
-        key: Key of the run spec that holds the settings.
+        key: Key of the run spec that contains the settings.
 
     Raises:
         UserError: A setting is unknown, is missing, or has another type than its default.
@@ -171,8 +169,8 @@ def check_settings(
         return
     for name, value in settings.items():
         if name not in defaults:
-            nothing = "" if defaults else "its constructor has no parameters."
-            hint = did_you_mean(name, defaults, nothing)
+            otherwise = "" if defaults else "its constructor has no parameters."
+            hint = did_you_mean(name, defaults, otherwise)
             raise UserError(
                 f"{key}.{name}: {source} has no such setting; {hint}", ErrorCode.UNKNOWN_KEY
             )
@@ -191,6 +189,7 @@ def check_settings(
 
 
 def _has_type_of(default: Any, value: Any) -> bool:
+    """Return whether a value has the type of a setting's default; True if that type is unknown."""
     if default is None or value is None or default is inspect.Parameter.empty:
         return True
     if isinstance(default, bool) or isinstance(value, bool):
@@ -202,22 +201,26 @@ def _has_type_of(default: Any, value: Any) -> bool:
 
 
 def import_user_module(module_name: str, source: str) -> ModuleType:
-    """Import a user's module, from the current folder or from anywhere on `sys.path`.
+    """Import a user's module from the current folder or another folder on `sys.path`.
+
+    Args:
+        module_name: Name of the module.
+        source: Start of the error message.
 
     Raises:
-        UserError: The module cannot be imported; `source` is the start of the message.
+        UserError: The module cannot be imported.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    advice = "; run from the folder that holds it, or correct it"
+    advice = "; run the command in the folder of the module, or correct the module"
     with user_code_errors(f"{source}: module '{module_name}' cannot be imported", advice=advice):
         return importlib.import_module(module_name)
 
 
 def import_loop(name: str) -> Callable[[Any], object]:
-    """Import and return the function given as `FILE.py:FUNCTION`.
+    """Import the user's training function that is named by `FILE.py:FUNCTION`.
 
-    FILE.py is relative to the current folder or to a folder on `sys.path`.
+    The path FILE.py is relative to the current folder or to a folder on `sys.path`.
 
     Raises:
         UserError: The file or function is missing, or the file cannot be imported.
@@ -225,7 +228,7 @@ def import_loop(name: str) -> Callable[[Any], object]:
     file, _, function = name.rpartition(":")
     if (path := loop_file(name)) is None:
         raise UserError(
-            f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.",
+            f"{name}: there is no file {file} in {Path.cwd()}; run the command in its folder.",
             ErrorCode.NOT_FOUND,
         )
     module = _import_file(path.resolve(), name)
@@ -245,9 +248,10 @@ def import_loop(name: str) -> Callable[[Any], object]:
 
 
 def loop_file(name: str) -> Path | None:
-    """Return the path of the file in `FILE.py:FUNCTION`, in the current folder or on `sys.path`.
+    """Find the file that `FILE.py:FUNCTION` names, in the current folder or a folder on `sys.path`.
 
-    None if there is no such file.
+    Returns:
+        Path of the file; None if there is no such file.
     """
     file = name.rpartition(":")[0]
     folders = [Path.cwd(), *map(Path, sys.path)]
@@ -255,13 +259,18 @@ def loop_file(name: str) -> Path | None:
 
 
 _modules: dict[Path, ModuleType] = {}
-"""Modules by path; two files of the same name in different folders are two modules."""
+"""Imported modules by path, since files in different folders may have the same name."""
 _folders: list[Path] = []
-"""Folders of the imported files, each of which was put first on `sys.path`."""
+"""Folders of the imported files, each of which has been put first on `sys.path`."""
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Import a file as Python imports a script, or as a module if the file is in a package."""
+    """Import a file: as a module of its package if it is in a package, otherwise by its path.
+
+    Args:
+        path: Path of the file.
+        name: Start of the error message.
+    """
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
@@ -285,8 +294,9 @@ def _import_file(path: Path, name: str) -> ModuleType:
 def _put_first_on_path(folder: Path) -> None:
     """Put a folder first on `sys.path`, before the folders of other imported files.
 
-    Modules that were imported from another of these folders, and that also exist in this one, are
-    removed from `sys.modules`, because two versions of the user's code use the same module names.
+    If a module was imported from another of these folders, and a file of the same name exists in
+    this folder, the module is removed from `sys.modules`, so that the next import reads this
+    folder's file. This is needed to run two versions of the user's code in the same process.
     """
     refuse_hiding_files(folder)
     if str(folder) in sys.path:

@@ -1,1 +1,1 @@
-"""Loaders of users' data: folders of images, tables, texts, arrays, and datasets of libraries."""
+"""Loaders of datasets: folders of images, tables, texts, arrays, and datasets of libraries."""

@@ -1,6 +1,6 @@
 """Loaders of arrays: `.npz` files, and datasets that torchvision or Keras has downloaded.
 
-The files of these libraries are read without importing the libraries.
+The downloaded files are read without importing these libraries.
 """
 
 import itertools
@@ -35,7 +35,7 @@ from raybench.data.store import Source, Writer, file_at
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
-CHANNELS = (1, 3)
+CHANNELS = (1, 3)  # allowed numbers of image channels
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
 INPUTS, LABELS = "x", "y"  # default names of arrays
 LABEL = "label"
@@ -61,15 +61,20 @@ class RawSet:
 
 
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
-    """Convert labels or weights, (N,) or (N, columns), to a table, to be read like a user's table.
+    """Convert an array of labels or weights to a table, so that it is read like a user's table.
 
-    `source` is the name of the data in messages; `class_names` are in the order of class numbers.
+    Args:
+        array: Labels or weights, (N,) or (N, columns).
+        name: Name of the column, or start of the names of several columns.
+        source: Name of the data in messages.
+        class_names: Names of the classes in the order of class numbers; empty if labels are not
+            class numbers.
     """
     kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order
     array = array.astype(str if kind.kind == "S" else kind, copy=False)
     columns = {name: array}
     if array.ndim > 1:
-        columns = {f"{name}[:, {place}]": column for place, column in enumerate(array.T)}
+        columns = {f"{name}[:, {index}]": column for index, column in enumerate(array.T)}
     return Table(
         pa.table(columns),
         source,
@@ -82,7 +87,7 @@ def as_inputs(array: Array, place: str) -> Array:
     """Convert an array to uint8, float32, int32 or int64, and images to (N, H, W, C).
 
     Raises:
-        UserError: The array does not hold numbers, or holds images with their channels first;
+        UserError: The array does not contain numbers, or contains images with channels first;
             `place` begins the message.
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
@@ -105,8 +110,8 @@ def as_inputs(array: Array, place: str) -> Array:
 
 
 def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
-    """Convert images to the size and channels of the spec; raise UserError if the spec sets these
-    for other inputs."""
+    """Convert images to the size and the channels that a spec sets; raise UserError if the spec
+    sets them for inputs that are not images."""
     if spec.image_size is None and spec.channels is None:
         return inputs
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
@@ -124,8 +129,14 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
 def labels_of(raw: RawSet, given_task: Task | None, where: str) -> tuple[Labels, int | None]:
     """Return the labels of all splits, and the number of classes or token ids.
 
-    The number is None for a regression. `given_task` is the task that the user set. By default,
-    floats mean a regression, and integers and strings are classes.
+    Args:
+        raw: Arrays of the dataset.
+        given_task: Task that the user has set. By default, labels of type float are for a
+            regression, and integers and strings are classes.
+        where: Start of error messages.
+
+    Returns:
+        The labels, and the number of classes or token ids, which is None for a regression.
 
     Raises:
         UserError: The type or shape of the labels is invalid for the task.
@@ -161,7 +172,8 @@ def labels_of(raw: RawSet, given_task: Task | None, where: str) -> tuple[Labels,
 
 
 def _checked_labels(labels: Array, task: Task | None, place: str) -> Array:
-    """Return labels (N, 1), as in datasets of Keras, as (N,); check their type and shape."""
+    """Check the type and the shape of labels, and convert labels of shape (N, 1), as in datasets of
+    Keras, to (N,)."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
@@ -173,9 +185,14 @@ def _checked_labels(labels: Array, task: Task | None, place: str) -> Array:
 
 
 def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -> Dataset:
-    """Return the dataset of `source`; call `read` if it is not in the store yet.
+    """Return the dataset of a source, after storing it if it is not in the store yet.
 
     Missing splits are cut from the training samples (see `cut.cut`).
+
+    Args:
+        source: Files and options of the dataset.
+        read: Function that reads the arrays from the files.
+        spec: The dataset spec.
     """
     return stored_and_cut(
         source, lambda writer: _store(writer, read(), spec, str(source.path)), spec
@@ -183,7 +200,8 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    """Write the samples of each split in a shuffled order; return the task and the classes."""
+    """Write the samples of each split in a shuffled order; return the task, the number of classes
+    and the class names as JSON values."""
     all_labels, num_classes = labels_of(raw, spec.task, where)
     for part, raw_split in raw.splits.items():
         inputs = each(raw_split.inputs, partial(as_inputs, place=f"{where}, {part} split"))
@@ -209,9 +227,9 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     """Load an `.npz` file.
 
     The file has the arrays `x_train`, `y_train` and optionally `x_val`, `y_val`, `x_test`,
-    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. Keys of the spec set other
-    names: `columns` instead of `x` (several names become named inputs), `label` instead of `y`,
-    and `weight` for sample weights. Pickled arrays are rejected.
+    `y_test`; or only `x` and `y`, which are split at random. Other names of arrays are set by keys
+    of the spec: `columns` replaces `x` (several names become named inputs), `label` replaces `y`,
+    and `weight` is the array of sample weights. Pickled arrays are rejected.
     """
     assert spec.path is not None
     path = Path(spec.path).expanduser()
@@ -246,20 +264,21 @@ def _read(path: Path, spec: DatasetSpec) -> RawSet:
     if not splits:
         splits["train"] = _split(arrays, spec, label, "", path, "train")
     if "train" not in splits:
-        raise _missing(f"{label}_train", arrays, path)
+        raise _missing_array(f"{label}_train", arrays, path)
     return RawSet(splits)
 
 
 def _split(
     arrays: dict[str, Array], spec: DatasetSpec, label: str, end: str, path: Path, part: str
 ) -> RawSplit:
+    """Return the arrays of a split; `end` is the suffix of their names, such as `_train`."""
     columns = spec.columns or [INPUTS]
     weight = [spec.weight] if spec.weight is not None and part == "train" else []
     wanted = [f"{name}{end}" for name in (*columns, label, *weight)]
     for name in wanted:
         if name not in arrays:
             others = {other: arrays[other] for other in arrays if other not in wanted}
-            raise _missing(name, others or arrays, path)
+            raise _missing_array(name, others or arrays, path)
     by_name = {name: np.atleast_1d(arrays[name]) for name in wanted}
     inputs, labels = {name: by_name[f"{name}{end}"] for name in columns}, by_name[f"{label}{end}"]
     for name, array in by_name.items():
@@ -281,7 +300,8 @@ def _split(
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 
-def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
+def _missing_array(name: str, arrays: dict[str, Array], path: Path) -> UserError:
+    """Return the error for an array that an `.npz` file does not have."""
     hint = did_you_mean(name, arrays, "set dataset.columns and dataset.label to its names.")
     return UserError(
         f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}",
@@ -290,17 +310,19 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
-"""Folders to search for torchvision's datasets, since torchvision has no default."""
+"""Folders that are searched for torchvision's datasets, since torchvision has no default folder."""
 
 
 @dataclass(frozen=True)
 class LibrarySet:
-    """A dataset of a library (torchvision, Keras): the files and the function that reads them."""
+    """A dataset of torchvision or Keras: its files, and the function that reads them."""
 
     places: Sequence[Sequence[str]]
-    """Lists of files, relative to the folder of the library's datasets. The first list of which all
-    files exist is read. If a name ends in `*`, the file may also have the suffix `.gz`."""
+    """Alternative lists of files, relative to the folder of the library's datasets. The first list
+    whose files all exist is read. If a name ends in `*`, the file may also have the suffix
+    `.gz`."""
     read: Callable[[Sequence[Path]], RawSet]
+    """Function that reads the files of a list, in their order."""
 
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
@@ -318,11 +340,16 @@ def load_keras(spec: DatasetSpec) -> Dataset:
 def _load(
     spec: DatasetSpec, sets: dict[str, LibrarySet], folders: Sequence[str], fetch: str
 ) -> Dataset:
-    """Load `spec.set` from `spec.path`, or by default from the first of `folders` that holds it.
+    """Load the dataset `spec.set` of a library.
+
+    Args:
+        spec: The dataset spec.
+        sets: Supported datasets of the library by name.
+        folders: Folders to search for the dataset if `spec.path` is not set.
+        fetch: Code that downloads the dataset, for the error message.
 
     Raises:
-        UserError: The dataset is not on this machine. The message shows `fetch`, the code that
-            downloads it.
+        UserError: The dataset is not supported, or is not on this machine.
     """
     assert spec.set is not None
     known = sets.get(spec.set)
@@ -331,8 +358,8 @@ def _load(
             f"dataset.set: {spec.name} {spec.set} is not supported; {did_you_mean(spec.set, sets)}",
             ErrorCode.UNKNOWN_NAME,
         )
-    looked = [Path(folder).expanduser() for folder in ([spec.path] if spec.path else folders)]
-    for folder, names in itertools.product(looked, known.places):
+    paths = [Path(folder).expanduser() for folder in ([spec.path] if spec.path else folders)]
+    for folder, names in itertools.product(paths, known.places):
         if files := find_files(folder, names):
             source = Source(
                 name=spec.name,
@@ -342,23 +369,24 @@ def _load(
             )
             return load_arrays(source, partial(known.read, files), spec)
     raise UserError(
-        f"dataset.set: {spec.set} of {spec.name} is not in {', '.join(map(str, looked))}; download "
+        f"dataset.set: {spec.set} of {spec.name} is not in {', '.join(map(str, paths))}; download "
         f"it with {fetch}, or set dataset.path to its folder.",
         ErrorCode.NOT_FOUND,
     )
 
 
 def _train_and_test(arrays: Sequence[Array], **known: Any) -> RawSet:
-    """Make a `RawSet` from four arrays: training inputs and labels, test inputs and labels."""
+    """Return a `RawSet` of four arrays: training inputs and labels, test inputs and labels."""
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
 def _idx(folder: str) -> LibrarySet:
+    """Return a dataset that consists of IDX files in a folder."""
     places = [[f"{folder}/{name}*" for name in IDX_FILES]]
     return LibrarySet(places, lambda files: _train_and_test(read_idx_files(files)))
 
 
-ARRAYS_ONLY = {
+ARRAYS_ONLY = {  # modules and functions that build arrays from a pickle file
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy.core.multiarray", "_reconstruct"),
@@ -367,18 +395,24 @@ ARRAYS_ONLY = {
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Unpickler that accepts only arrays, strings and numbers, so that it never runs other code."""
+    """Unpickler that accepts only arrays, strings and numbers, so that a file cannot run any
+    code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a function that builds arrays; raise UnpicklingError for anything else."""
+        """Return a function that builds arrays; raise UnpicklingError for any other function."""
         if (module, name) not in ARRAYS_ONLY:
-            raise pickle.UnpicklingError(f"asks for {module}.{name}, which no set needs")
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in this file")
         return super().find_class(module, name)
 
 
 def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
-    """Read CIFAR-100 (`fine`) or CIFAR-10 from files of training batches, the test split and class
-    names, in this order."""
+    """Read CIFAR-10, or CIFAR-100 if `fine` is true.
+
+    Args:
+        files: Files with the training batches, a file with the test split, and a file with the
+            class names, in this order.
+        fine: Whether the files have the format of CIFAR-100.
+    """
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
@@ -400,6 +434,8 @@ def _text_of(value: Any) -> str:
 
 
 def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
+    """Return CIFAR-10, or CIFAR-100 if `fine` is true; `folders` are alternative folders of its
+    files."""
     names: tuple[str, ...] = ("train", "test", "meta")
     if not fine:
         batches = (f"data_batch_{number}" for number in range(1, 6))
@@ -409,6 +445,7 @@ def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
 
 
 def _read_svhn(files: Sequence[Path]) -> RawSet:
+    """Read the dataset SVHN from the files of its training and test split."""
     from scipy.io import loadmat  # imported here because it takes 0.25 s
 
     arrays = []

@@ -1,7 +1,7 @@
-"""A shuffled order of the samples, and the splits that are cut from it.
+"""Shuffled order of the samples of a dataset, and the splits that are cut from it.
 
-Arrays are written to the store in this order, so every split is a slice of a file. Cutting a split
-copies nothing, and splits of other sizes use the same files.
+Samples are written to the store in this order, so every split is a slice of a stored array. Cutting
+a split does not copy samples, and splits of other sizes use the same files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,8 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
         labels: Labels of each split, the training split first.
 
     Returns:
-        The standardized labels, then the divisor and the offset of the original labels, each of
-        shape () or (outputs,).
+        The standardized labels of each split; the divisor (standard deviation) and the offset
+        (mean) of the original labels, each of shape () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
@@ -39,9 +39,13 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Return a stored dataset cut into splits, with regression labels standardized.
+    """Return a dataset of the store, cut into splits, and with standardized regression labels.
 
-    If the dataset is not stored yet, `build` writes its samples in a shuffled order.
+    Args:
+        source: Files and options of the dataset.
+        build: Function that writes the samples in a shuffled order if the dataset is not stored
+            yet.
+        spec: The dataset spec, which sets the sizes of the splits.
     """
     entry, path = stored(source, build), str(source.path)
     splits = {
@@ -62,18 +66,22 @@ def stored_and_cut(
 
 
 KEYS = "train-keys"
-"""Name of the array that marks samples for `split_by`: (N,) int64, equal for neighboring samples
-that must be in the same split."""
-TYPICAL_SHARE = 0.1  # default fraction of all samples for validation, and for test
+"""Name of the array of keys for `split_by`, (N,) int64. Keys of neighboring samples are equal if
+the samples must be in the same split."""
+TYPICAL_SHARE = 0.1  # default fraction of the samples in the validation, and in the test split
 
 
 def mixed_order(
     labels: npt.NDArray[np.int64] | None, number: int, *, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a random permutation of `number` samples that depends only on the arguments.
+    """Return a random permutation of samples that depends only on the arguments.
 
-    Given class labels (N,), it is stratified: every part of the order contains each class in
-    proportion, to within one sample.
+    Args:
+        labels: Class numbers of the samples, (N,), to stratify the permutation: every contiguous
+            part of it then contains each class in proportion, to within one sample. None for a
+            permutation that is not stratified.
+        number: Number of samples N.
+        seed: Seed of the permutation.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(number)
@@ -84,17 +92,21 @@ def mixed_order(
     counts = np.bincount(shuffled)
     starts = np.cumsum(counts) - counts
     rank = np.arange(number) - starts[shuffled[by_class]]
-    place = np.empty(number)
-    place[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
-    # A stable sort keeps ties in the random order.
-    return order[np.argsort(place, kind="stable")]
+    position = np.empty(number)
+    position[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
+    # A stable sort keeps samples with equal positions in the random order.
+    return order[np.argsort(position, kind="stable")]
 
 
 def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-    """Return an order of samples in which the samples of a group (equal codes) are neighbors.
+    """Return an order of samples in which all samples of a group are neighbors.
 
-    Groups are in random order, but large ones come last. Thus, they go to the training split, since
-    they would not fit into a smaller one.
+    Groups are in random order, but large groups come last, so that they are in the training split.
+    They would not fit into the smaller validation and test splits.
+
+    Args:
+        codes: Number of the group of each sample, (N,).
+        seed: Seed of the random order.
     """
     counts = np.bincount(codes)
     large = np.where(counts > TYPICAL_SHARE / 2 * len(codes), counts, 0)
@@ -105,8 +117,16 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Return the sizes of the test and validation splits that are closest to `sizes` while keeping
-    samples with equal keys together."""
+    """Adjust the sizes of the test and validation splits so that no group of samples is divided.
+
+    Args:
+        sizes: Requested numbers of samples of the splits `test` and `validation`.
+        keys: Keys of the samples in order, (N,); neighboring samples with equal keys are a group.
+        source: Name of the data in messages.
+
+    Returns:
+        The possible sizes that are closest to the requested sizes.
+    """
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:
@@ -135,14 +155,17 @@ def cut(
     """Return the splits train, validation and test; cut missing splits from the start of train.
 
     Args:
-        splits: The splits that the data already have, always including `train`.
-        spec: Sizes of the splits, as numbers or fractions of the training samples.
+        splits: Splits that the data already have, always including `train`.
+        spec: The dataset spec, which sets the sizes of the splits as numbers of samples or as
+            fractions of the training samples.
         source: Name of the data in messages.
-        keys: (N,) keys of the training samples, equal for neighbors that must be in the same split.
-            The sizes of the splits are then only approximate.
+        keys: Keys of the training samples, (N,). Neighboring samples with equal keys are put into
+            the same split, so the sizes of the splits are only approximate. None if samples may be
+            separated.
 
     Raises:
-        UserError: Nothing is left to train on, or a size is given for a split that the data have.
+        UserError: No samples remain to train on, or the spec sets the size of a split that the data
+            already have.
     """
     train, total = splits["train"], len(splits["train"])
     typical = max(1, round(TYPICAL_SHARE * total))

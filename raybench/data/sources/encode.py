@@ -1,6 +1,7 @@
-"""Encoders that convert columns of a table to features, fitted on the training rows only.
+"""Encoders that convert the columns of a table to numeric features.
 
-Encoders are plain data that are saved with a model, to encode new rows in the same way.
+Encoders are fitted only to the training rows. They are plain data, which is saved with a model to
+encode new rows in the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,15 @@ from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_text_type
 from raybench.spec.errors import ErrorCode, UserError
 
-MAX_LEVELS = 128  # maximum number of names of a column that have their own feature
-ID_SHARE = 0.5  # distinct names per row above which a column is assumed to hold ids
-MAX_TEXT_SHOWN = 40  # maximum characters of a text in a message
+MAX_LEVELS = 128  # maximum number of names in a column that get their own feature
+ID_SHARE = 0.5  # distinct names per row above which a column is assumed to contain ids
+MAX_TEXT_SHOWN = 40  # maximum number of characters of a text in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberEncoder:
-    """Encoder of numbers, dates and booleans: (value - offset) / scale."""
+    """Encoder of a column of numbers, dates or booleans; the feature is (value - offset) /
+    scale."""
 
     name: str
     mean: float
@@ -30,7 +32,8 @@ class NumberEncoder:
     offset: float
     scale: float
     missing: float
-    """Fraction of missing values in the training rows. If above 0, a second feature marks them."""
+    """Fraction of missing values in the training rows. If it is above 0, a second feature is 1 for
+    missing values."""
     kind: str = "number"
 
     @property
@@ -49,19 +52,20 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Encoder of names (categories) with one feature for each frequent name.
+    """Encoder of a column of names (categories), with one feature for each frequent name.
 
-    If there are rare names, they share one feature, and another is the frequency of the name.
+    If there are rare names, they share a feature, and a further feature is the frequency of the
+    name.
     """
 
     name: str
     own: list[str | None]
     """Names that have their own feature; None stands for a missing name."""
     known: list[str]
-    """All names in the training rows, the most frequent first."""
+    """All names in the training rows, most frequent first."""
     frequency: list[float]
-    """Standardized log frequency of each known name, then of an unknown name; empty if every name
-    has its own feature."""
+    """Standardized log frequency of each name in `known`, followed by the value for unknown names;
+    empty if every name has its own feature."""
     missing: float
     """Fraction of missing names in the training rows."""
     kind: str = "name"
@@ -77,16 +81,17 @@ class NameEncoder:
     def encode(self, values: Any) -> Array:
         """Return the features of a `pyarrow.Array`, (rows, features) float32."""
         texts = as_texts(values)
-        found = pc.index_in(texts, value_set=pa.array(self.known, pa.string()))
-        numbers = np.asarray(pc.fill_null(found, len(self.known))).astype(np.int64)
-        # Known names begin with those that have their own feature. An unseen name has none.
-        first = [place for place, name in enumerate(self.own) if name is not None]
-        places = np.full(len(self.known) + 1, len(self.own))
-        places[: len(first)], places[-1] = first, -1
-        of_none = len(self.own) if self.missing else -1
+        indices = pc.index_in(texts, value_set=pa.array(self.known, pa.string()))
+        numbers = np.asarray(pc.fill_null(indices, len(self.known))).astype(np.int64)
+        # Index of the feature of each known name, and -1 for an unknown name, which has no feature.
+        # The list `known` begins with the names that have their own feature.
+        own_features = [index for index, name in enumerate(self.own) if name is not None]
+        feature_of = np.full(len(self.known) + 1, len(self.own))
+        feature_of[: len(own_features)], feature_of[-1] = own_features, -1
+        missing_feature = len(self.own) if self.missing else -1
         if None in self.own:
-            of_none = self.own.index(None)
-        features = np.where(np.asarray(texts.is_null()), of_none, places[numbers])
+            missing_feature = self.own.index(None)
+        features = np.where(np.asarray(texts.is_null()), missing_feature, feature_of[numbers])
         out = np.zeros((len(texts), len(self.features)), np.float32)
         rows = np.flatnonzero(features >= 0)
         out[rows, features[rows]] = 1
@@ -100,8 +105,8 @@ ENCODERS: dict[str, type[Encoder]] = {"number": NumberEncoder, "name": NameEncod
 
 
 class ColumnLeftOut(Exception):  # noqa: N818 (not an error: the column is left out)
-    """Raised if nothing can be learned from a column; the message gives the reason as a predicate,
-    such as "has no values"."""
+    """Raised for a column from which nothing can be learned. The message is a predicate with the
+    column as its subject, such as "has no values"."""
 
 
 def fit_number_encoder(
@@ -112,9 +117,9 @@ def fit_number_encoder(
     Args:
         name: Name of the column.
         numbers: Values of the training rows in order, NaN if missing.
-        is_flag: Whether the values are booleans, which are encoded as 1 and 0.
-        counted_rows: Number of rows in the table, to leave out a column of mere row numbers; 0 to
-            keep such a column.
+        is_flag: Whether the values are booleans, which are not standardized but encoded as 1 and 0.
+        counted_rows: Number of rows in the table, by which a column that only numbers the rows is
+            recognized and left out; 0 to keep such a column.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or row numbers.
@@ -138,16 +143,18 @@ def fit_number_encoder(
 
 
 def fit_name_encoder(name: str, values: Any, *, keep_ids: bool) -> NameEncoder:
-    """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
+    """Fit an encoder to a column of names, or of codes that `dataset.categories` lists.
 
-    The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
-    feature, and another feature is the standardized log frequency of the name. A missing value
-    counts as a name if training rows have any. An unseen name sets no feature but the frequency.
+    Each of the MAX_LEVELS most frequent names has its own feature. If there are more names, the
+    rare names share a feature, and a further feature is the standardized log frequency of the name.
+    If training rows have missing values, "missing" counts as a name. For a name that is not in the
+    training rows, all features except the frequency are 0.
 
     Args:
         name: Name of the column.
         values: The column in the training rows, a `pyarrow.Array`.
-        keep_ids: Whether to use the column even if it holds ids, because the user listed it.
+        keep_ids: Whether to use the column even if it seems to contain ids, because the user has
+            listed it.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or ids.
@@ -180,16 +187,15 @@ def fit_name_encoder(name: str, values: Any, *, keep_ids: bool) -> NameEncoder:
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
-    """Encode new rows as features, (N, features) float32.
+    """Encode new rows of a table for a trained model, as features (N, features) float32.
 
     Args:
         samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts. Columns that
             are not inputs are ignored.
-        columns: The encoders as plain data: the entry `columns` of `Dataset.encoding`.
+        columns: Encoders as plain data: the entry `columns` of `Dataset.encoding`.
 
     Raises:
-        UserError: A column is missing, or holds strings that are not numbers where numbers are
-            needed.
+        UserError: A column is missing, or a column of numbers contains other strings.
     """
     try:
         if isinstance(samples, pa.Table):

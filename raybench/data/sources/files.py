@@ -1,7 +1,7 @@
-"""Opens the files of a dataset as tables, one for each split that the files belong to.
+"""Opening of the files of a dataset as tables, one table for each split to which files belong.
 
-CSV and Parquet files are tables. Folders of images or texts become tables with one row per file,
-which holds its path or text and its class.
+CSV and Parquet files are tables. A folder of images or texts becomes a table with one row per file:
+the path of the image, or the text, and the class.
 """
 
 import codecs
@@ -26,11 +26,11 @@ SPLIT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names that mark files and folders as a split, as in Hugging Face's ImageFolder."""
+"""Names of files and folders that belong to a split, by split; as in Hugging Face's ImageFolder."""
 
 
 def open_parquet(files: Sequence[Path], source: Path) -> Table:
-    """Open a Parquet file, or several files that are parts of one table.
+    """Open a Parquet file, or several files that are parts of the same table.
 
     Args:
         files: The files, in the order of their rows.
@@ -41,7 +41,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
     """
     try:
         parts = [pa.dataset.dataset(str(file), format="parquet") for file in files]
-        # A column may be empty or hold only integers in one part, and floats in another.
+        # A column may be empty or contain only integers in one part, and floats in another.
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
     except (pa.ArrowException, OSError) as error:
         raise UserError(
@@ -58,7 +58,8 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
 CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
 MEMORY_FACTOR = 3
-"""Maximum bytes of memory per byte of a CSV file while it is read, for its text and its columns."""
+"""Maximum number of bytes of memory per byte of a CSV file while it is read, for its text and its
+columns."""
 MISSING_NUMBERS = (
     *(" " * number for number in range(9)),
     *("#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "n.a.", "na", "nan", "none"),
@@ -68,7 +69,7 @@ MISSING_NUMBERS = (
 
 
 def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = None) -> Table:
-    """Read a CSV file into memory; its first line names the columns.
+    """Read a CSV file into memory; its first line contains the names of the columns.
 
     The delimiter is a comma, semicolon, tab or `|`. The encoding is UTF-8, or UTF-16 with a byte
     order mark. The file may be gzipped. In messages, rows are numbered as in a spreadsheet, where
@@ -80,7 +81,7 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
         dates: Order of day, month and year in dates; by default, only ISO 8601 is read.
 
     Raises:
-        UserError: The file is not valid CSV; the message has the row of the mistake.
+        UserError: The file is not valid CSV; the message names the invalid row.
     """
     require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
     try:
@@ -92,7 +93,7 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
     names = next((line for line in head.splitlines() if line.strip()), None)
     if names is None:
         raise UserError(
-            f"{path} is empty; write a line of column names, and rows.", ErrorCode.INVALID_DATA
+            f"{path} is empty; write a line of column names, then rows.", ErrorCode.INVALID_DATA
         )
     if UNREADABLE in names:
         raise not_utf8(path)
@@ -107,7 +108,7 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
         raise not_utf8(path)
     if all(is_number(name.strip()) for name in table.column_names if name.strip()):
         raise UserError(
-            f"{path}: row 1 must hold the column names, but holds numbers or nothing "
+            f"{path}: row 1 must contain the column names, but contains numbers or nothing "
             f"({names[:CHARACTERS_SHOWN]}); insert a line of names above it.",
             ErrorCode.INVALID_FILE,
         )
@@ -141,7 +142,7 @@ def _read_csv(
 
 
 def _date_formats(order: DateOrder | None) -> list[str]:
-    """Return the formats of dates, such as %d/%m/%Y, for a value of `dataset.dates`."""
+    """Return the formats of dates, such as %d/%m/%Y, for a value of the key `dataset.dates`."""
     parts = {"day_first": "dmY", "month_first": "mdY", "year_first": "Ymd"}
     if order is None:
         return []
@@ -149,14 +150,16 @@ def _date_formats(order: DateOrder | None) -> list[str]:
 
 
 def encoding_of(path: Path) -> str:
-    """Return the encoding of a text file: UTF-16 if it has a byte order mark, or UTF-8."""
+    """Return the encoding of a text file: UTF-16 if the file begins with its byte order mark, else
+    UTF-8."""
     with pa.input_stream(str(path)) as stream:
         head = stream.read(2)
     return "utf-16" if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def not_utf8(path: Path) -> UserError:
-    """Return the error for a text file with invalid bytes, which shows the first line with one."""
+    """Return the error for a text file with bytes that are invalid in its encoding; the message
+    shows the first line with an invalid byte."""
     encoding = encoding_of(path)
     with pa.input_stream(str(path)) as stream:
         content = stream.read()
@@ -175,11 +178,15 @@ ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".
 
 
 def open_tables(spec: DatasetSpec) -> Tables:
-    """Open the tables of `dataset.path` and return them by split.
+    """Open the CSV or Parquet files of a dataset as tables.
 
     Args:
-        spec: A dataset of kind `csv` or `parquet`. `path` is a file, a folder with files named
-            `train`, `val` and `test`, or a folder with the parts of one Parquet table.
+        spec: The dataset spec, with the name `csv` or `parquet`. Its `path` is a file, a folder
+            with files named `train`, `val` and `test`, or a folder with the parts of a Parquet
+            table.
+
+    Returns:
+        Tables by split.
 
     Raises:
         UserError: There are no such files, there is no training split, or a table is damaged.
@@ -208,6 +215,7 @@ def open_tables(spec: DatasetSpec) -> Tables:
 
 
 def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
+    """Open the files of a split as a table; `source` is the path in messages."""
     if spec.name == "parquet":
         return open_parquet(files, source)
     if len(files) == 1:
@@ -220,7 +228,7 @@ def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files below a folder that have one of the suffixes `endings`, sorted by name.
+    """Return the files in a folder and its subfolders that have one of the given suffixes, sorted.
 
     Files and folders whose names begin with `.` or `_` are left out. Symbolic links are followed.
     """
@@ -235,10 +243,11 @@ def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     """Group files by split, according to their top folder or the start of their name.
 
-    `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` belong to `train`.
+    For example, `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` belong to
+    `train`. The result is empty if no file belongs to a split.
 
     Raises:
-        UserError: Some files belong to a split, but other files do not.
+        UserError: Some files belong to a split, but others do not.
     """
     grouped: dict[str | None, list[Path]] = {}
     for file in files:
@@ -255,7 +264,8 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split to which a file or folder belongs by its name, or None."""
+    """Return the split to which a file or folder belongs according to its name; None if it belongs
+    to no split."""
     stem = name.lower().split(".")[0].split("-")[0]
     return next((split for split, names in SPLIT_NAMES.items() if stem in names), None)
 
@@ -263,13 +273,18 @@ def split_of(name: str) -> str | None:
 METADATA = "metadata.csv"
 """File that lists images and their labels, as in Hugging Face's ImageFolder."""
 FILE_NAME, TEXT, LABEL = "file_name", "text", "label"
-"""Columns of the tables that are made of folders."""
+"""Names of columns in the tables that represent folders of images or texts."""
 TEXT_ENDINGS = (".txt", ".text", ".md")
 
 
 def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
-    """Return a table of texts for each split, from `folder/CLASS/*` (all in `train`) or from
-    `folder/train/CLASS/*` and so on; `read` returns the text of a file."""
+    """Return a table of texts for each split of a folder of text files.
+
+    Args:
+        folder: Folder with files `CLASS/*`, which all belong to the split `train`, or
+            `train/CLASS/*`, `val/CLASS/*` and so on.
+        read: Function that returns the text of a file.
+    """
     names = [file.relative_to(folder).as_posix() for file in find_files(folder, TEXT_ENDINGS)]
     if not names:
         raise UserError(
@@ -280,7 +295,8 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
 
 
 def is_class_folder(path: Path) -> bool:
-    """Return whether a folder holds a folder of texts for each class, instead of running text."""
+    """Return whether a folder contains a folder of text files for each class, instead of running
+    text."""
     names = [file.relative_to(path).parts for file in find_files(path, TEXT_ENDINGS)]
     return any(len(parts) > (2 if split_of(parts[0]) else 1) for parts in names)
 
@@ -306,16 +322,26 @@ def list_images(path: Path) -> tuple[list[File], int]:
 
 
 def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
-    """Return a table of images for each split, from `place/CLASS/*` (all in `train`) or from
-    `place/train/CLASS/*` and so on."""
+    """Return a table of images for each split of a folder of image files.
+
+    Args:
+        place: Folder with files `CLASS/*`, which all belong to the split `train`, or
+            `train/CLASS/*`, `val/CLASS/*` and so on.
+        files: The image files, with paths relative to the folder.
+    """
     return _by_class(place, [file.name for file in files])
 
 
 def _by_class(
     place: Path, names: Sequence[str], read: Callable[[Path], str] | None = None
 ) -> Tables:
-    """Return a table for each split, whose rows have the class of a file and its text (the result
-    of `read`) or, without `read`, its path."""
+    """Return a table for each split, with one row per file: its class, and its text or its path.
+
+    Args:
+        place: Folder of the dataset.
+        names: Paths of the files, relative to the folder.
+        read: Function that returns the text of a file; None for a table of paths.
+    """
     tables: dict[str, Table] = {}
     by_split, depth = _by_split(place, names)
     for split, split_names in by_split.items():
@@ -336,12 +362,18 @@ def _by_class(
 
 
 def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], int]:
-    """Group files by the split that their top folder names.
+    """Group files by the split to which their top folder belongs according to its name.
+
+    If there is no folder for the training split, the top folders are classes, even if one of them
+    has the name of a split, as in the classes "test" and "no_test". All files then belong to
+    `train`.
+
+    Args:
+        place: Folder of the dataset.
+        names: Paths of the files, relative to the folder.
 
     Returns:
-        The files by split, and the number of folders above those of the classes. Without a folder
-        for training, all files belong to `train`; next to other folders, a folder such as "test" is
-        a class ("test" and "no_test").
+        Files by split, and the number of folder levels above the class folders (0 or 1).
     """
     grouped: dict[str | None, list[str]] = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""Image files as uint8 arrays of one shape, decoded and scaled by PIL.
+"""Decoding of image files with PIL to uint8 arrays of the same shape.
 
-One thread per core decodes images into an array of the store. Threads suffice, because PIL releases
-the GIL while it decodes and scales.
+One thread per core decodes images into an array of the store. Threads are sufficient, because PIL
+releases the GIL while it decodes and scales an image.
 """
 
 import contextlib
@@ -26,52 +26,53 @@ Pixels = npt.NDArray[np.uint8]
 SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
+"""Suffixes of the names of image files."""
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""Possible values of white in gray images of more than 8 bits: the largest values of 8 to 16 bits,
-and 1 for fractions and masks."""
+"""Possible pixel values of white in gray images of more than 8 bits: the largest values of 8 to 16
+bits, and 1 for fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
-"""Grayscale modes of PIL; all other modes are colored."""
-ORIENTATION = 0x0112  # EXIF tag
-PROBES = 16  # number of images by which the shape of all images is chosen
+"""Grayscale modes of PIL; all other modes have colors."""
+ORIENTATION = 0x0112  # EXIF tag of the orientation
+PROBES = 16  # maximum number of images from which the shape of all images is determined
 IMAGES_AT_ONCE = 64  # maximum number of undecoded images in memory, per thread
 
 
 class ImageError(Exception):
-    """Raised for an image that cannot be used. The message is a predicate to put after the name of
-    the file, such as 'cannot be decoded; repair or remove it'."""
+    """Raised for an image that cannot be used. The message is a predicate with the image as its
+    subject, such as "cannot be decoded; repair or remove it"."""
 
     def about(self, name: str) -> UserError:
-        """Return a UserError for this problem with the image `name`."""
+        """Return the UserError for this problem; `name` is the name of the image."""
         return UserError(f"{name} {self}.", ErrorCode.INVALID_DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """Shape to which all images of a dataset are decoded, and how they are converted to it."""
+    """Shape of all decoded images of a dataset, and how images are converted to this shape."""
 
     height: int
     width: int
     channels: Literal[1, 3]
     is_scaled: bool
-    """Whether images of other sizes are scaled; otherwise, they are an error."""
+    """Whether images of another size are scaled; otherwise, they are an error."""
     is_greyed: bool
-    """Whether colored images are converted to gray if `channels` is 1; otherwise, they are an
-    error."""
+    """Whether colored images are converted to gray if `channels` is 1; otherwise, colored images
+    are an error."""
     resize: Literal["stretch", "crop"] = "stretch"
     size_of: str = ""
-    """Name of the image that determined the size, for error messages."""
+    """Name of the image from which the size was determined, for error messages."""
     white: float | None = None
-    """Value of white in gray images of more than 8 bits; None if there are no such images."""
+    """Pixel value of white in gray images of more than 8 bits; None if there are no such images."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of one image."""
+        """Shape of one image: (height, width, channels)."""
         return self.height, self.width, self.channels
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image file; width and height are after the rotation that EXIF names."""
+    """Properties of an image file. Width and height are those after the EXIF rotation."""
 
     name: str
     width: int
@@ -86,11 +87,11 @@ class Picture:
     """An image to decode."""
 
     row: int
-    """Row of the array into which the image is decoded."""
+    """Row of the output array into which the image is decoded."""
     name: str
-    """Name in messages: the path of the image, or file, row and column of a table."""
+    """Name of the image in messages: its path, or file, row and column of a table."""
     content: str | bytes
-    """Path of the image file, or the bytes of the file."""
+    """Path of the image file, or the bytes of the image file."""
 
 
 def is_image(name: str) -> bool:
@@ -99,7 +100,11 @@ def is_image(name: str) -> bool:
 
 
 def read_head(content: str | bytes, name: str) -> ImageHead:
-    """Read the header of an image. Pixels are decoded only if they have more than 8 bits.
+    """Read the properties of an image; pixels are decoded only if they have more than 8 bits.
+
+    Args:
+        content: Path of the image file, or the bytes of the image file.
+        name: Name of the image in messages.
 
     Raises:
         ImageError: The content is not an image.
@@ -120,9 +125,10 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 def _deep_values(image: "Image.Image") -> npt.NDArray[np.float64] | None:
-    """Return the pixel values of a gray image of more than 8 bits, (H, W) float64; None for others.
+    """Return the pixel values of a gray image of more than 8 bits, (H, W) float64.
 
-    Of colors of 16 bits, PIL keeps the upper 8.
+    Returns:
+        None for all other images. PIL converts images with colors of 16 bits to 8 bits.
     """
     return np.asarray(image, np.float64) if image.mode.startswith(("I", "F")) else None
 
@@ -134,11 +140,11 @@ def _to_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
         return image
     white = form.white or WHITES[-1]
     least, most = float(values.min()), float(values.max())
-    if not 0 <= least <= most <= white:  # an error for NaN, too
+    if not 0 <= least <= most <= white:  # also true for NaN
         enough = next((candidate for candidate in WHITES if most <= candidate), most)
         advice = f"set dataset.white: {enough:g}" if least >= 0 else "scale the values"
         raise ImageError(
-            f"has pixel values from {least:g} to {most:g}, but 0 is black and {white:g} is white; "
+            f"has pixel values from {least:g} to {most:g}, but black is 0 and white is {white:g}; "
             f"{advice}"
         )
     converted = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
@@ -147,9 +153,13 @@ def _to_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return the `ImageForm` of a dataset, given the headers of some images.
+    """Return the `ImageForm` of a dataset.
 
-    By default, the size is that of the first image, with one channel if all images are gray.
+    Args:
+        spec: The dataset spec. If it does not set the size, the size of the first image is used. If
+            it does not set the channels, there is one channel if all given images are gray, else
+            three.
+        heads: Properties of some images of the dataset.
     """
     return ImageForm(
         height=spec.image_size or heads[0].height,
@@ -164,7 +174,16 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return `dataset.white`, or the smallest of WHITES that no value in `brightest` exceeds."""
+    """Return the pixel value of white in gray images of more than 8 bits.
+
+    Args:
+        spec: The dataset spec. If it does not set `white`, the smallest of WHITES that no pixel
+            value exceeds is used.
+        brightest: Largest pixel value of each gray image of more than 8 bits.
+
+    Returns:
+        None if there are no such images and the spec does not set `white`.
+    """
     if not brightest:
         return spec.white
     most = max(brightest)
@@ -176,7 +195,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Decode an image to an array of `form.shape`, uint8.
 
     Only the first frame of an animation is decoded. The image is rotated according to its EXIF
-    orientation, transparent pixels are blended with white, and values of more than 8 bits are
+    orientation, and transparent pixels are blended with white. Pixel values of more than 8 bits are
     scaled so that `form.white` becomes 255.
 
     Raises:
@@ -206,6 +225,7 @@ def _open(content: str | bytes) -> "Image.Image":
 
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
+    """Context manager: turn errors of PIL into an ImageError."""
     try:
         yield
     except ImageError:
@@ -219,6 +239,7 @@ def _problems() -> Iterator[None]:
 
 
 def _in_channels(image: "Image.Image", form: ImageForm) -> "Image.Image":
+    """Convert an image to the channels of the form, with transparent pixels blended with white."""
     if image.has_transparency_data:
         image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -227,6 +248,7 @@ def _in_channels(image: "Image.Image", form: ImageForm) -> "Image.Image":
 
 
 def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
+    """Scale an image to the size of the form, and return it as an array of `form.shape`."""
     size = (form.width, form.height)
     if image.size != size:
         if not form.is_scaled:
@@ -239,13 +261,17 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
             side = min(image.size)
             left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, image.width - left, image.height - top)
-        # PIL's bilinear filter is antialiased: it averages over all pixels when it shrinks.
+        # PIL's bilinear filter is antialiased: it averages over all pixels if it scales down.
         image = image.resize(size, Image.Resampling.BILINEAR, box=box)
     return np.asarray(image, np.uint8).reshape(form.shape)
 
 
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
-    """Return the `ImageForm` of a dataset by looking at up to PROBES evenly spaced images.
+    """Determine the `ImageForm` of a dataset from some of its images.
+
+    Args:
+        pictures: Images, of which at most PROBES, evenly spaced, are read.
+        spec: The dataset spec.
 
     Raises:
         UserError: None of these images can be read.
@@ -267,12 +293,18 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
 def decode_images(
     writer: Writer, name: str, pictures: Iterable[Picture], number: int, form: ImageForm
 ) -> None:
-    """Decode pictures into a new array `name` of the store, (number, H, W, C) uint8.
+    """Decode images into a new array of the store, (number, H, W, C) uint8.
 
-    `pictures` is consumed lazily, so that undecoded images need not fit into memory together.
+    Args:
+        writer: Writer of the store entry.
+        name: Name of the array.
+        pictures: The images. They are read lazily, so that undecoded images need not fit into
+            memory together.
+        number: Number of images.
+        form: Shape of the decoded images.
 
     Raises:
-        UserError: An image cannot be used; the message names the first one.
+        UserError: An image cannot be used; the message names the first such image.
     """
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -301,9 +333,14 @@ def files_as_inputs(
     resize: Literal["stretch", "crop"],
     white: float | None,
 ) -> Pixels:
-    """Decode new images for a trained model: (N, H, W, C) uint8.
+    """Decode new images for a trained model, (N, H, W, C) uint8.
 
-    `shape` (H, W, C), `resize` and `white` are those of the training images (see `ImageForm`).
+    Args:
+        samples: Paths of image files, or the bytes of image files.
+        shape: Shape (H, W, C) of the training images.
+        resize: How the training images were made square; see `DatasetSpec.resize`.
+        white: Pixel value of white in gray training images of more than 8 bits; None if there were
+            no such images.
 
     Raises:
         UserError: An image cannot be decoded.

@@ -1,4 +1,5 @@
-"""Reading of label columns, as classes or numbers, and of columns of sample weights."""
+"""Reading of the label columns of tables, as classes or numbers, and of columns of sample
+weights."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,21 +22,21 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
-MAX_CLASS_SHARE = 0.5  # maximum number of classes, as a fraction of the rows
-MAX_NUMBERED_CLASSES = 20  # integers with more distinct values are quantities, not classes
-MAX_NUMBERED_PICTURES = 1000  # the same limit for labels of images and texts
+MAX_CLASS_SHARE = 0.5  # maximum number of classes, as a fraction of the number of rows
+MAX_NUMBERED_CLASSES = 20  # columns with more distinct integers are quantities, not classes
+MAX_NUMBERED_PICTURES = 1000  # the same limit if the inputs are images or texts
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of all splits, and the task that they define."""
+    """Labels of all splits, and the learning task."""
 
     task: Task
     values: dict[str, Array]
-    """Labels by split: int64 class numbers (rows,), or float64 numbers in the original unit, of
-    shape (rows,) or (rows, columns)."""
+    """Labels by split: int64 class numbers (rows,), or for a regression float64 numbers in the
+    original unit, (rows,) or (rows, columns)."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes, in the order of their numbers."""
+    """Names of the classes, in the order of their numbers; empty for a regression."""
 
 
 def read_labels(
@@ -46,10 +47,10 @@ def read_labels(
     Args:
         tables: Tables by split.
         columns: One label column, or several columns of numbers.
-        task: The task. By default, strings, booleans and columns of few distinct integers are
-            classes.
-        allow_many_classes: Whether the inputs are images or texts, for which more distinct
-            integers may be classes.
+        task: The learning task. By default, strings, booleans and columns with few distinct
+            integers are classes.
+        allow_many_classes: Whether more distinct integers may be classes, because the inputs are
+            images or texts.
 
     Raises:
         UserError: Labels are missing, or are invalid for the task.
@@ -97,9 +98,12 @@ def read_labels(
 
 
 def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
-    """Infer the task from the label columns: `classification` or `regression`.
+    """Infer the learning task, `classification` or `regression`, from the label columns.
 
-    Integers are classes if there are at most `max_classes` distinct values.
+    Args:
+        table: The training table.
+        columns: Label columns.
+        max_classes: Maximum number of distinct integers that are taken for classes.
     """
     if len(columns) > 1:
         return "regression"
@@ -119,10 +123,14 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 def _classes(
     tables: Tables, column: str
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Return the class numbers by split, and the names of the classes in training, sorted.
+    """Read a label column as classes.
+
+    Returns:
+        Class numbers by split, and the sorted names of the classes of the training split.
 
     Raises:
-        UserError: There are too many classes, or another split has a class that training lacks.
+        UserError: There are too many classes, or another split has a class that the training split
+            does not have.
     """
     train = tables["train"]
     if column in train.class_names:
@@ -160,6 +168,7 @@ def _classes(
 
 
 def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int64]:
+    """Return a column of class numbers; raise UserError if a number is out of range."""
     values = as_numbers(table.column(column)).astype(np.int64)
     wrong = (values < 0) | (values >= num_classes)
     table.require_none(
@@ -171,7 +180,7 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
 
 
 def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
-    """Return the weights of all rows, (rows,) float32.
+    """Return the sample weights of all rows of a table, (rows,) float32.
 
     Raises:
         UserError: A weight is missing or negative; the message names the first such row.

@@ -1,4 +1,4 @@
-"""Tables, read in batches of rows, and the role of each column (label, input, ...)."""
+"""Tables that are read in batches of rows, and the role of each column (label, input, ...)."""
 
 import math
 import re
@@ -17,12 +17,13 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
 LARGEST_NUMBER = 1e100
-"""Numbers that are larger count as missing, because they are usually placeholders for missing
-values, and their squares overflow."""
+"""Limit above which the absolute value of a number counts as missing, because such numbers are
+usually placeholders for missing values, and because their squares overflow."""
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return whether a pyarrow type is read as numbers, which includes dates and booleans."""
+    """Return whether columns of a pyarrow type are read as numbers, which includes dates and
+    booleans."""
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_decimal)
     return any(test(kind) for test in (*tests, types.is_boolean, types.is_temporal, types.is_null))
@@ -31,28 +32,29 @@ def is_number_type(kind: Any) -> bool:
 def as_numbers(values: Any) -> Numbers:
     """Convert a `pyarrow.Array` to float64, with NaN for values that are missing or too large.
 
-    Dates become days since 1970, times of day and durations become days, booleans become 1 and 0.
+    Dates are converted to days since 1970, times of day and durations to days, booleans to 1 and 0.
     """
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
     if pa.types.is_temporal(kind):
-        wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
+        type_in_us = pa.timestamp("us", tz=getattr(kind, "tz", None))
         if pa.types.is_duration(kind):
-            wanted = pa.duration("us")
+            type_in_us = pa.duration("us")
         elif pa.types.is_time(kind):
-            wanted = pa.time64("us")
-        microseconds = values.cast(wanted, safe=False).cast(pa.int64())
+            type_in_us = pa.time64("us")
+        microseconds = values.cast(type_in_us, safe=False).cast(pa.int64())
         values = pc.divide(microseconds.cast(pa.float64()), US_PER_DAY)
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    is_sound = np.abs(numbers) <= LARGEST_NUMBER
-    return numbers if is_sound.all() else np.where(is_sound, numbers, np.nan)
+    is_valid = np.abs(numbers) <= LARGEST_NUMBER
+    return numbers if is_valid.all() else np.where(is_valid, numbers, np.nan)
 
 
 def as_texts(values: Any) -> Any:
-    """Convert a `pyarrow.Array` to stripped strings; empty strings become null."""
+    """Convert a `pyarrow.Array` to strings without blanks at both ends; empty strings become
+    null."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_float16(values.type):
@@ -60,8 +62,8 @@ def as_texts(values: Any) -> Any:
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = values.cast(pa.int64(), safe=False)
-        # Integers in a column with missing values are read as floats, and must become 3, not 3.0.
-        # This is decided for each value, so that its string does not depend on the other values.
+        # Integers in a column with missing values are read as floats; their strings must be "3",
+        # not "3.0". This is decided for each value, so that its string does not depend on other values.
         is_whole = pc.equal(whole.cast(values.type), values)
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -69,7 +71,7 @@ def as_texts(values: Any) -> Any:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a string is a finite number."""
+    """Return whether a string can be converted to a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -82,17 +84,18 @@ LOOKS_NUMERIC = (
     r"^[-+(]?\s*\p{Sc}?\s*(?:(?:\d{1,3}(?:[.,' ]\d{3})+|\d+)(?:[.,]\d*)?|[.,]\d+)\s*[\p{Sc}%]?\)?$"
     r"|^\d{1,2}[-/.]\d{1,2}[-/.](?:\d{2}|\d{4})(?:\D.*)?$|^\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:\D.*)?$"
 )
-"""Strings such as `1.200,50`, `$5`, `12 %` and `31/12/2017`."""
+"""Pattern of strings that look like a number or a date, such as `1.200,50`, `$5`, `12 %` and
+`31/12/2017`."""
 PLAIN_NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$"
-LONG_TEXT = 40  # minimum mean characters of a column of strings to count as texts, not names
-SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decided
+LONG_TEXT = 40  # mean characters above which a column of strings contains texts, not names
+SEEN_ROWS = 2000  # number of rows at the start by which the content of a column is judged
 
 Note = Callable[[str], None]
-"""Function that shows the user a sentence on how the data are read."""
+"""Function that shows the user a sentence about how the data are read."""
 
 
 class Table:
-    """A table read in batches of rows from files, a folder or a Hugging Face dataset."""
+    """A table that is read in batches of rows, from files, a folder or a Hugging Face dataset."""
 
     def __init__(
         self,
@@ -106,11 +109,12 @@ class Table:
         """Create a table.
 
         Args:
-            data: The rows, a `pyarrow.Table` or a `pyarrow.dataset.Dataset`.
+            data: Rows of the table, a `pyarrow.Table` or a `pyarrow.dataset.Dataset`.
             source: Name of the table in messages, usually its path.
-            folder: Folder to which paths in cells are relative.
-            class_names: Names of the classes for columns that hold class numbers.
-            place: Function that maps a row number (from 0) to the row's place in messages.
+            folder: Folder to which paths in the table are relative.
+            class_names: For each column of class numbers, the names of the classes.
+            place: Function that returns the description of a row for messages, such as "row 2 of
+                data.csv", given its number from 0.
 
         Raises:
             UserError: There are no rows, or two columns have the same name.
@@ -118,7 +122,7 @@ class Table:
         self.source, self.folder, self.class_names = source, folder, class_names or {}
         self.place = place or (lambda row: f"row {row + 1} of {source}")
         self._data = data
-        # pandas writes row numbers under an empty name, and reads this name as "Unnamed: 0".
+        # pandas writes row numbers as a column without a name, and reads it as "Unnamed: 0".
         names = [
             name.strip() or f"Unnamed: {number}" for number, name in enumerate(data.schema.names)
         ]
@@ -131,7 +135,7 @@ class Table:
                 )
         self._given = dict(zip(names, data.schema.names, strict=True))
         self.schema = pa.schema(list(zip(names, data.schema.types, strict=True)))
-        """Stripped names and types of the columns, a `pyarrow.Schema`."""
+        """Names and types of the columns, a `pyarrow.Schema`; names have no blanks at both ends."""
         is_file = isinstance(data, pa.dataset.Dataset)
         self.num_rows: int = data.count_rows() if is_file else data.num_rows
         if not self.num_rows:
@@ -160,11 +164,11 @@ class Table:
         return self.schema.field(name).type
 
     def is_text(self, name: str) -> bool:
-        """Return whether a column holds strings."""
+        """Return whether a column contains strings."""
         return is_text_type(self.kind(name))
 
     def is_long_text(self, name: str) -> bool:
-        """Return whether a column holds strings that are too long to be names."""
+        """Return whether a column contains strings that are too long to be names."""
         if not self.is_text(name):
             return False
         length = pc.mean(pc.utf8_length(self.head(name).cast(pa.string()))).as_py()
@@ -180,10 +184,14 @@ class Table:
         return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
 
     def require_names(self, column: str, advice: str) -> None:
-        """Raise UserError if most cells of a column of strings look like numbers or dates.
+        """Raise UserError if most values of a column of strings look like numbers or dates.
 
-        Columns in which all cells are digits, such as codes in a Parquet file, are names. So are
-        categorical columns of pandas. `advice` is what the user can do if the strings are names.
+        Strings of digits only, such as codes in a Parquet file, are accepted as names if all values
+        of the column are such strings. Categorical columns of pandas are always accepted.
+
+        Args:
+            column: Name of the column.
+            advice: What the user can do if the strings are names.
         """
         if pa.types.is_dictionary(self.kind(column)):
             return
@@ -198,17 +206,18 @@ class Table:
         wrong = np.asarray(texts.is_valid()) if is_plain.all() else ~is_plain
         self.require_none(
             wrong,
-            f"column '{column}' holds the text '{texts[int(np.argmax(wrong))]}', and most of its "
-            "texts look like numbers or dates",
+            f"column '{column}' contains the text '{texts[int(np.argmax(wrong))]}', and most of "
+            "its texts look like numbers or dates",
             "write numbers as 1200.5 and dates as 2017-12-31, set dataset.decimal or dataset.dates "
             f"for a CSV file, or {advice} if these are names",
         )
 
     def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:
-        """Raise UserError if any row is wrong, with the place of the first one and their number.
+        """Raise UserError if any row is invalid; the message names the first such row and their
+        number.
 
         Args:
-            wrong: Whether each row is wrong, (num_rows,).
+            wrong: Whether each row is invalid, (num_rows,).
             what: Description of the problem, such as "column 'age' is empty".
             advice: What the user can do.
         """
@@ -227,7 +236,7 @@ Tables = Mapping[str, Table]
 
 
 def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
-    """Raise UserError if a table lacks one of the columns given by the key `key` of `dataset`."""
+    """Raise UserError if a table does not have one of the columns that a key of `dataset` names."""
     names = table.schema.names
     for column in columns:
         if column not in names:
@@ -239,12 +248,14 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as text for a message, at most MAX_SHOWN of them."""
+    """Return names as text for a message, separated by commas; at most MAX_SHOWN names are
+    shown."""
     return ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
 
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
-    """Raise UserError if a split lacks a column, or a column has strings only in some splits."""
+    """Raise UserError if a column is missing in a split, or contains strings only in some
+    splits."""
     train = tables["train"]
     for table in tables.values():
         for column in columns:
@@ -254,7 +265,7 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
                     "or list the columns to use in dataset.columns.",
                     ErrorCode.UNKNOWN_NAME,
                 )
-            kinds = [one.kind(column) for one in (train, table)]
+            kinds = [train.kind(column), table.kind(column)]
             are_texts = [is_text_type(kind) for kind in kinds]
             if len(set(are_texts)) > 1 and not any(map(pa.types.is_null, kinds)):
                 raise UserError(
@@ -274,18 +285,20 @@ def is_text_type(kind: Any) -> bool:
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
-"""Names of a column that holds the index of a pandas table: in Parquet, and in CSV."""
+"""Pattern of the name of a column that contains the index of a pandas table, in Parquet or CSV."""
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str], list[str]]:
-    """Return the names of the label columns and of the input columns.
-
-    If the inputs are texts or images, the list of input columns is empty.
+    """Determine which columns are labels and which are inputs.
 
     Args:
-        spec: The dataset, whose keys name columns.
+        spec: The dataset spec, whose keys name columns.
         tables: Tables by split.
-        note: Called with sentences on columns that are left out.
+        note: Function that shows sentences about columns that are left out.
+
+    Returns:
+        Names of the label columns, and names of the input columns. The list of input columns is
+        empty if the inputs are texts or images.
 
     Raises:
         UserError: A column is missing, or is used twice.
@@ -323,7 +336,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
             ErrorCode.CONFLICT,
         )
     is_table = spec.text is None and spec.image is None
-    inputs = _inputs(spec, train, set(uses), note) if is_table else []
+    inputs = _input_columns(spec, train, set(uses), note) if is_table else []
     rest = [] if is_table else [name for name in train.schema.names if name not in uses]
     rest = [name for name in rest if not ROW_NUMBERS.fullmatch(name)]
     if rest:
@@ -336,19 +349,21 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
 
 
 def split_column(spec: DatasetSpec) -> str:
-    """Return the column named by `split_by`, which must be set."""
+    """Return the name of the column in the key `split_by`, which must be set."""
     given = spec.split_by
     assert given is not None
     return given if isinstance(given, str) else next(iter(given.values()))
 
 
-def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list[str]:
+def _input_columns(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list[str]:
+    """Return the names of the input columns: those in `spec.columns`, or by default all columns
+    that are not `used` for something else and can be inputs."""
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
             if not is_input_type(kinds[column]):
                 raise UserError(
-                    f"dataset.columns: column '{column}' holds {kinds[column]}; inputs are "
+                    f"dataset.columns: column '{column}' contains {kinds[column]}; inputs are "
                     "numbers, dates and texts.",
                     ErrorCode.INVALID_DATA,
                 )
@@ -360,13 +375,13 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list
         # Row numbers may reveal the label, if rows are sorted by label.
         if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):
             note(
-                f"column '{name}' is left out: it holds the row numbers of pandas; to use it "
+                f"column '{name}' is left out: it contains the row numbers of pandas; to use it "
                 "anyway, list it in dataset.columns."
             )
         elif is_input_type(kind):
             inputs.append(name)
         else:
-            note(f"column '{name}' is left out: it holds {kind}.")
+            note(f"column '{name}' is left out: it contains {kind}.")
     if not inputs:
         raise UserError(
             f"{table.source} has no input columns besides {', '.join(sorted(used))}.",

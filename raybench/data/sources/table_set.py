@@ -1,4 +1,4 @@
-"""Conversion of tables to datasets: rows to splits, columns to inputs and labels."""
+"""Conversion of tables to a dataset: rows to splits, columns to inputs and labels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,34 +31,50 @@ from raybench.spec.errors import ErrorCode, UserError
 
 @dataclass(frozen=True)
 class Member:
-    """A split: the table that holds it, and its row numbers there."""
+    """A split of a dataset, given by rows of a table."""
 
     split: str
+    """Name of the split."""
     table: Table
+    """Table that contains the rows of the split."""
     rows: Rows
+    """Numbers of the rows in the table, in the order of the split."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the split's rows in the order of the table, in batches (`pyarrow.RecordBatch`)."""
-        is_own = np.zeros(self.table.num_rows, bool)
-        is_own[self.rows] = True
+        """Yield the rows of the split in batches (`pyarrow.RecordBatch`), in the order of the
+        table.
+
+        Args:
+            columns: Names of the columns.
+        """
+        is_member = np.zeros(self.table.num_rows, bool)
+        is_member[self.rows] = True
         start = 0
         for batch in self.table.batches(columns):
-            yield batch.filter(pa.array(is_own[start : start + batch.num_rows]))
+            yield batch.filter(pa.array(is_member[start : start + batch.num_rows]))
             start += batch.num_rows
 
     def column(self, name: str) -> Any:
-        """Return a column of the split's rows as a `pyarrow.Array`."""
+        """Return a column for the rows of the split, in the order of the table, as a
+        `pyarrow.Array`."""
         return pa.concat_arrays([batch.column(0) for batch in self.batches([name])])
 
 
 class Features:
-    """Encodes columns of numbers and names as inputs: a float32 vector of features for each row."""
+    """Encodes columns of numbers and names as inputs: one float32 vector of features per row."""
 
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, note: Note) -> None:
-        """Fit an encoder to each column in `inputs`; call `note` for columns that are left out."""
+        """Fit an encoder to each input column.
+
+        Args:
+            spec: The dataset spec.
+            inputs: Names of the input columns.
+            train: The training split.
+            note: Function that shows sentences about columns that are left out.
+        """
         self.encoders: list[encode.Encoder] = []
         reasons = []
         for name in inputs:
@@ -77,7 +93,7 @@ class Features:
             note(sentence)
         self.columns = [encoder.name for encoder in self.encoders]
         self.encoding = {"columns": [asdict(encoder) for encoder in self.encoders]}
-        """See `Dataset.encoding`."""
+        """Encoders as plain data; see `Dataset.encoding`."""
         self.shape: tuple[int, ...] = (sum(len(encoder.features) for encoder in self.encoders),)
         """Shape of one sample."""
 
@@ -87,7 +103,8 @@ class Features:
 
 
 def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
-    """Fit the encoder of a column; raise ColumnLeftOut if nothing can be learned from it."""
+    """Fit the encoder of a column to the training rows; raise ColumnLeftOut if nothing can be
+    learned from the column."""
     table, kind = train.table, train.table.kind(name)
     is_category = name in (spec.categories or [])
     is_listed = spec.columns is not None
@@ -113,12 +130,12 @@ def table_dataset(
     Args:
         spec: The dataset spec.
         tables: Tables by split.
-        note: Called with sentences on how the data are read and what is left out.
-        writer: Creates the arrays of inputs (`train-inputs`, ...).
-        advance: Called with the number of rows after each batch, to show progress.
+        note: Function that shows sentences about how the data are read and what is left out.
+        writer: Writer of the store entry, which creates the arrays of inputs (`train-inputs`, ...).
+        advance: Function that is called with the number of rows after each batch, to show progress.
 
     Raises:
-        UserError: The data are invalid; the message names the first wrong row and its column.
+        UserError: The data are invalid; the message names the first invalid row and its column.
     """
     labels, members, inputs = prepare(spec, tables, note)
     arrays = _write_inputs(inputs, members, writer, advance)
@@ -131,9 +148,9 @@ def table_dataset(
     known: dict[str, Any] = {}
     if labels.task == "regression":
         values, known["label_scale"], known["label_offset"] = standardized(values)
-    weights_of = {"train": weights}
+    weights_by_split = {"train": weights}
     splits: dict[str, Any] = {
-        member.split: Split(arrays[member.split], split_labels, weights_of.get(member.split))
+        member.split: Split(arrays[member.split], split_labels, weights_by_split.get(member.split))
         for member, split_labels in zip(members, values, strict=True)
     }
     return Dataset(
@@ -153,9 +170,14 @@ def prepare(
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
     """Read the labels, choose the rows of the splits, and fit the encoding of the inputs.
 
+    Args:
+        spec: The dataset spec.
+        tables: Tables by split.
+        note: Function that shows sentences about how the data are read and what is left out.
+
     Returns:
-        The labels of the tables; the splits `train`, `validation` and `test`; and the encoding of
-        the inputs, fitted to the training rows.
+        Labels of the tables; the splits `train`, `validation` and `test`; and the encoding of the
+        inputs, which is fitted to the training rows.
 
     Raises:
         UserError: The data are invalid.
@@ -174,13 +196,19 @@ def prepare(
 
 
 def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
-    """Return the rows of train, validation and test; random splits are stratified by classes."""
+    """Choose the rows of the splits train, validation and test.
+
+    Args:
+        spec: The dataset spec.
+        tables: Tables by split; missing splits are cut from the training table.
+        labels: Labels, by whose classes random splits are stratified; None if there are no classes.
+    """
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None
     train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
     rows["train"], keys = row_order(spec, train, classes)
-    # Row numbers take the place of samples.
+    # `cut` is applied to row numbers in place of samples.
     numbers = {split: Split(order, order) for split, order in rows.items()}
     parts = cut(numbers, spec, source=train.source, keys=keys)
     return [
@@ -192,12 +220,19 @@ def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) 
 def row_order(
     spec: DatasetSpec, table: Table, classes: Array | None
 ) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return the order of rows from which splits are cut, and keys for `split_by` (see `cut`).
+    """Return the order of the rows from which splits are cut, and the keys of the rows.
+
+    By default, the order is random and stratified by classes. With `split_by`, the latest rows come
+    first, or rows are ordered group by group.
+
+    Args:
+        spec: The dataset spec.
+        table: The training table.
+        classes: Class numbers of the rows, (rows,); None if there are no classes.
 
     Returns:
-        A permutation of the rows, and a key for each row in this order. By default, the order is
-        random and stratified by `classes`, and the keys are None. With `split_by`, the latest rows
-        come first, or rows are ordered group by group; those with equal keys must not be separated.
+        A permutation of the rows; and the key of each row in this order, where rows with equal keys
+        must be in the same split (see `cut`). Without `split_by`, the keys are None.
     """
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
@@ -233,13 +268,13 @@ def row_order(
 
 
 ORDERED = 0.95
-"""Fraction of the steps between successive rows that must go in the same direction for rows to
-count as sorted by a column."""
-MIN_STEPS = 10
+"""Fraction of the changes between successive rows that must have the same sign for rows to count as
+sorted by a column."""
+MIN_STEPS = 10  # minimum number of changes for rows to count as sorted
 
 
 def note_time_order(spec: DatasetSpec, tables: Tables, note: Note) -> None:
-    """Call `note` if rows are in the order of a date column but are split at random."""
+    """Show the user a note if rows are sorted by a date column but are split at random."""
     train = tables["train"]
     is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
     for column in train.schema if is_cut and spec.split_by is None else ():
@@ -257,18 +292,21 @@ def note_time_order(spec: DatasetSpec, tables: Tables, note: Note) -> None:
 
 
 def _write_inputs(
-    maker: Features | texts.Tokens,
+    encoding: Features | texts.Tokens,
     members: list[Member],
     writer: Writer,
     advance: Callable[[int], None],
 ) -> dict[str, Array]:
+    """Encode the inputs of each split into a new array of the store; return the arrays by split."""
     arrays: dict[str, Array] = {}
     for member in members:
-        shape = (len(member.rows), *maker.shape)
-        arrays[member.split] = array = writer.array(f"{member.split}-inputs", shape, maker.dtype)
-        places, start = np.argsort(member.rows), 0  # of rows in the order of the table
-        for batch in member.batches(maker.columns):
-            array[places[start : start + batch.num_rows]] = maker.write(batch)
+        shape = (len(member.rows), *encoding.shape)
+        array = writer.array(f"{member.split}-inputs", shape, encoding.dtype)
+        arrays[member.split] = array
+        # Index in the array of each row, in the order of the table.
+        indices, start = np.argsort(member.rows), 0
+        for batch in member.batches(encoding.columns):
+            array[indices[start : start + batch.num_rows]] = encoding.write(batch)
             start += batch.num_rows
             advance(batch.num_rows)
     return arrays

@@ -1,4 +1,5 @@
-"""Loaders of tables, folders, texts and Hugging Face datasets. Tables may have an image column."""
+"""Loaders of tables (which may have an image column), folders of images, texts, and Hugging Face
+datasets."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,18 +40,20 @@ from raybench.data.store import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-HIDDEN = -1  # label in splits whose labels are secret, as in benchmarks
+HIDDEN = -1  # label of all samples in a split whose labels are secret, as in benchmarks
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
-"""Keys of `dataset` on which stored arrays do not depend."""
+"""Keys of `dataset` on which the stored arrays do not depend."""
 IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
 )
-"""Keys of `dataset` on which stored images depend; split sizes do not matter (see `cut`)."""
+"""Keys of `dataset` on which the stored arrays of images depend. Sizes of splits are not among
+them, since splits are cut from the stored arrays (see `cut`)."""
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
-    """Load a CSV or Parquet file, or a folder of such files: one per split, or parts of a table."""
+    """Load a CSV or Parquet file, a folder with one such file per split, or a folder with several
+    files that are parts of the same table (Parquet only)."""
     return _load(spec, _files(spec), lambda: files.open_tables(spec))
 
 
@@ -66,7 +69,8 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
-    """Load a folder with one folder of images per class, or with such folders for each split."""
+    """Load a folder that contains one folder of images per class, or such class folders for each
+    split."""
     path = _path(spec)
     listed, num_others = files.list_images(path)
 
@@ -80,7 +84,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
-    """Load texts to classify (`path/CLASS/*.txt`), or running text from a file or folder."""
+    """Load texts to classify (`path/CLASS/*.txt`), or running text for a language model."""
     path, listed = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, listed, lambda: texts.running_texts(path))
@@ -89,7 +93,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
 
 
 def is_of_classes(spec: DatasetSpec) -> bool:
-    """Return whether text files are to be classified, rather than used for a language model.
+    """Return whether text files are to be classified; otherwise, they are for a language model.
 
     Raises:
         UserError: The task is a regression.
@@ -106,16 +110,23 @@ def is_of_classes(spec: DatasetSpec) -> bool:
     return spec.task == "classification"
 
 
-def _load(spec: DatasetSpec, listed: Sequence[File], open_them: Callable[[], Tables]) -> Dataset:
+def _load(spec: DatasetSpec, listed: Sequence[File], open_tables: Callable[[], Tables]) -> Dataset:
+    """Load the dataset of a table.
+
+    Args:
+        spec: The dataset spec.
+        listed: Files of the table.
+        open_tables: Function that opens the files and returns tables by split.
+    """
     if spec.task == "language_modelling":
-        return _load_language(spec, listed, lambda: _column_texts(spec, open_them()))
+        return _load_language(spec, listed, lambda: _column_texts(spec, open_tables()))
     if spec.image is not None:
-        tables = open_them()
+        tables = open_tables()
         source = _source(spec, [*listed, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = open_them()  # `build` runs only if not stored
+        tables = open_tables()  # only opened if the dataset is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _notes(spec), writer, advance)
@@ -126,11 +137,12 @@ def _load(spec: DatasetSpec, listed: Sequence[File], open_them: Callable[[], Tab
 def _load_language(
     spec: DatasetSpec, listed: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
+    """Load running text for a language model; `read` returns the text of each split."""
     return stored_dataset(_source(spec, listed), lambda _: texts.language_dataset(spec, read()))
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
-    """Return the concatenated texts of the column `spec.text` by split, for a language model."""
+    """Return, for each split, the texts of the column `spec.text` joined by newlines."""
     train = tables["train"]
     if spec.text is None:
         raise UserError(
@@ -149,6 +161,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
 
 
 def _notes(spec: DatasetSpec) -> Note:
+    """Return a function that prints sentences about a dataset, beginning with its path."""
     return lambda sentence: print_note(f"{spec.path}: {sentence}")
 
 
@@ -157,6 +170,7 @@ def _path(spec: DatasetSpec) -> Path:
 
 
 def _files(spec: DatasetSpec) -> list[File]:
+    """Return the file, or all files of the folder, that `dataset.path` names."""
     path = _path(spec)
     if not path.exists():
         raise UserError(
@@ -167,13 +181,16 @@ def _files(spec: DatasetSpec) -> list[File]:
 
 
 def _source(spec: DatasetSpec, listed: Sequence[File], keys: Sequence[str] | None = None) -> Source:
+    """Return the source of a dataset: its files, and the options on which the stored arrays depend
+    (by default, all keys except NOT_OPTIONS)."""
     options = spec.model_dump(mode="json", include=set(keys) if keys else None)
     options = {key: value for key, value in options.items() if key not in NOT_OPTIONS}
     return Source(name=spec.name, path=_path(spec), files=listed, options=options)
 
 
 def is_picture_type(kind: Any) -> bool:
-    """Return whether a pyarrow type is Hugging Face's image type, a struct of bytes and path."""
+    """Return whether a pyarrow type is the image type of Hugging Face, a struct of bytes and
+    path."""
     return pa.types.is_struct(kind) and bool({field.name for field in kind} & {"bytes", "path"})
 
 
@@ -183,13 +200,13 @@ def require_image_column(table: Table, column: str) -> None:
     tests = (pa.types.is_binary, pa.types.is_large_binary, is_text_type, is_picture_type)
     if not any(test(kind) for test in tests):
         raise UserError(
-            f"dataset.image: column '{column}' holds {kind}; images are bytes, or paths of files.",
+            f"dataset.image: column '{column}' contains {kind}; images are bytes or paths.",
             ErrorCode.INVALID_DATA,
         )
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
-    """Return some images from the first batch of rows, for `images.probe`."""
+    """Return evenly spaced images from the first batch of rows of a table, for `images.probe`."""
     batch = next(iter(table.batches([column])))
     step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
@@ -197,7 +214,8 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write images and labels in a shuffled order; return the other fields of the dataset."""
+    """Write images and labels in a shuffled order; return the task, the class names and the
+    encoding as JSON values."""
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
     assert image is not None
@@ -231,8 +249,11 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the existing files that a column of paths names; if one changes, all are decoded
-    again."""
+    """Return the existing image files to which the paths in a column refer.
+
+    They are part of the source of the dataset, so that all images are decoded again if a file
+    changes.
+    """
     by_path = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):
@@ -245,34 +266,46 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
-    """Yield all images in the order of the table, each with its row in the shuffled array."""
-    places = enumerate(np.argsort(order).tolist())
+    """Yield all images of a table, each with its row in the shuffled output array.
+
+    Args:
+        table: The table.
+        column: Name of the image column.
+        order: Rows of the table in shuffled order.
+    """
+    array_rows = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
-        for cell, (row, place) in zip(batch.column(0), places, strict=False):
-            yield _picture(table, column, cell.as_py(), row, place)
+        for cell, (row, array_row) in zip(batch.column(0), array_rows, strict=False):
+            yield _picture(table, column, cell.as_py(), row, array_row)
 
 
-def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
-    """Return the image of a cell, which holds bytes, a path, or Hugging Face's dict of both.
+def _picture(table: Table, column: str, cell: Any, row: int, array_row: int) -> images.Picture:
+    """Return an image of a table.
 
-    `row` is its row in the table, `place` its row in the array.
+    Args:
+        table: The table.
+        column: Name of the image column.
+        cell: Value of the column: bytes, a path, or Hugging Face's dict of both.
+        row: Row of the image in the table.
+        array_row: Row of the image in the output array.
     """
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     name = f"{table.place(row)}: column '{column}'"
     if isinstance(cell, bytes):
-        return images.Picture(place, name, cell)
+        return images.Picture(array_row, name, cell)
     path = Path(table.folder, cell or "")
     if not path.is_file():
         raise UserError(
             f"{name} names no image file ({path} does not exist); every row needs an image.",
             ErrorCode.NOT_FOUND,
         )
-    return images.Picture(place, str(path), str(path))
+    return images.Picture(array_row, str(path), str(path))
 
 
 def _huggingface_table(split: Any, source: str) -> Table:
-    """Convert a split of a Hugging Face dataset (`datasets.Dataset`) to a table, without a copy."""
+    """Return a split of a Hugging Face dataset (`datasets.Dataset`) as a table, without copying the
+    data."""
     names = {
         name: tuple(feature.names)
         for name, feature in split.features.items()
@@ -286,11 +319,11 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     """Open a dataset of Hugging Face's library `datasets`, without downloading anything.
 
     Args:
-        spec: The dataset. `path` is a folder that `save_to_disk` has written, or the name of a
-            dataset in the library's cache; in that case `set` is the name of the configuration.
+        spec: The dataset spec. Its `path` is a folder that `save_to_disk` has written, or the name
+            of a dataset in the library's cache, whose configuration is named by `set`.
 
     Returns:
-        The tables by split, and the files from which they are read.
+        Tables by split, and the files from which they are read.
 
     Raises:
         UserError: There is no such dataset, or it has no training split.
@@ -319,6 +352,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
 
 
 def _load_huggingface(path: str, name: str | None) -> Any:
+    """Return the object that the library `datasets` loads for a path and a configuration name."""
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
@@ -327,7 +361,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
             ErrorCode.NOT_INSTALLED,
         ) from error
     datasets.disable_progress_bars()
-    # Set even if the user has not set HF_HUB_OFFLINE: training must not wait for the network.
+    # The network is not used, even if the user has not set HF_HUB_OFFLINE: training must not wait.
     datasets.config.HF_HUB_OFFLINE = True
     folder = Path(path).expanduser()
     try:
@@ -347,10 +381,11 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Choose the columns that a spec does not name, from the features of a Hugging Face dataset.
+    """Choose the label, image or text column of a Hugging Face dataset that the spec does not name.
 
     Returns:
-        The completed spec, and the tables except splits whose labels are all hidden (-1).
+        The spec with the names of these columns, and the tables without splits whose labels are all
+        hidden (-1).
     """
     train = tables["train"]
     chosen: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Conversion of texts (a column, or running text) to token ids.
+"""Conversion of texts (a text column, or running text) to token ids.
 
-The vocabulary is built from the training texts only.
+The vocabulary is built only from the training texts.
 """
 
 import re
@@ -29,13 +29,15 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 Pieces = npt.NDArray[Any] | list[str]
-"""Tokens of a text: a list of words, or an array of the code points of characters, or of bytes."""
+"""Tokens of a text: a list of words, or an array with the code points of the characters or with the
+bytes."""
 Ids = npt.NDArray[np.int32]
 TokenKind = Literal["words", "characters", "bytes"]
 
 PADDING, UNKNOWN = 0, 1
-"""Id that fills up short texts, and id of all tokens outside the vocabulary."""
+"""Id with which short texts are padded, and id of all tokens that are not in the vocabulary."""
 SPECIAL = ("<padding>", "<unknown>")
+"""Names of these ids in the vocabulary."""
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a punctuation mark
 _NUM_CODES = 0x110000
 
@@ -50,10 +52,15 @@ def cut_text(text: str, kind: TokenKind) -> Pieces:
 
 
 def build_vocabulary(texts: Iterable[Pieces], kind: TokenKind, size: int) -> tuple[str, ...]:
-    """Return padding, unknown and the most frequent tokens of training texts, `size` at most.
+    """Return the vocabulary: SPECIAL, then the most frequent tokens of the training texts.
 
-    The position of a token is its id. If tokens are bytes, all 256 are in the vocabulary, with the
-    ids 2 to 257.
+    The position of a token in the vocabulary is its id. If tokens are bytes, the vocabulary
+    contains all 256 bytes, with the ids 2 to 257.
+
+    Args:
+        texts: Tokens of each training text.
+        kind: Kind of tokens.
+        size: Maximum size of the vocabulary; not used for bytes.
     """
     counts = Counter[str]()
     for pieces in texts:
@@ -76,53 +83,61 @@ class Tokenizer:
         self.kind, self.vocabulary = kind, tuple(vocabulary)
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
         if kind == "characters":
-            self._of_code = np.full(_NUM_CODES, UNKNOWN, np.int32)
+            self._id_of_code = np.full(_NUM_CODES, UNKNOWN, np.int32)
             for number, token in enumerate(self.vocabulary[len(SPECIAL) :], len(SPECIAL)):
-                self._of_code[ord(token)] = number
+                self._id_of_code[ord(token)] = number
 
     def ids(self, pieces: Pieces) -> Ids:
-        """Return the ids of the tokens of a text."""
+        """Return the ids of the tokens of a text, (tokens,) int32."""
         if isinstance(pieces, list):
             return np.array([self._ids.get(word, UNKNOWN) for word in pieces], np.int32)
         if self.kind == "characters":
-            return self._of_code[pieces]
+            return self._id_of_code[pieces]
         return pieces.astype(np.int32) + len(SPECIAL)
 
 
-MANY_SHORTENED = 0.25  # fraction of truncated texts above which the user gets a note
+MANY_SHORTENED = 0.25  # fraction of truncated texts above which a note is shown
 
 
 def require_text(table: Table, column: str) -> None:
-    """Raise UserError if a column does not hold strings."""
+    """Raise UserError if a column does not contain strings."""
     if not table.is_text(column):
         kind = table.kind(column)
         raise UserError(
-            f"dataset.text: column '{column}' holds {kind}, not text; name another column.",
+            f"dataset.text: column '{column}' contains {kind}, not text; name another column.",
             ErrorCode.INVALID_DATA,
         )
 
 
 class Tokens:
-    """Encodes a column of texts as inputs: `sequence_length` int32 token ids for each text, padded
-    with 0 at the end."""
+    """Encodes a column of texts as inputs: `sequence_length` int32 token ids per text, truncated or
+    padded with 0 at the end."""
 
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], note: Note) -> None:
-        """Build the vocabulary from training texts; call `note` if texts are empty or truncated."""
+        """Build the vocabulary from the training texts.
+
+        Args:
+            spec: The dataset spec.
+            source: Name of the table in messages.
+            texts: The training texts.
+            note: Function that shows a sentence if texts are empty or truncated.
+        """
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
         self.shape: tuple[int, ...] = (most,)
         lengths: list[int] = []
 
-        def measured() -> Iterator[Pieces]:
+        def with_lengths() -> Iterator[Pieces]:
+            """Yield the tokens of each text, and record their number."""
             for text in texts:
                 pieces = cut_text(text, kind)
                 lengths.append(len(pieces))
                 yield pieces
 
-        self.vocabulary = build_vocabulary(measured(), kind, spec.vocabulary_size)
+        self.vocabulary = build_vocabulary(with_lengths(), kind, spec.vocabulary_size)
         self._tokenizer = Tokenizer(kind, self.vocabulary)
         if not any(lengths):
             raise UserError(
@@ -144,9 +159,9 @@ class Tokens:
 
 
 def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array:
-    """Return token ids (N, length) int32, truncated or padded at the end.
+    """Return the token ids of several texts, (N, length) int32, truncated or padded at the end.
 
-    An empty text becomes a single UNKNOWN.
+    An empty text is represented by a single UNKNOWN, so that no text consists only of padding.
     """
     out = np.full((len(texts), length), PADDING, np.int32)
     for row, text in enumerate(texts):
@@ -158,7 +173,8 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
 
 
 def texts_of(batch: Any) -> Iterator[str]:
-    """Yield the strings of the first column of a pyarrow batch; null becomes an empty string."""
+    """Yield the strings in the first column of a `pyarrow.RecordBatch`; null becomes an empty
+    string."""
     for value in batch.column(0):
         yield value.as_py() or ""
 
@@ -166,8 +182,17 @@ def texts_of(batch: Any) -> Iterator[str]:
 def texts_as_inputs(
     samples: Iterable[str], kind: TokenKind, vocabulary: Sequence[str], length: int
 ) -> Array:
-    """Encode new texts for a trained model: token ids (N, length) int32, truncated or padded with 0
-    at the end."""
+    """Encode new texts for a trained model, as token ids (N, length) int32.
+
+    Args:
+        samples: The texts.
+        kind: Kind of tokens of the training texts.
+        vocabulary: Vocabulary of the training texts.
+        length: Number of token ids per text; texts are truncated or padded with 0 at the end.
+
+    Raises:
+        UserError: The samples are not a list of texts.
+    """
     if isinstance(samples, str):
         raise UserError(
             "The samples are a single text; pass a list of texts.", ErrorCode.INVALID_VALUE
@@ -184,13 +209,16 @@ def texts_as_inputs(
 
 
 MEMORY_FACTOR = 20
-"""Maximum bytes of memory per byte of running text, for its tokens, their ids and the labels."""
+"""Maximum number of bytes of memory per byte of running text, for its tokens, their ids and the
+labels."""
 
 
 def running_texts(path: Path) -> dict[str, str]:
-    """Return the text of a file, or the joined texts of a folder's files, by split.
+    """Read running text from a file, or from all text files of a folder.
 
-    All text is in `train` unless every file belongs to a split by its name or folder.
+    Returns:
+        Text by split. All text is in the split `train`, unless every file of the folder belongs to
+        a split according to its name or its top folder.
     """
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
@@ -209,7 +237,7 @@ def running_texts(path: Path) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+    """Read a text file in UTF-8, or in UTF-16 with a byte order mark.
 
     Raises:
         UserError: The file has another encoding; the message shows the first invalid line.
@@ -225,14 +253,14 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
 
     Args:
         spec: The dataset spec.
-        texts: Texts by split. Missing splits are cut off the end of `train`; the very end becomes
-            the test split.
+        texts: Text by split. Missing splits are cut from the end of the training text: the
+            validation split, then the test split at the very end.
 
     Raises:
-        UserError: A split has less text than one sample.
+        UserError: A split has too few tokens for one sample.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
-    pieces = _cut_off(spec, pieces)
+    pieces = _with_all_splits(spec, pieces)
     vocabulary = build_vocabulary([pieces["train"]], spec.tokens, spec.vocabulary_size)
     tokenizer = Tokenizer(spec.tokens, vocabulary)
     splits: dict[str, Any] = {}
@@ -258,7 +286,8 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
     )
 
 
-def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, Pieces]:
+def _with_all_splits(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, Pieces]:
+    """Return the tokens by split, with missing splits cut from the end of the training text."""
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
     typical = max(1, round(TYPICAL_SHARE * total))
