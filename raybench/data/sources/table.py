@@ -63,7 +63,7 @@ def as_texts(values: Any) -> Any:
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = values.cast(pa.int64(), safe=False)
         # Integers in a column with missing values are read as floats; their strings must be "3",
-        # not "3.0". This is decided for each value, so that its string does not depend on other values.
+        # not "3.0". This is decided for each value, so its string does not depend on other values.
         is_whole = pc.equal(whole.cast(values.type), values)
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
