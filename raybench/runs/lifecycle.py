@@ -6,6 +6,7 @@ for all other runs: those before and after a search, and those of other commands
 
 import contextlib
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,59 @@ from raybench.results.records import read_records
 from raybench.results.store import Store, keep_error
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import Deadline, RunScreen, WaitWatch
-from raybench.spec.errors import StudyError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
+from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopReason
+
+SAME_FAILURES = 3
+"""Number of first runs that must fail in the same way before they end a study."""
+
+
+@dataclass(kw_only=True)
+class FirstRuns:
+    """Finds out that nothing in a study can train, because its first runs fail before they train.
+
+    Only failures that every configuration may have count: an error, a timeout or lost workers, but
+    not memory that ran out or values that diverged. Once a run has trained, no failure counts.
+    """
+
+    have_trained: bool = False
+    """Whether any run of the study has trained."""
+    limit: int = SAME_FAILURES
+    """Number of runs that must fail with the same message."""
+    noun: str = "trials"
+    """Word for the runs in messages."""
+    _running: set[str] = field(default_factory=set)
+    _causes: list[str] = field(default_factory=list)
+    """Error messages, without digits, of the runs that failed before any run had trained."""
+    _running_at_failure: set[str] = field(default_factory=set)
+    """Names of the runs that were running when the first run failed before training."""
+
+    def begin(self, name: str) -> None:
+        """Take note of a run that is about to start."""
+        self._running.add(name)
+
+    def end(self, name: str, outcome: RunOutcome) -> StudyError | UserError | None:
+        """Return the error that ends the study after a run; None if the study may continue."""
+        self._running.discard(name)
+        if outcome.evaluation is not None:
+            self.have_trained = True
+        if self.have_trained or outcome.failure not in ("error", "timeout", "worker_lost"):
+            return None
+        message = outcome.message or ""
+        if message.startswith(UNREPORTED) and OTHER_KEYS in message:
+            return UserError(message, ErrorCode.COMMAND)
+        if not self._causes:
+            self._running_at_failure = set(self._running)
+        self._causes.append(re.sub(r" on rank \d+|\d+", "", message))
+        may_yet_train = self._running_at_failure & self._running
+        if len(self._causes) < self.limit or len(set(self._causes)) > 1 or may_yet_train:
+            return None
+        return StudyError(
+            f"the first {len(self._causes)} {self.noun} all failed before they trained "
+            f"({message.removesuffix('.')}); fix the cause, then rerun the same command to resume."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +89,8 @@ class RunRecorder:
     """Checkpoints and output of the runs."""
     notes: set[str] = field(default_factory=set, repr=False)
     """Notes that were already printed."""
+    first_runs: FirstRuns | None = field(default=None, repr=False)
+    """Ends the study if nothing in it can train; None if a failed run never ends it."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """Locked while a record is written."""
 
@@ -93,6 +146,8 @@ class RunLifecycle:
         Returns:
             The evaluations up to the checkpoint, which are recorded again.
         """
+        if self._recorder.first_runs is not None:
+            self._recorder.first_runs.begin(self.name)
         curve = self._recorder.saved.resume(self.name, self.spec)
         for point in curve:
             self._append(point)
@@ -147,6 +202,11 @@ class RunLifecycle:
             mistake = None
         if mistake is not None:
             recorder.deadline.ends_with(mistake)
+        if (first_runs := recorder.first_runs) is not None:
+            with recorder.writing:
+                fault = first_runs.end(self.name, outcome)
+            if fault is not None:
+                recorder.deadline.ends_with(fault)
         if outcome.failure not in (None, "nan"):
             with recorder.ending_study():
                 log = recorder.saved.log(self.name)
@@ -271,6 +331,9 @@ def single_runs(
     screen: RunScreen,
     *,
     wait_s: float | None,
+    keep_groups: bool = True,
+    limit_s: float | None = None,
+    first_runs: FirstRuns | None = None,
 ) -> Iterator[SingleRun]:
     """Context manager that yields a `SingleRun`, watches its runs, and saves their checkpoints and
     output.
@@ -281,13 +344,23 @@ def single_runs(
         deadline: End of the study.
         screen: Shows the runs and what they wait for.
         wait_s: Total seconds that a run may wait for resources; None for no limit.
+        keep_groups: As in `SingleRun`.
+        limit_s: As in `SingleRun`.
+        first_runs: As in `RunRecorder`.
     """
     with (
         WaitWatch(session, deadline, screen, wait_s=wait_s),
         SavedRuns(session.pool, store, say=screen.say, on_fault=deadline.ends_with) as saved,
     ):
         yield SingleRun(
-            session=session, store=store, deadline=deadline, progress=screen, saved=saved
+            session=session,
+            store=store,
+            deadline=deadline,
+            progress=screen,
+            saved=saved,
+            keep_groups=keep_groups,
+            limit_s=limit_s,
+            first_runs=first_runs,
         )
 
 

@@ -33,7 +33,7 @@ from raybench.results.study import load
 from raybench.results.study_kind import SCALING
 from raybench.runs.code_change import code_versions
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
-from raybench.runs.lifecycle import SingleRun, single_runs
+from raybench.runs.lifecycle import SAME_FAILURES, FirstRuns, SingleRun, single_runs
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
     GPUS,
@@ -73,10 +73,15 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
     """Run all runs of a study that have no valid record yet, one at a time, until the deadline.
 
     An interrupted run resumes from its checkpoint. A run that was lost to a fault of a machine is
-    repeated.
+    repeated, and so is a run that an error ended while no run had trained.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
-    done = {name for name, run in runs.items() if run.counts_for("measurement")}
+    failures = ["error", "timeout"] if not any(run.samples for run in runs.values()) else []
+    done = {
+        name
+        for name, run in runs.items()
+        if run.counts_for("measurement") and run.failure not in failures
+    }
     remaining = [
         (cell, number)
         for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
@@ -89,6 +94,22 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
         name, spec = cell.repeat(number)
         single_run.train(spec, name, "scaling", source=cell.name)
     deadline.raise_fault()
+
+
+def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRuns:
+    """Return the rule that ends a study in which all cells fail in the same way.
+
+    A single worker may train where several cannot, so every cell is tried once.
+
+    Args:
+        study: The study.
+        runs: Runs of earlier sessions.
+    """
+    return FirstRuns(
+        have_trained=any(run.samples for run in runs.values()),
+        limit=max(SAME_FAILURES, len(study_cells(study))),
+        noun="runs",
+    )
 
 
 def run_order(
@@ -447,7 +468,14 @@ def _run(options: ScaleOptions, chosen: ChosenStudy, checked: Checked, opened: O
         interrupt.can_continue = True
         with (
             progress,
-            single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,
+            single_runs(
+                session,
+                store,
+                deadline,
+                progress,
+                wait_s=options.wait,
+                first_runs=first_runs_of(study, read_records(store.folder).runs),
+            ) as single_run,
         ):
             run_study(study, single_run, progress)
             seeking = None if options.until is None else Until(options.until, session.capacity)

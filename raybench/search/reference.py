@@ -199,8 +199,8 @@ def _as_trial(study: StudySpec, reference: ReferenceRun, baseline_value: float |
 def _count_as_trial(reference: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
     """Record a reference run a second time, as a trial."""
     for point in reference.curve:
-        single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
-    single_run.store.append(record.line())
+        single_run.append(point.line(record.trial, role="trial", spec=record.spec))
+    single_run.append(record.line())
     single_run.saved.over(record)
 
 

@@ -1,9 +1,10 @@
 """Run the phases of a study: reference runs, search, placement checks, confirmation."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -19,14 +20,13 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
-from raybench.runs.lifecycle import SingleRun
+from raybench.runs.lifecycle import FirstRuns, SingleRun, single_runs
 from raybench.runs.preflight import (
     first_values,
     following,
     num_queued_ahead,
 )
-from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import RAY_LOG, Deadline, WaitWatch
+from raybench.runs.wait_watch import RAY_LOG, Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
 from raybench.search.live_trials import LiveTrials
@@ -145,12 +145,7 @@ class StudyPipeline:
             key = shared_key(spec.workload, spec.dataset, spec.data)
             self.session.share({key: self.resolved.dataset})
         self._update()
-        tell = partial(say, self.console)
-        self._saved = SavedRuns(
-            self.session.pool, self.store, say=tell, on_fault=self.deadline.ends_with
-        )
-        with self._saved:
-            self._run_phases()
+        self._run_phases()
 
     def _run_phases(self) -> None:
         if self.deadline.reason() == "time_budget":
@@ -175,14 +170,14 @@ class StudyPipeline:
             key=lambda run: run.score,
             default=None,
         )
-        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
-            has_trained = any(run.samples for run in trials)
-            self._search(search, progress, confirm_budget, has_trained=has_trained)
+        first_runs = FirstRuns(have_trained=any(run.samples for run in trials))
+        with self._single_runs(progress, first_runs) as single_run:
+            self._search(search, single_run, confirm_budget)
             self.deadline.reserve_s = 0.0
-            verify(search.placer, self._single_run(progress), confirm_budget)
+            verify(search.placer, single_run, confirm_budget)
             self._keep_best()
             if not self.deadline.interrupted:
-                self._confirmation(progress).run()
+                self._confirmation(single_run).run()
                 self._update(is_over=not self.deadline.interrupted)
 
     def _run_more(self) -> None:
@@ -197,9 +192,8 @@ class StudyPipeline:
             done = self.num_more - left
             say(self.console, f"resuming --more {self.num_more}: {done} of its runs are done")
         self._update(more={"asked": self.num_more, "until": until})
-        progress = self._progress(self.num_more)
-        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
-            is_over = self._confirmation(progress).run_more(left)
+        with self._single_runs(self._progress(self.num_more)) as single_run:
+            is_over = self._confirmation(single_run).run_more(left)
         if is_over:
             self._update(more=None)
 
@@ -209,12 +203,11 @@ class StudyPipeline:
 
     def _set_by_reference(self) -> bool:
         """Train the reference runs that set the `auto` keys; return whether the keys are set."""
-        progress = self._progress(self.state.num_trials)
-        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
+        with self._single_runs(self._progress(self.state.num_trials)) as single_run:
             settings = set_by_reference(
                 self.study,
                 self.space,
-                self._single_run(progress),
+                single_run,
                 at_once=self._at_once(self._slots()),
                 baseline_value=self._baseline_value(),
                 baselines=self._baselines,
@@ -267,24 +260,15 @@ class StudyPipeline:
         confirm_budget.learn(records.runs.values())
         return search, confirm_budget
 
-    def _search(
-        self,
-        search: Search,
-        progress: ProgressDisplay,
-        confirm_budget: ConfirmBudget,
-        *,
-        has_trained: bool,
-    ) -> None:
+    def _search(self, search: Search, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
         """Run the trials of the search; if it ends early, note why."""
         pool, keep = self.session.pool, self.keep_groups
-        single_run = self._single_run(progress)
         trials = LiveTrials(
             search,
             single_run,
             confirm_budget=confirm_budget,
             release=lambda name: run_client.release(pool, name, keep=keep),
             on_begun=self._trial_begun,
-            has_trained=has_trained,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
         ahead = 0  # with a placer, most trials share a few worker groups
@@ -320,11 +304,11 @@ class StudyPipeline:
         if self.state.is_over is not False:
             self._update(is_over=False)
 
-    def _confirmation(self, progress: ProgressDisplay) -> Confirmation:
+    def _confirmation(self, single_run: SingleRun) -> Confirmation:
         slots = self._slots()
         return Confirmation(
             self.study,
-            self._single_run(progress),
+            single_run,
             slots=slots,
             at_once=self._at_once(slots),
             baseline_value=self._baseline_value(),
@@ -370,16 +354,25 @@ class StudyPipeline:
             lines=self.lines,
         )
 
-    def _single_run(self, progress: ProgressDisplay) -> SingleRun:
-        return SingleRun(
-            session=self.session,
-            store=self.store,
-            deadline=self.deadline,
-            progress=progress,
-            saved=self._saved,
-            keep_groups=self.keep_groups,
-            limit_s=self.study.search.trial_seconds,
-        )
+    @contextmanager
+    def _single_runs(
+        self, progress: ProgressDisplay, first_runs: FirstRuns | None = None
+    ) -> Iterator[SingleRun]:
+        """Context manager that shows the runs of a phase, and yields what trains them."""
+        with (
+            progress,
+            single_runs(
+                self.session,
+                self.store,
+                self.deadline,
+                progress,
+                wait_s=self.wait_s,
+                keep_groups=self.keep_groups,
+                limit_s=self.study.search.trial_seconds,
+                first_runs=first_runs,
+            ) as single_run,
+        ):
+            yield single_run
 
     def _update(self, **changes: Any) -> None:
         """Change the state and write `study.yaml`."""

@@ -148,7 +148,7 @@ def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> 
     for option in options:
         row = tuple(vars(option.prediction)[column] for column in columns)
         if not option.is_measured and row not in recorded:
-            single_run.store.append(option.prediction.line())
+            single_run.append(option.prediction.line())
     done = {name for name, record in results.runs.items() if record.state != "stopped"}
     fresh = [option for option in choose_checks(options) if option.name not in done]
     if not fresh or single_run.deadline.over:

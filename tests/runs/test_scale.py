@@ -23,16 +23,16 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import frame, lifecycle
 from raybench.runs import scale as body
-from raybench.runs.lifecycle import SingleRun
+from raybench.runs.lifecycle import FirstRuns, SingleRun
 from raybench.runs.options import ScaleOptions
-from raybench.runs.scale import run_order, run_study
+from raybench.runs.scale import first_runs_of, run_order, run_study
 from raybench.runs.wait_watch import Deadline
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
-from raybench.spec.errors import ErrorCode
+from raybench.spec.errors import ErrorCode, StudyError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
-from raybench.stats.record import RunOutcome
+from raybench.stats.record import Failure, RunOutcome
 from tests.factories import outcome, record
 from tests.fake_client import use_clients
 from tests.runs.made_up import point, run_of, study_of, write
@@ -367,7 +367,9 @@ class Machine:
             yield outcome()
         yield outcome(stop="target", time_to_target_s=1.0)
 
-    def run(self, folder: Path, study: ScalingStudy) -> list[int]:
+    def run(
+        self, folder: Path, study: ScalingStudy, first_runs: FirstRuns | None = None
+    ) -> list[int]:
         """Run the remaining runs; return their number as the screen shows it."""
         progress = Mock()
         with Store(folder) as store:
@@ -377,6 +379,7 @@ class Machine:
                 deadline=Deadline(None, interrupt=self.interrupt),
                 progress=progress,
                 saved=FakeSavedRuns(),  # type: ignore[arg-type]
+                first_runs=first_runs,
             )
             run_study(study, runs, progress)
         return [begun.args[1] for begun in progress.begin.call_args_list]
@@ -411,3 +414,37 @@ def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path) -
     machine = Machine(monkeypatch)
     machine.run(tmp_path, study)
     assert [name for name, _ in machine.ran] == ["0000-r0", "0000-r2"]
+
+
+class BrokenMachine(Machine):
+    """Fails every run before it trains, except the runs of worker counts in `able`."""
+
+    able: tuple[int, ...] = ()
+    failure: Failure = "error"
+
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+        self.ran.append((name, spec))
+        if spec.num_workers in self.able:
+            yield outcome(stop="target", time_to_target_s=1.0)
+        yield RunOutcome(is_over=True, failure=self.failure, message=f"no file {len(self.ran)}.")
+
+
+def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path) -> None:
+    """And the same command runs them again, once the cause is gone."""
+    machine = BrokenMachine(monkeypatch)
+    with pytest.raises(StudyError, match=r"runs all failed before they trained \(no file \d+\)"):
+        machine.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
+    assert len(machine.ran) == len(CELLS), "the first of two repeats"
+    again = Machine(monkeypatch)
+    again.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
+    assert len(again.ran) == len(CELLS) * 2
+
+
+@pytest.mark.parametrize(("able", "failure"), [((1,), "error"), ((), "oom")])
+def test_a_study_goes_on_if_some_runs_train_or_may_train(
+    able: tuple[int, ...], failure: Failure, monkeypatch, tmp_path
+) -> None:
+    machine = BrokenMachine(monkeypatch)
+    machine.able, machine.failure = able, failure
+    machine.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
+    assert len(machine.ran) == len(CELLS) * 2

@@ -12,7 +12,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
-from raybench.runs.lifecycle import RunRecorder
+from raybench.runs.lifecycle import FirstRuns, RunRecorder
 from raybench.runs.wait_watch import Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.curve_search import Decision
@@ -94,6 +94,7 @@ class Stage:
         self.deadline = Deadline(None, interrupt=self.interrupt)
         self.released: list[str] = []
         self.saved = FakeSavedRuns()
+        self.first_runs = FirstRuns()
         self.trials = LiveTrials(
             self.search,
             RunRecorder(
@@ -101,6 +102,7 @@ class Stage:
                 progress=ProgressDisplay(Console(file=self.screen), num_trials=3),
                 deadline=self.deadline,
                 saved=self.saved,  # type: ignore[arg-type]
+                first_runs=self.first_runs,
             ),
             confirm_budget=ConfirmBudget(study),
             release=self._release,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from raybench.results.records import read_records
-from raybench.search import live_trials
 from raybench.search.live_trials import LiveTrials
 from raybench.spec.errors import ErrorCode, StudyError
 from raybench.spec.own_loop import UNREPORTED
@@ -176,9 +175,9 @@ def run(stage: Stage, current: RunOutcome) -> str:
     ],
 )
 def test_a_search_ends_if_no_trial_can_train(
-    outcomes: list[RunOutcome], is_hopeless: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    outcomes: list[RunOutcome], is_hopeless: bool, stage: Stage
 ) -> None:
-    monkeypatch.setattr(live_trials, "HOPELESS", 2)
+    stage.first_runs.limit = 2
     for current in outcomes:
         run(stage, current)
     if is_hopeless:
@@ -189,10 +188,8 @@ def test_a_search_ends_if_no_trial_can_train(
     assert stage.deadline.over == is_hopeless
 
 
-def test_a_search_continues_while_an_older_trial_may_still_train(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_trials, "HOPELESS", 2)
+def test_a_search_continues_while_an_older_trial_may_still_train(stage: Stage) -> None:
+    stage.first_runs.limit = 2
     stage.start()
     for _ in range(2):
         run(stage, broken("x"))

@@ -139,6 +139,9 @@ class Machine:
         self.store.append(ended.line())
         return ended
 
+    def append(self, line: dict[str, Any]) -> None:
+        self.store.append(line)
+
     def set(self, slots: int = 2) -> tuple[StudySpec, list[str]]:
         with Store(self.store.folder) as self.store:
             result = set_by_reference(

@@ -14,6 +14,7 @@ from raybench.cluster.layout import Capacity, Node
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
+from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import STUDY_KEY_OVER
@@ -34,7 +35,7 @@ def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
     console, deadline = Console(file=io.StringIO()), Deadline(None)
     resolved = ResolvedStudy(study, space, data, "out", ())
     pipeline = StudyPipeline(resolved, session, store, console, deadline, 2, True)
-    pipeline.__dict__["_baselines"], pipeline._saved = {}, FakeSavedRuns()  # type: ignore[assignment]
+    pipeline.__dict__["_baselines"] = {}
     return pipeline
 
 
@@ -58,7 +59,7 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         referenced = pipeline.study.model_copy(update={"is_set": True})
-        monkeypatch.setattr(module, "WaitWatch", lambda *given, **options: nullcontext())
+        monkeypatch.setattr(module, "single_runs", lambda *given, **options: nullcontext())
         monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (referenced, []))
         monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
         store.append(record("reference0", role="reference").line())
@@ -87,8 +88,14 @@ def test_new_trials_make_the_confirmation_unfinished(
         pipeline = pipeline_in(store)
         pipeline.state = replace(pipeline.state, is_over=True)
         search, budget = pipeline._open_search(read_records(tmp_path))
-        progress = ProgressDisplay(pipeline.console, num_trials=3)
-        pipeline._search(search, progress, budget, has_trained=True)
+        single_run = SingleRun(
+            session=pipeline.session,
+            store=store,
+            deadline=pipeline.deadline,
+            progress=ProgressDisplay(pipeline.console, num_trials=3),
+            saved=FakeSavedRuns(),  # type: ignore[arg-type]
+        )
+        pipeline._search(search, single_run, budget)
         with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)
 
