@@ -7,7 +7,7 @@ writes and prints the results. It supplies what it checks, runs and prints; the 
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from raybench.results.place import check_place, place_in_words
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study import Study, load
-from raybench.runs.code_change import Versions
+from raybench.runs.code_change import code_versions
 from raybench.runs.options import LoggedOptions, TrialOptions
 from raybench.runs.preflight import check_address
 from raybench.spec.documents import read_mapping
@@ -142,17 +142,25 @@ class OpenStudy:
         """The place in words: for a URL, with the local folder."""
         return place_in_words(self.place, self.folder)
 
-    def begin(self, versions: Versions | None = None, *, resumes: bool = True) -> Store:
+    def begin(
+        self, workloads: Set[str] = frozenset(), *, is_kept: bool = False, resumes: bool = True
+    ) -> Store:
         """Open the records; from now on, a signal of the user ends the runs, not the command.
 
         Args:
-            versions: Versions of the user's code, as returned by `code_versions`.
+            workloads: Names of the workloads whose code the study keeps track of.
+            is_kept: Whether the study may continue with changed code (`--keep-code-change`).
             resumes: Whether the command continues an earlier one. False if it calls `start_over`
                 once nothing prevents its runs any more.
+
+        Raises:
+            UserError: The code has changed since earlier runs, and `is_kept` is False.
         """
-        storage = self.storage
+        storage, versions = self.storage, dict[str, dict[str, str]]()
+        if workloads:
+            versions = code_versions(set(workloads), self.place, self.folder, is_kept=is_kept)
         self.store = self.closing.enter_context(
-            Store(self.folder, storage.check, storage.forget, versions=versions or {})
+            Store(self.folder, storage.check, storage.forget, versions=versions)
         )
         self.frame.interrupt.defer()
         if resumes:

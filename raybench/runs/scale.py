@@ -31,7 +31,6 @@ from raybench.results.storage import study_file
 from raybench.results.store import CODE, STUDY_FILE, with_session
 from raybench.results.study import load
 from raybench.results.study_kind import SCALING
-from raybench.runs.code_change import code_versions
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import SAME_FAILURES, FirstRuns, SingleRun, single_runs
 from raybench.runs.options import ScaleOptions
@@ -316,8 +315,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         # files of a killed process have been restored.
         study = _continued(study, place, opened.study_file, is_named=chosen.is_named)
         workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
-        is_kept = options.keep_code_change
-        store = opened.begin(code_versions(workloads, place, opened.folder, is_kept=is_kept))
+        store = opened.begin(workloads, is_kept=options.keep_code_change)
         is_interrupted = _run(options, replace(chosen, study=study), checked, opened)
         report = ScalingReport.of(opened.results(), options.predict)
         files = report.write(store) + opened.write_page(report.results, report.parts())

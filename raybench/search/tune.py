@@ -17,7 +17,6 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.runs import preflight
-from raybench.runs.code_change import code_versions
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
@@ -59,8 +58,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         frame.say(*resolved.taken_sentences)
         if options.more is not None:
             check_finished(options.more, place, opened.folder)
-        workloads, is_kept = {resolved.study.workload}, options.keep_code_change
-        opened.begin(code_versions(workloads, place, opened.folder, is_kept=is_kept))
+        opened.begin({resolved.study.workload}, is_kept=options.keep_code_change)
         is_interrupted = _run(options, resolved, opened, deadline)
         results = opened.results()
         opened.write(results)
