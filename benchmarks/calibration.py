@@ -141,7 +141,7 @@ RACES = (
 
 @claim("race table, first row: 90 % interval", 90, 400, *RACES)
 def race_first(rng: Rng, *world: Any) -> bool:
-    """The interval of the configuration that is named first holds its typical time."""
+    """Return whether the interval of the first row holds the configuration's median time."""
     race, true = race_of(rng, *world)
     new = {name: list(race.group(name).rounds.values()) for name in race.order()}
     low, high = intervals_of_chosen(new, pooled(new.values()))[first := race.order()[0]]
@@ -150,7 +150,7 @@ def race_first(rng: Rng, *world: Any) -> bool:
 
 @claim("race table, any other row: 90 % interval", 90, 400, RACES[0], RACES[2], RACES[4])
 def race_other(rng: Rng, *world: Any) -> bool:
-    """The interval of one of those behind it."""
+    """Return whether the interval of a random other row holds the median time."""
     race, true = race_of(rng, *world)
     new = {name: list(race.group(name).rounds.values()) for name in race.order()}
     name = str(rng.choice(race.order()[1:]))
@@ -159,14 +159,13 @@ def race_other(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "In nine of ten similar studies, the winner is the best of those that ran again or tied "
-    "with it",
+    "In nine of ten similar studies, the winner is the best of the 13 or tied with it",
     90,
     400,
     *RACES,
 )
 def race_ties(rng: Rng, *world: Any) -> bool:
-    """The best of those that ran again is the first or tied with it."""
+    """Return whether the best configuration that ran again is the winner or tied with it."""
     race, true = race_of(rng, *world)
     groups = {name: race.group(name) for name in race.order()}
     best = min(groups, key=lambda name: true[int(name)])
@@ -174,13 +173,13 @@ def race_ties(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "(the same where nothing is tied) ... the winner is the best of these",
+    "(the same, if nothing is tied) ... the winner is the best of the 13",
     *(90, 600),
     ("scatter 10 %, times a factor of 400 apart at most", 0.1, 6.0, 0.0, 24),
     ("scatter 30 %, times a factor of 400 apart at most", 0.3, 6.0, 0.0, 24),
 )
 def race_alone(rng: Rng, *world: Any) -> bool | None:
-    """Where the verdict names one alone."""
+    """Return whether a winner without ties is the best of those that ran again."""
     race, true = race_of(rng, *world)
     groups = {name: race.group(name) for name in race.order()}
     found = ties_of(groups).repeated
@@ -197,7 +196,7 @@ def race_alone(rng: Rng, *world: Any) -> bool | None:
     ("3 fresh runs, configurations scatter by 12 to 54 %", None, 3),
 )
 def printed_time(rng: Rng, sigma: float | None, runs: int) -> bool:
-    """Fresh runs of the winner, beside a race's noise."""
+    """Return whether the interval from fresh runs and the noise of a race holds the median time."""
     own = rng.uniform(0.12, 0.54) if sigma is None else sigma
     others = [rng.uniform(0.12, 0.54) if sigma is None else sigma for _ in range(6)]
     sizes = zip(others, (4, 4, 4, 2, 2, 2), strict=True)
@@ -208,7 +207,7 @@ def printed_time(rng: Rng, sigma: float | None, runs: int) -> bool:
 
 
 def _results(rows: int) -> Any:
-    """What `with_rows` reads of a study of a share."""
+    """Return a study with the attributes that `with_rows` reads."""
     known = Baseline(0.1, rows)
     return SimpleNamespace(metric=ACCURACY, baselines={"test": known, "validation": known})
 
@@ -221,7 +220,7 @@ def _results(rows: int) -> Any:
     ("2 configurations, 2 runs, 1,000 rows, seeds +-0.5 points", 2, 2, 1_000, 0.005),
 )
 def tested_share(rng: Rng, runs: int, groups: int, rows: int, sigma: float) -> bool:
-    """Seeds scatter, and all of them share the rows."""
+    """Return whether the interval of an accuracy holds if all seeds share the rows."""
     luck = rng.normal() * share_error(0.9, rows)
     every = [hits(-(0.9 + luck + sigma * rng.normal(size=runs))) for _ in range(groups)]
     ends = interval(every[0], pooled(every, is_timed=False))
@@ -237,7 +236,7 @@ def tested_share(rng: Rng, runs: int, groups: int, rows: int, sigma: float) -> b
     ("2 configurations of 2 runs", 2, 2),
 )
 def value_over_seeds(rng: Rng, groups: int, runs: int) -> bool:
-    """Values have no prior scatter."""
+    """Return whether the interval of a value over seeds holds; values have no prior scatter."""
     every = [hits(rng.normal(size=runs)) for _ in range(groups)]
     low, high = interval(every[0], pooled(every, is_timed=False))
     return low <= 0.0 <= high
@@ -246,7 +245,7 @@ def value_over_seeds(rng: Rng, groups: int, runs: int) -> bool:
 def _after_more(
     rng: Rng, sigma: float, shared: float, number: int, *gaps: float
 ) -> tuple[str, ...]:
-    """Who is tied with the first of a, b, ... after a race and `number` runs of --more."""
+    """Return the configurations tied with the winner after a race and `number` runs of --more."""
     common, means = rng.normal(size=400), dict(zip("abcd", (0.0, *gaps), strict=False))
 
     def run(name: str, at: int) -> Replicate:
@@ -266,7 +265,7 @@ def _after_more(
 
 
 @claim(
-    "--more: one is said to be distinguishable (of two that are equal)",
+    "--more: two equal configurations are declared different",
     *(10, 300),
     ("no --more", 0.3, 0.0, 0, 0.0),
     ("--more 24, scatter 30 %", 0.3, 0.0, 24, 0.0),
@@ -276,7 +275,7 @@ def _after_more(
     is_error=True,
 )
 def more_equal(rng: Rng, *world: Any) -> bool:
-    """Two equal configurations are told apart."""
+    """Return whether two equal configurations are declared different."""
     return len(_after_more(rng, *world)) == 1
 
 
@@ -287,12 +286,12 @@ def more_equal(rng: Rng, *world: Any) -> bool:
     ("10, 20 and 30 % apart, --more 48, scatter 30 %", 0.3, 0.0, 48, 0.1, 0.2, 0.3),
 )
 def more_best(rng: Rng, *world: Any) -> bool:
-    """Who is truly best is not excluded."""
+    """Return whether the best configuration is the winner or tied with it."""
     return "a" in _after_more(rng, *world)
 
 
 @claim(
-    "(power) --more: the faster one alone is left",
+    "(power) --more: only the faster of two configurations is left",
     *(0, 150),
     ("26 % less, --more 24, scatter 30 %", 0.3, 0.0, 24, 0.3),
     ("26 % less, --more 100, scatter 30 %", 0.3, 0.0, 100, 0.3),
@@ -300,7 +299,7 @@ def more_best(rng: Rng, *world: Any) -> bool:
     ("10 % less, --more 100, scatter 10 %", 0.1, 0.0, 100, 0.1),
 )
 def more_power(rng: Rng, *world: Any) -> bool:
-    """What is truly faster is found."""
+    """Return whether the faster configuration alone is left."""
     return _after_more(rng, *world) == ("a",)
 
 
@@ -320,13 +319,13 @@ def _differences(rng: Rng, kind: str, number: int, gap: float = 0.0) -> list[flo
 
 
 @claim(
-    "compare: B is better than A (it is not), looked at after each of 60 pairs",
+    "compare: B is better than A (it is not), tested after each of 60 pairs",
     *(5, 600),
     *((kind, kind) for kind in DRAWS),
     is_error=True,
 )
 def compare_equal(rng: Rng, kind: str) -> bool:
-    """A wrong name at any look."""
+    """Return whether B is called better at any pair."""
     found = [one for one in _differences(rng, kind, 60) if not math.isnan(one)]
     looks = range(1, len(found) + 1)
     return any(outcome_of(found[:number], smallest=0.02) == "better" for number in looks)
@@ -339,19 +338,19 @@ def compare_equal(rng: Rng, kind: str) -> bool:
     is_error=True,
 )
 def compare_same(rng: Rng, sigma: float) -> bool:
-    """A wrong `same` at any look."""
+    """Return whether a real difference is called `same` at any pair."""
     found = (0.025 + sigma * rng.normal(size=60)).tolist()
     return any(outcome_of(found[:number], smallest=0.02) == "same" for number in range(1, 61))
 
 
 @claim(
-    "compare: (90 % interval 2.2 to 51.7 % better) after 15 pairs, where it stopped",
+    "compare: (90 % interval 2.2 to 51.7 % better) after 15 pairs, when it stopped",
     *(90, 400),
     ("B 20 % faster, scatter 30 %", 0.2),
     ("B 5 % faster, scatter 30 %", 0.05),
 )
 def compare_interval(rng: Rng, gap: float) -> bool:
-    """The interval at the pair where one stops."""
+    """Return whether the interval holds at the pair where the comparison stops."""
     found = _differences(rng, DRAWS[0], 20, gap)
     number = next(
         (n for n in range(3, 20) if outcome_of(found[:n], smallest=0.02) != "undecided"), 20
@@ -367,7 +366,7 @@ def compare_interval(rng: Rng, gap: float) -> bool:
     ("after 20 pairs, B 5 to 40 % faster, scatter 30 %", 20),
 )
 def compare_more(rng: Rng, number: int) -> bool | None:
-    """As many more pairs decide."""
+    """Return whether the predicted number of further pairs decides."""
     found = _differences(rng, DRAWS[0], 9 * number, rng.uniform(0.05, 0.4))
     if outcome_of(found[:number], smallest=0.02) != "undecided":
         return None
@@ -384,7 +383,7 @@ def compare_more(rng: Rng, number: int) -> bool | None:
     ("scatter 30 %, times within 50 %", 0.3, 0.5, 0.0, 24),
 )
 def race_first_more(rng: Rng, *world: Any) -> bool:
-    """Runs that were added until a difference showed."""
+    """Return whether the interval of the first row holds after runs of --more."""
     race, true = race_of(rng, *world)
     entered = race.candidates[: stages(48)[0][0]]
     learned = {
@@ -412,7 +411,7 @@ def race_first_more(rng: Rng, *world: Any) -> bool:
     is_error=True,
 )
 def overlap(rng: Rng, sigma: float) -> bool:
-    """Two equal winners look different."""
+    """Return whether the intervals of two equal winners do not overlap."""
     ends = []
     for _ in range(2):
         race = [hits(np.exp(sigma * rng.normal(size=4))) for _ in range(3)]
@@ -422,16 +421,16 @@ def overlap(rng: Rng, sigma: float) -> bool:
 
 
 @claim(
-    "diagnose --fastest: x 1.23 micro-batch 32x2 (all ways are equal), over all axes",
+    "diagnose --fastest: x 1.23 micro-batch 32x2 (all settings are equal), over all axes",
     *(5, 400),
     *(
-        (f"{ways} ways an axis, scatter {noise:.0%}, 4 rounds", ways, noise)
+        (f"{ways} settings per axis, scatter {noise:.0%}, 4 rounds", ways, noise)
         for ways, noise in ((2, 0.03), (5, 0.08), (9, 0.08))
     ),
     is_error=True,
 )
 def fastest(rng: Rng, ways: int, noise: float) -> bool:
-    """Another way is taken on any of the axes."""
+    """Return whether another setting is chosen on any of the axes, although all are equal."""
 
     def takes() -> bool:
         found = AxisProbes("0", {str(way): [] for way in range(ways)}, {})
@@ -444,12 +443,12 @@ def fastest(rng: Rng, ways: int, noise: float) -> bool:
 
 
 @claim(
-    "diagnose: compute 62 % (58 to 66 %): 19 of 20",
+    "diagnose: compute 62 % (58 to 66 %), a 95 % interval",
     *(95, 3000),
     *((f"{rounds} rounds", rounds) for rounds in (3, 4, 8)),
 )
 def share_interval(rng: Rng, rounds: int) -> bool:
-    """The interval of a part over rounds."""
+    """Return whether the interval of a share over rounds holds."""
     found = Estimate.of(0.6 + 0.03 * rng.normal(size=rounds))
     return found.low <= 0.6 <= found.high
 
@@ -462,7 +461,7 @@ def share_interval(rng: Rng, rounds: int) -> bool:
     is_error=True,
 )
 def bound_by(rng: Rng, rounds: int, noise: float) -> bool:
-    """One of two equally large parts is named."""
+    """Return whether one of two equally large parts is named as the bottleneck."""
     logs = noise * rng.normal(size=(2, rounds))
     even = {part: np.full(rounds, 0.05) for part in PARTS}
     even["compute"], even["communication"] = 0.45 * np.exp(logs)
@@ -479,7 +478,7 @@ SPEC = RunSpec(num_workers=4, batch_size_per_worker=64)
     ("4 workers, twice as much", 2.0),
 )
 def gain(rng: Rng, exchange: float) -> bool | None:
-    """The interval of a gain holds the true one."""
+    """Return whether the interval of a gain holds the true gain."""
     probes = Probes.of(SPEC)
 
     def step(exchanges: bool, batch: int, passes: int = 1) -> float:
@@ -514,28 +513,28 @@ CURVES = (
 
 @claim("scale: the critical batch is about 300 (90 %: 210 to 430)", 90, 120, *CURVES)
 def critical(rng: Rng, *world: Any) -> bool:
-    """The interval of the critical batch, by McCandlish's law."""
+    """Return whether the interval holds the critical batch of McCandlish's law."""
     found = fit(_runs(rng, *world)).critical_batch
     return found.low <= 300.0 <= found.high
 
 
-@claim("samples to target: predicted (90 %) for a batch size left out", 90, 60, *CURVES[:2])
+@claim("samples to target: 90 % interval for a left-out batch size", 90, 60, *CURVES[:2])
 def left_out(rng: Rng, *world: Any) -> bool:
-    """The middle batch size's measured median."""
+    """Return whether the interval holds the measured median of the middle batch size."""
     table = leave_one_out(_runs(rng, *world))
     row = table.iloc[len(table) // 2]
     return bool(row["low"] <= row["samples"] <= row["high"])
 
 
 @claim(
-    "plan: nine of ten runs are within this of their cell",
+    "plan: spread of the runs of a cell (nine of ten)",
     *(90, 2000),
     ("3 cells x 2 runs", 3, 2),
     ("2 cells x 3 runs", 2, 3),
     ("6 cells x 3 runs", 6, 3),
 )
 def spread(rng: Rng, cells: int, repeats: int) -> bool:
-    """A further run."""
+    """Return whether a further run is within the spread."""
     keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
     table = pd.DataFrame({**keys, "global_batch_size": np.repeat(range(cells), repeats)})
     away = run_spread(table.assign(work_s=np.exp(0.2 * rng.normal(size=len(table)))))
@@ -544,7 +543,7 @@ def spread(rng: Rng, cells: int, repeats: int) -> bool:
 
 
 def _plan(rng: Rng, sizes: list[int], repeats: int, sigma: float) -> tuple[pd.Series, float]:
-    """A plan's row (a batch size that ran) and what a further run of it takes."""
+    """Return the row of a plan (of a batch size that ran) and the time of a further run of it."""
     runs = _runs(rng, sizes, repeats, sigma)
     cells = runs.rename(columns={"batch_size": "global_batch_size"}).assign(
         gpu_type="CPU", num_workers=1, num_nodes=1, work_s=runs["samples_to_target"]
@@ -570,14 +569,14 @@ def _plan(rng: Rng, sizes: list[int], repeats: int, sigma: float) -> tuple[pd.Se
 
 @claim("plan: 2 h (1.5 to 2.6 h), the time of one run", 90, 150, *CURVES[:2])
 def planned(rng: Rng, *world: Any) -> bool:
-    """A further run of a planned cell."""
+    """Return whether the interval of a plan holds the time of a further run."""
     row, takes = _plan(rng, *world)
     return bool(row["low_s"] <= takes <= row["high_s"])
 
 
 @claim("plan: 80 % sure to keep the deadline", 80, 150, *CURVES[:2])
 def deadline(rng: Rng, *world: Any) -> bool:
-    """A deadline of which the plan is 80 % sure is kept."""
+    """Return whether a deadline with a predicted probability of 80 % is kept."""
     row, takes = _plan(rng, *world)
     low, high = row["low_s"] / 4, row["high_s"] * 4
     for _ in range(40):
@@ -593,7 +592,7 @@ def deadline(rng: Rng, *world: Any) -> bool:
     ("24 runs of each of 3 sizes, noise 5 %", 24, 0.05),
 )
 def rate(rng: Rng, num_runs: int, noise: float) -> bool:
-    """Quadratic log losses whose optimum moves with size by an exponent of -0.7 to 0."""
+    """Return whether the interval of the rate holds; the optimum is a power law of the size."""
     first, exponent = rng.uniform(math.log(1e-3), math.log(1e-2)), rng.uniform(-0.7, 0.0)
     runs = []
     for size in (1e6, 4e6, 1.6e7):
@@ -606,14 +605,14 @@ def rate(rng: Rng, num_runs: int, noise: float) -> bool:
 
 
 @claim(
-    "verdict: is better than always answering the most frequent class (it guesses)",
+    "verdict: is better than always answering the most frequent class (it answers at random)",
     *(5, 3000),
     ("1,000 rows, 10 equal classes", 1000, 10),
     ("200 rows, 2 equal classes", 200, 2),
     is_error=True,
 )
 def guessing(rng: Rng, rows: int, classes: int) -> bool:
-    """A model that answers by chance, on the test rows."""
+    """Return whether a model that answers at random passes as better than the baseline."""
     labels = rng.choice(classes, size=rows)
     value = float(np.bincount(labels).max()) / rows
     level = float(np.bincount(rng.choice(classes, size=5 * rows)).max()) / (5 * rows)
@@ -624,7 +623,7 @@ def guessing(rng: Rng, rows: int, classes: int) -> bool:
 
 
 def results(n_of: Callable[[Claim], int], word: str = "") -> Iterator[dict[str, Any]]:
-    """Simulate each claim; yield what was found."""
+    """Simulate each claim; yield its row."""
     for number, one in enumerate(CLAIMS):
         if word and word not in one.name:
             continue
@@ -644,7 +643,7 @@ def results(n_of: Callable[[Claim], int], word: str = "") -> Iterator[dict[str, 
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the rows of the documentation's table."""
+    """Return the lines of the table in the documentation."""
     lines = ["| sentence | where | promised | simulated | n |", "|---|---|---|---|---|"]
     last = ""
     for row in rows:
@@ -658,7 +657,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Simulate every claim; write results and table."""
+    """Simulate every claim; write the results and the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the studies, no files")
     parser.add_argument("--only", default="", metavar="WORD", help="claims of such names, no files")

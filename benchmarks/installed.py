@@ -1,6 +1,6 @@
-"""Which peers of a benchmark are installed: a missing one is said at the start and left out.
+"""Checks which other tools of a benchmark are installed; missing ones are named and left out.
 
-Nothing is computed for minutes and lost in the end because a package is not there.
+The check is made at the start, so that no benchmark fails after minutes for a missing package.
 """
 
 import importlib.metadata
@@ -13,18 +13,18 @@ HOW = "pip install 'raybench[benchmarks]'"
 
 
 def missing(modules: Iterable[str]) -> list[str]:
-    """Return those of the modules that are not installed; imports none of them."""
+    """Return the modules that are not installed, without importing any."""
     return [name for name in modules if importlib.util.find_spec(name) is None]
 
 
 def left_out(needs: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """Return the peers that cannot be measured, each with the modules that are missing."""
+    """Return the tools that cannot be measured, each with its missing modules."""
     lacking = {peer: missing(modules) for peer, modules in needs.items()}
     return {peer: modules for peer, modules in lacking.items() if modules}
 
 
-def say_left_out(program: str, lacking: Mapping[str, list[str]]) -> None:
-    """Say on stderr who is left out and why: one sentence for peers that lack the same."""
+def print_left_out(program: str, lacking: Mapping[str, list[str]]) -> None:
+    """Print to stderr which tools are left out, in one sentence for each set of modules."""
     for modules, peers in _by_modules(lacking).items():
         are = "are" if len(peers) > 1 else "is"
         reason = _reason(modules)
@@ -36,38 +36,38 @@ def say_left_out(program: str, lacking: Mapping[str, list[str]]) -> None:
 
 
 def note(lacking: Mapping[str, list[str]]) -> list[str]:
-    """Return the same for the table of results, a line for each reason."""
+    """Return lines on the tools that are left out, for the results."""
     return [
         f"left out: {', '.join(peers)} ({_reason(modules)})"
         for modules, peers in _by_modules(lacking).items()
     ]
 
 
-def nothing_left(program: str) -> NoReturn:
-    """End with exit code 2: no peer that was asked for is installed."""
+def exit_without_tools(program: str) -> NoReturn:
+    """End with exit code 2, because no requested tool is installed."""
     print(f"{program}: nothing is left to measure; {HOW}.", file=sys.stderr)
     sys.exit(2)
 
 
 def frameworks(program: str, wanted: Iterable[str]) -> list[str]:
-    """Return those of the frameworks that are installed, and say which are not."""
+    """Return the frameworks that are installed, and print which are not."""
     names = list(wanted)
     lacking = left_out({name: [name] for name in names})
-    say_left_out(program, lacking)
+    print_left_out(program, lacking)
     if len(lacking) == len(names):
-        nothing_left(program)
+        exit_without_tools(program)
     return [name for name in names if name not in lacking]
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those of the packages that are installed."""
-    found = {}
+    """Return the versions of the packages that are installed."""
+    versions = {}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _by_modules(lacking: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:

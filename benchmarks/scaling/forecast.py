@@ -363,7 +363,7 @@ def sizes() -> tuple[list[str], bool]:
     ]
     peers = [approach_2, approach_3]
     lacking = installed.left_out({"chinchilla": ["chinchilla"]})
-    installed.say_left_out("forecast", lacking)
+    installed.print_left_out("forecast", lacking)
     if not lacking:
         peers.append(of_package)
     is_met = True

@@ -10,7 +10,7 @@ from peer_axes import AxesPeer, Axis, Tool, Values
 from recorded import Point
 
 MAX_TRIALS = 1_000_000
-"""So many that only the replay ends the search."""
+"""Number of trials, so large that only the replay ends the search."""
 
 
 class Smac(Tool):

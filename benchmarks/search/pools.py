@@ -165,7 +165,7 @@ def parse() -> argparse.Namespace:
     options.left_out = installed.left_out(
         {name: [LIBRARIES[name]] for name in wanted if name in LIBRARIES}
     )
-    installed.say_left_out(Path(sys.argv[0]).name, options.left_out)
+    installed.print_left_out(Path(sys.argv[0]).name, options.left_out)
     options.policies = [name for name in wanted if name not in options.left_out]
     return options
 

@@ -295,9 +295,9 @@ def parse() -> argparse.Namespace:
     options.left_out = installed.left_out({name: needs(name) for name in wanted})
     options.contestants = [name for name in wanted if name not in options.left_out]
     program = Path(sys.argv[0]).name
-    installed.say_left_out(program, options.left_out)
+    installed.print_left_out(program, options.left_out)
     if not options.contestants and not options.add:
-        installed.nothing_left(program)
+        installed.exit_without_tools(program)
     return options
 
 

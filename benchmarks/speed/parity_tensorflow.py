@@ -98,7 +98,7 @@ class PlainLoop:
 
     def train(self, epoch: int) -> float:
         """Train one epoch; return its seconds."""
-        del epoch  # the pipeline goes on where it stopped
+        del epoch  # the pipeline continues
         self.wait_for_all()
         started = time.perf_counter()
         float(self._take_steps(self._batches))

@@ -1,4 +1,4 @@
-"""Every sentence with a probability is simulated, and the documentation has what was found."""
+"""Every printed probability is simulated, and the documentation has the last results."""
 
 import importlib
 import json
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 QUICK = 80
-"""Times fewer studies than the table has."""
+"""Factor by which studies are fewer than in the table."""
 
 
 @pytest.fixture
@@ -18,16 +18,16 @@ def calibration(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("calibration")
 
 
-def test_no_sentence_promises_more_than_it_holds(calibration: ModuleType) -> None:
-    """With few studies each, so that only what is far off is seen."""
+def test_promised_rates_hold(calibration: ModuleType) -> None:
+    """Few studies each, so that only large errors show."""
     rows = list(calibration.results(lambda one: max(one.n // QUICK, 4)))
     assert {row["claim"] for row in rows} == {one.name for one in calibration.CLAIMS}
-    said = [row for row in rows if row["n"]]
-    assert len(said) >= 0.9 * len(rows)
-    assert [row for row in said if not row["is_met"]] == []
+    printed = [row for row in rows if row["n"]]
+    assert len(printed) >= 0.9 * len(rows)
+    assert [row for row in printed if not row["is_met"]] == []
 
 
-def test_the_table_is_what_was_simulated_last(calibration: ModuleType) -> None:
+def test_the_documentation_has_the_last_results(calibration: ModuleType) -> None:
     rows = json.loads(calibration.RESULTS.read_text())["claims"]
     text = calibration.DOC.read_text()
     block = text.partition(calibration.BEGIN)[2].partition(calibration.END)[0]

@@ -1,4 +1,4 @@
-"""A benchmark whose peer is not installed says so at the start and measures the others."""
+"""A benchmark names tools that are not installed at its start, and measures the others."""
 
 import importlib
 import json
@@ -12,16 +12,16 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
 MODULES = ["benchmarks.installed", *(file.stem for one in FOLDERS for file in one.glob("*.py"))]
 PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
-"""What only the benchmarks need: the dependency group `benchmarks`, or an environment apart."""
+"""Modules that only benchmarks need: the extra `benchmarks`, or an environment of their own."""
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmarks importable by name, and none of their peers installed."""
+    """Benchmarks can be imported by name, and no other tool is installed."""
     for folder in (BENCHMARKS.parent, *FOLDERS):
         monkeypatch.syspath_prepend(str(folder))
     for name in MODULES:
-        # Each test imports them anew, without peers; other tests find sys.modules as it was.
+        # Each test imports them anew; afterwards sys.modules is restored.
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in PEERS:
         monkeypatch.setitem(sys.modules, name, None)  # "not installed", to find_spec and import
@@ -39,7 +39,7 @@ def test_every_benchmark_imports_without_its_peers() -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_contestant_without_its_library_is_said_and_left_out(
+def test_a_contestant_without_its_library_is_named_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search_table = module("search_table")
@@ -50,7 +50,7 @@ def test_a_contestant_without_its_library_is_said_and_left_out(
     printed = capsys.readouterr()
     names = ("ASHA", "BORE", "syne_tune", "'raybench[benchmarks]'")
     lines = printed.err.splitlines()
-    assert all(name in lines[0] for name in names), "said before anything is computed"
+    assert all(name in lines[0] for name in names), "named before anything is computed"
     assert [line for line in lines if line.startswith("1 of 2: mnist_conv, random")]
     text = (tmp_path / "search_table.md").read_text()
     assert "| random |" in text

@@ -1,4 +1,4 @@
-"""The pools of recorded runs: what is read, what a study on one costs, and who is named."""
+"""Pools of recorded runs: their data, and cost and winner of a study on one."""
 
 import importlib
 import math
@@ -46,7 +46,7 @@ def make(worlds: ModuleType) -> Any:
 
 
 @pytest.mark.skipif(not (DATA / "algoperf").is_dir(), reason="RAYBENCH_DATA has no algoperf")
-def test_the_recorded_pools_are_as_their_notes_say(worlds: ModuleType) -> None:
+def test_recorded_pools_agree_with_their_notes(worlds: ModuleType) -> None:
     pools = {pool.name: pool for pool in worlds.pools(DATA)}
     reached = {
         name: sum(math.isfinite(run.reached_s) for o in pools[name].options for run in o.runs)
@@ -58,17 +58,17 @@ def test_the_recorded_pools_are_as_their_notes_say(worlds: ModuleType) -> None:
         for option in pool.options:
             for run in option.runs:
                 assert len(run.seconds) == len(run.metric) >= 1
-                # The target is met where the record says so, and not before.
+                # The target is reached at the recorded time, and not before.
                 hits = run.seconds[run.metric >= pool.target - 1e-9]
                 first = float(hits[0]) if len(hits) else math.inf
                 assert first == pytest.approx(run.reached_s, rel=1e-3) or first < run.reached_s
-                # Nothing stops a run before its first evaluation, nor between two.
+                # A run ends at an evaluation, and not before its first one.
                 assert run.spent_s <= max(pool.max_seconds * 1.02, run.seconds[0])
     squad = pools["zeus squad"]
     assert (len(squad.options), len(squad.options[0].runs)) == (7, 10)
 
 
-def test_without_noise_all_name_the_best_and_pay_what_they_ran(
+def test_without_noise_every_policy_names_the_best(
     make: Any, worlds: ModuleType, policies: ModuleType
 ) -> None:
     pool = make(*[(float(seconds),) * 5 for seconds in (80, 20, 60, 40)])
@@ -90,7 +90,7 @@ def test_without_noise_all_name_the_best_and_pay_what_they_ran(
         pytest.param("Ray Tune, Optuna and ASHA", "ray.tune", marks=pytest.mark.all),
     ],
 )
-def test_a_library_spends_its_budget_and_names_the_clear_best(
+def test_a_library_spends_its_budget_and_names_a_clear_winner(
     make: Any, worlds: ModuleType, tmp_path: Path, name: str, module: str
 ) -> None:
     pytest.importorskip(module)

@@ -10,7 +10,7 @@ __all__ = ["bare"]  # a fixture
 
 
 @pytest.mark.usefixtures("bare")
-def test_interrupted_trials_go_on_and_none_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_trials_resume_and_none_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     contestant, resumed = module("contestant"), module("resumed")
     made: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The benchmark that buys batch sizes: its bar on Zeus's traces, and its contestants."""
+"""The bar of the benchmark that chooses batch sizes, on Zeus's traces."""
 
 import importlib
 import os
@@ -22,8 +22,7 @@ def benchmark(zeus):
 
 
 @pytest.mark.skipif(not (DATA / "zeus").is_dir(), reason="RAYBENCH_DATA has no zeus")
-def test_all_but_one_of_zeus_cases_are_bought_within_10_percent(zeus, benchmark) -> None:
-    """The bar of the issue."""
+def test_choices_are_within_10_percent_in_all_but_one_case(zeus, benchmark) -> None:
     cases = [
         c for task, target in benchmark.TARGETS.items() for c in zeus.cases_of(DATA, task, target)
     ]
