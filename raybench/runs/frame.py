@@ -1,8 +1,9 @@
-"""Frame of the commands `tune`, `train`, `scale`, `compare` and `diagnose`: their console, their
-results folder and their end.
+"""Code that the commands `tune`, `train`, `scale`, `compare` and `diagnose` have in common:
+console, results folder and exit code.
 
-A command checks its input, prints its plan or opens its results folder, trains its runs there, and
-writes and prints the results. It supplies what it checks, runs and prints; the rest is here.
+Each of these commands checks its input, prints its plan or opens its results folder, trains its
+runs there, and writes and prints the results. The command itself defines what it checks, runs and
+prints.
 """
 
 import contextlib
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
 
 
 def checked_place(options: TrialOptions, default: str) -> str:
-    """Check `--address` and `--out`; return the results folder or URL, by default `default`."""
+    """Check `--address` and `--out`; return the results folder or URL, which is `default` without
+    `--out`."""
     check_address(options.address)
     return check_place(options.out or default)
 
 
 class CommandFrame:
-    """Console and end of a command that trains runs.
+    """Console, results folder and exit code of a command that trains runs.
 
     Args:
         options: Options of the command.
-        interrupt: Signals of the user.
+        interrupt: Records whether the user asked to stop.
 
     Raises:
         UserError: A tracker of `--log` is unknown or not installed.
@@ -63,7 +65,7 @@ class CommandFrame:
             say(self.console, sentence)
 
     def planned(self, sentences: Sequence[str], plan: Mapping[str, Any]) -> Ended:
-        """Return the end of `--dry-run`, whose plan has been printed.
+        """Return how the command ends with `--dry-run`, after its plan was printed.
 
         Args:
             sentences: Choices made for the user, and warnings.
@@ -73,9 +75,10 @@ class CommandFrame:
 
     @contextmanager
     def open(self, place: str) -> Iterator["OpenStudy"]:
-        """Context manager: lock a results folder or URL for this process, and yield it.
+        """Context manager that locks a results folder or URL for this process, and yields it.
 
-        On exit, the experiment trackers get what they lack, and a URL what is not yet uploaded.
+        On exit, it waits until everything is written to the experiment trackers, and uploaded if
+        the results are at a URL.
         """
         with (
             open_storage(place, warn=self.say) as storage,
@@ -87,13 +90,13 @@ class CommandFrame:
     def ended(
         self, place: str, code: int, *, is_interrupted: bool, can_resume: bool = True
     ) -> Ended:
-        """Say whether the command was interrupted; return how it ended.
+        """Print whether the command was interrupted; return how it ended.
 
         Args:
             place: Results folder or URL.
             code: Exit code, unless the command was interrupted.
             is_interrupted: Whether runs were cut off because the user asked to stop.
-            can_resume: Whether the same command continues from what is recorded.
+            can_resume: Whether rerunning the same command resumes from the recorded runs.
         """
         if not is_interrupted:
             return Ended(code, place)
@@ -105,7 +108,7 @@ class CommandFrame:
 class OpenStudy:
     """Results folder that a command has locked; see `CommandFrame.open`.
 
-    A command first checks what an earlier command has left there, then calls `begin`.
+    A command first checks the files of earlier commands in the folder, then calls `begin`.
     """
 
     frame: CommandFrame
@@ -118,12 +121,12 @@ class OpenStudy:
 
     @property
     def place(self) -> str:
-        """Folder or URL that the user named."""
+        """Folder or URL that the user gave."""
         return self.storage.place
 
     @property
     def folder(self) -> Path:
-        """Folder in which everything is read and written."""
+        """Local folder in which all files are read and written."""
         return self.storage.folder
 
     @property
@@ -139,19 +142,19 @@ class OpenStudy:
 
     @property
     def where(self) -> str:
-        """The place in words: for a URL, with the local folder."""
+        """The folder in words; for a URL, the local folder is included."""
         return place_in_words(self.place, self.folder)
 
     def begin(
         self, workloads: Set[str] = frozenset(), *, is_kept: bool = False, resumes: bool = True
     ) -> Store:
-        """Open the records; from now on, a signal of the user ends the runs, not the command.
+        """Open the records. From now on, a signal such as Ctrl-C ends the runs and not the command.
 
         Args:
-            workloads: Names of the workloads whose code the study keeps track of.
+            workloads: Names of the workloads whose code is checked for changes since earlier runs.
             is_kept: Whether the study may continue with changed code (`--keep-code-change`).
-            resumes: Whether the command continues an earlier one. False if it calls `start_over`
-                once nothing prevents its runs any more.
+            resumes: Whether the command resumes an earlier one. If it does not, it must call
+                `start_over` before its first run.
 
         Raises:
             UserError: The code has changed since earlier runs, and `is_kept` is False.
@@ -173,7 +176,7 @@ class OpenStudy:
         self.loggers.start()  # not earlier: the trackers follow a file that only grows
 
     def results(self) -> Study:
-        """Return the study as recorded.
+        """Load the study from its records.
 
         Raises:
             StudyError: The folder was deleted, or another process has taken it over.
@@ -182,10 +185,18 @@ class OpenStudy:
         return replace(load(self.folder), place=self.place)
 
     def write(self, results: Study) -> list[Path]:
-        """Write the tables, the winners and the page; return the page's file, if it was written."""
+        """Write the tables, the winners and the page.
+
+        Returns:
+            A list with the file of the page; [] if the page could not be written.
+        """
         export(results, self.store)
         return self.write_page(results)
 
     def write_page(self, results: Study, parts: Sequence["PagePart"] = ()) -> list[Path]:
-        """Write the page, with further parts; return its file, if it was written."""
+        """Write the page with further parts.
+
+        Returns:
+            A list with the file of the page; [] if it could not be written.
+        """
         return try_page(results, self.folder, self.frame.say, parts)

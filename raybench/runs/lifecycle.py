@@ -27,23 +27,23 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopReason
 
 SAME_FAILURES = 3
-"""Number of first runs that must fail in the same way before they end a study."""
+"""A study ends with an error if this number of first runs fail with the same message."""
 
 
 @dataclass(kw_only=True)
 class FirstRuns:
-    """Finds out that nothing in a study can train, because its first runs fail before they train.
+    """Detects that no run of a study can train, because the first runs fail before they train.
 
-    Only failures that every configuration may have count: an error, a timeout or lost workers, but
-    not memory that ran out or values that diverged. Once a run has trained, no failure counts.
+    Only failures that may occur in every configuration count: errors, timeouts and lost workers,
+    but not running out of memory or divergence. Once any run has trained, no failure counts.
     """
 
     have_trained: bool = False
     """Whether any run of the study has trained."""
     limit: int = SAME_FAILURES
-    """Number of runs that must fail with the same message."""
+    """Number of runs that must fail with the same message to end the study."""
     noun: str = "trials"
-    """Word for the runs in messages."""
+    """What the runs are called in messages."""
     _running: set[str] = field(default_factory=set)
     _causes: list[str] = field(default_factory=list)
     """Error messages, without digits, of the runs that failed before any run had trained."""
@@ -51,7 +51,7 @@ class FirstRuns:
     """Names of the runs that were running when the first run failed before training."""
 
     def begin(self, name: str) -> None:
-        """Take note of a run that is about to start."""
+        """Register a run before it starts."""
         self._running.add(name)
 
     def end(self, name: str, outcome: RunOutcome) -> StudyError | UserError | None:
@@ -90,7 +90,7 @@ class RunRecorder:
     notes: set[str] = field(default_factory=set, repr=False)
     """Notes that were already printed."""
     first_runs: FirstRuns | None = field(default=None, repr=False)
-    """Ends the study if nothing in it can train; None if a failed run never ends it."""
+    """Detects that no run can train, which ends the study; None if failed runs never end it."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """Locked while a record is written."""
 
@@ -344,9 +344,9 @@ def single_runs(
         deadline: End of the study.
         screen: Shows the runs and what they wait for.
         wait_s: Total seconds that a run may wait for resources; None for no limit.
-        keep_groups: As in `SingleRun`.
-        limit_s: As in `SingleRun`.
-        first_runs: As in `RunRecorder`.
+        keep_groups: Whether worker processes are reused, as in `SingleRun`.
+        limit_s: Seconds with workers after which a run fails, as in `SingleRun`.
+        first_runs: Detects that no run can train, as in `RunRecorder`.
     """
     with (
         WaitWatch(session, deadline, screen, wait_s=wait_s),

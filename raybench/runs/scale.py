@@ -96,9 +96,9 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 
 
 def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRuns:
-    """Return the rule that ends a study in which all cells fail in the same way.
+    """Return the detector that ends the study if all cells fail with the same message.
 
-    A single worker may train where several cannot, so every cell is tried once.
+    All cells are tried once, because a single worker may be able to train when several are not.
 
     Args:
         study: The study.

@@ -358,7 +358,8 @@ class StudyPipeline:
     def _single_runs(
         self, progress: ProgressDisplay, first_runs: FirstRuns | None = None
     ) -> Iterator[SingleRun]:
-        """Context manager that shows the runs of a phase, and yields what trains them."""
+        """Context manager that displays the runs of a phase, and yields the `SingleRun` that trains
+        them."""
         with (
             progress,
             single_runs(
