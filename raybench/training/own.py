@@ -116,7 +116,7 @@ class Run:
         """Device of this worker, such as `cpu` or `cuda:0`."""
         self._folder: Path | None = None
         self.strategy: Any = getattr(world, "strategy", None)
-        """In TensorFlow, the `tf.distribute.Strategy` of all workers; otherwise None."""
+        """The `tf.distribute.Strategy` of all workers in TensorFlow; None in other frameworks."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
         adapter_class = (
