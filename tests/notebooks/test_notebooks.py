@@ -4,6 +4,8 @@ Their committed outputs are written by `python tests/notebooks/executing.py`.
 """
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,20 @@ def committed(name: str) -> NotebookNode:
 
 
 @pytest.fixture(scope="module")
-def executed(name: str) -> NotebookNode:
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    notebook.cells.append(nbformat.v4.new_code_cell(CHECK))
-    return execute(notebook)
+def executions() -> Iterator[dict[str, Future[NotebookNode]]]:
+    """Each notebook executed in a new kernel, all at the same time: most of it is imports."""
+    with ThreadPoolExecutor() as pool:
+        futures = {}
+        for name in NAMES:
+            notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+            notebook.cells.append(nbformat.v4.new_code_cell(CHECK))
+            futures[name] = pool.submit(execute, notebook)
+        yield futures
+
+
+@pytest.fixture(scope="module")
+def executed(name: str, executions: dict[str, Future[NotebookNode]]) -> NotebookNode:
+    return executions[name].result()
 
 
 def kinds(notebook: NotebookNode) -> list[list[str]]:
