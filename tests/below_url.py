@@ -41,7 +41,7 @@ def names(place):
     return list(load(place).runs)
 
 
-def wanted(count):
+def trial_names(count):
     return [f"{number:05d}" for number in range(count)]
 
 

@@ -101,10 +101,13 @@ def curve(trial, accuracies):
     ]
 
 
-def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **more):
+def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **sections):
     """Write a study with these records and load it; `study` and `more` are keys of its file."""
     store = Store(folder)
-    content = {"study": {"objective": objective.model_dump(mode="json"), **(study or {})}, **more}
+    content = {
+        "study": {"objective": objective.model_dump(mode="json"), **(study or {})},
+        **sections,
+    }
     store.write_yaml(STUDY_FILE, content)
     for line in lines:
         store.append(line)

@@ -75,10 +75,10 @@ def test_the_loop_keeps_changes_that_compare_finds_better(
     monkeypatch.setattr(loop, "run", run)
     monkeypatch.setattr(loop, "median_of", lambda side, folder: 2.0)
     loop.main()
-    left = Path("train.py").read_text()
-    assert "LEARNING_RATE = 3e-3" in left
-    assert "HIDDEN_UNITS = 32" in left
-    assert "BATCH_SIZE = 64" in left
+    final_code = Path("train.py").read_text()
+    assert "LEARNING_RATE = 3e-3" in final_code
+    assert "HIDDEN_UNITS = 32" in final_code
+    assert "BATCH_SIZE = 64" in final_code
     assert len(compared) == len(loop.EDITS) - 1
     assert sum("LEARNING_RATE = 3e-3" in code for code in compared) == len(compared) - 1
 

@@ -60,9 +60,9 @@ def save_training(folder: Path) -> None:
 def test_the_example_of_every_public_name_runs(name: str, folder: Path) -> None:
     if name == "load_model":
         save_training(folder)
-    known = {"raybench": raybench, "np": np}
+    names = {"raybench": raybench, "np": np}
     text = inspect.getdoc(getattr(raybench, name)) or ""
-    example = doctest.DocTestParser().get_doctest(text, known, name, None, 0)
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     assert example.examples, "has no example"
     printed: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=printed.append)

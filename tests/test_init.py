@@ -50,7 +50,7 @@ def table(tmp_path):
     return tmp_path / "t.csv"
 
 
-def made(*arguments, path="space.yaml"):
+def init_study(*arguments, path="space.yaml"):
     """Run the command successfully; return the study of its file."""
     assert cli.main(["init", *map(str, arguments)]) == cli.DONE
     study, space = build_study(read_mapping(Path(path)), path)
@@ -60,7 +60,7 @@ def made(*arguments, path="space.yaml"):
 
 
 def test_init_reads_a_table(table, capsys):
-    study = made(table, "--label", "sold")
+    study = init_study(table, "--label", "sold")
     out, notes = capsys.readouterr()
     assert all(part in out for part in ("t.csv: 240 samples", "3 columns"))
     assert re.search(r"true \d+ \(9\d\.\d %\)", out)
@@ -75,12 +75,12 @@ def test_a_missing_label_and_an_existing_file_are_refused(table, capsys):
     assert cli.main(["init", str(table)]) == cli.WRONG_INPUT
     error = capsys.readouterr().err
     assert all(name in error for name in ("--label", "row", "size", "colour"))
-    made(table, "--label", "sold")
-    kept = Path("space.yaml").read_text()
+    init_study(table, "--label", "sold")
+    content = Path("space.yaml").read_text()
     assert cli.main(["init", str(table), "--label", "price"]) == cli.WRONG_INPUT
     assert "space.yaml" in capsys.readouterr().err
-    assert Path("space.yaml").read_text() == kept
-    study = made(table, "--label", "price", "--force", "--framework", "torch")
+    assert Path("space.yaml").read_text() == content
+    study = init_study(table, "--label", "price", "--force", "--framework", "torch")
     assert (study.dataset.label, study.objective.metric) == ("price", "rmse")
     assert study.space["framework"] == ["torch"]
 
@@ -101,13 +101,13 @@ def test_data_of_one_class_are_refused(tmp_path, capsys, name, label):
 
 def test_the_given_label_and_task_are_written(tmp_path):
     np.savez("d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
-    dataset = made("d.npz", "--label", "z", "--task", "regression").dataset
+    dataset = init_study("d.npz", "--label", "z", "--task", "regression").dataset
     assert (dataset.label, dataset.task) == ("z", "regression")
     lines = [f"{row}.png,{20 + row}" for row in range(20)]
     write(tmp_path / "pictures/metadata.csv", ["file_name,age", *lines])
     for row in range(20):
         write_grey(tmp_path / f"pictures/{row}.png", row)
-    dataset = made("pictures", "--task", "regression", "--force").dataset
+    dataset = init_study("pictures", "--task", "regression", "--force").dataset
     assert (dataset.image, dataset.label, dataset.task) == ("file_name", "age", "regression")
 
 
@@ -117,23 +117,23 @@ def test_the_given_label_and_task_are_written(tmp_path):
 def test_several_labels_are_a_list_unless_a_column_has_that_name(table, arguments):
     frame = pd.read_csv(table).fillna({"size": 0})
     frame.to_csv(table, index=False)
-    study = made(table, *arguments)
+    study = init_study(table, *arguments)
     assert (study.dataset.label, study.objective.metric) == (["size", "price"], "rmse")
     frame.rename(columns={"colour": "size,price"}).to_csv(table, index=False)
-    assert made(table, "--label=size,price", "--force").dataset.label == "size,price"
+    assert init_study(table, "--label=size,price", "--force").dataset.label == "size,price"
 
 
 def test_columns_beside_a_text_are_reported(tmp_path, capsys):
     words = [f"this is a rather long review or reply number {row} of a thing" for row in range(60)]
     frame = {"review": words, "price": np.arange(60) / 7, "reply": words, "label": [1, 2] * 30}
     pd.DataFrame(frame).to_csv("t.csv", index=False)
-    assert made("t.csv").dataset.text == "review"
+    assert init_study("t.csv").dataset.text == "review"
     assert "price, reply" in capsys.readouterr().err
 
 
 def test_init_reads_running_text(tmp_path):
     write(tmp_path / "book.txt", ["Call me Ishmael. " * 500])
-    study = made("book.txt")
+    study = init_study("book.txt")
     assert (study.workload, study.dataset.tokens) == ("char_lm", "characters")
     assert study.objective.metric == "loss"
 
@@ -143,7 +143,7 @@ def test_init_reads_a_folder_of_images_of_several_sizes(tmp_path, capsys):
         name = "dog" if number % 3 else "it's #1"
         write_grey(tmp_path / "pets" / name / f"{number}.jpg", number, (70 + number, 75))
     write(tmp_path / "pets" / "notes.txt", ["taken in May"])
-    study = made("pets")
+    study = init_study("pets")
     out = capsys.readouterr().out
     assert re.search(r"dog \d+ \(6\d\.\d %\)", out)
     assert (study.workload, study.dataset.image_size) == ("small_resnet", 64)
@@ -155,7 +155,7 @@ def test_init_reads_images_in_a_table(tmp_path, capsys):
     kinds = ["a", "a", "a", "b"] * 10
     frame = pd.DataFrame({"file": [f"{number}.png" for number in range(40)], "kind": kinds})
     frame.assign(price=1.5).to_csv("t.csv", index=False)
-    study = made("t.csv", "--label", "kind")
+    study = init_study("t.csv", "--label", "kind")
     out, notes = capsys.readouterr()
     assert "a 24 (75.0 %)" in out
     assert "price" in notes
@@ -165,7 +165,7 @@ def test_init_reads_images_in_a_table(tmp_path, capsys):
 
 def test_init_reads_a_workload_class(tmp_path):
     write(tmp_path / "my_init_workload.py", [OWN])
-    study = made("my_init_workload:Mine")
+    study = init_study("my_init_workload:Mine")
     assert (study.workload, study.dataset.name) == ("my_init_workload:Mine", "workload")
 
 

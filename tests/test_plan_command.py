@@ -94,18 +94,20 @@ def test_a_plan_of_a_recorded_study_is_near_its_measurements(prices: Path) -> No
     with refused(ErrorCode.UNKNOWN_NAME, "A100", "CPU"):
         raybench.plan(folder, prices={"p4": {"accelerator": "A100", "workers": 8, "price": 33}})
     report = raybench.plan(folder, prices=prices)
-    ran = report.table[report.table["measured_s"].notna()]
-    assert len(ran) >= 4
+    measured_rows = report.table[report.table["measured_s"].notna()]
+    assert len(measured_rows) >= 4
     runs = load(folder).runs.values()
     ready = [run.ledger["setup"] + run.ledger["compile"] for run in runs]
-    assert ran["fixed_s"].between(0.5 + min(ready), 60).all()
-    finite = ran[np.isfinite(ran["measured_s"])]
+    assert measured_rows["fixed_s"].between(0.5 + min(ready), 60).all()
+    finite = measured_rows[np.isfinite(measured_rows["measured_s"])]
     assert finite["within"].all()
-    each = measured_runs(load(folder)).dropna(subset=["work_s"]).merge(finite, on=["series", *KEYS])
-    inside = each["work_s_x"].between(each["low_work_s"], each["high_work_s"])
-    assert len(each) >= 18
+    by_run = (
+        measured_runs(load(folder)).dropna(subset=["work_s"]).merge(finite, on=["series", *KEYS])
+    )
+    inside = by_run["work_s_x"].between(by_run["low_work_s"], by_run["high_work_s"])
+    assert len(by_run) >= 18
     assert inside.mean() >= 0.85, "the interval is that of a single run"
-    assert each["stalls"].median() > 1.03, "stalled steps are billed"
+    assert by_run["stalls"].median() > 1.03, "stalled steps are billed"
     assert finite["cost"].to_numpy() == pytest.approx(
         0.36 * np.ceil(finite["seconds"]) / 3600, rel=1e-6
     )

@@ -150,8 +150,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_every_documented_command_is_tested() -> None:
     of_ray = [f"{TOKEN}{line}" for line in CLUSTER_COMMANDS]
-    known = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS + SLURM_COMMANDS
-    assert set(COMMANDS) <= set(known)
+    tested = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS + SLURM_COMMANDS
+    assert set(COMMANDS) <= set(tested)
     assert len(IN_TABLES) >= 5
     assert MAKE_COMMANDS == ["make tune", "make test"]
     assert {line.split()[1] for line in RAYBENCH_COMMANDS} == cli.COMMANDS.keys()
@@ -276,8 +276,8 @@ def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) ->
     text = " ".join(README.split())
     assert f"**{tied + only_searched} others may be as fast**: {tied} are" in text
     assert f"the winner; {only_searched} ran only" in text
-    more = re.findall(r"(?<=--more )\d+", screen)
-    assert set(more) == set(re.findall(r"(?<=--more )\d+", README)) != set()
+    numbers = re.findall(r"(?<=--more )\d+", screen)
+    assert set(numbers) == set(re.findall(r"(?<=--more )\d+", README)) != set()
     assert f"on {results.baselines['test'].rows:,} images" in text
 
 

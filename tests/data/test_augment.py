@@ -251,7 +251,7 @@ def test_color_jitter_changes_brightness_contrast_and_saturation_in_order(shape,
     images, draws = images_of(shape, kind), draws_of()
     channels = shape[2]
     grey_of = np.array([0.299, 0.587, 0.114]) if channels == 3 else np.full(channels, 1 / channels)
-    factors = [1 + (2 * draws(n) - 1) * most for n, most in enumerate((0.3, 0.5, 0.9))]
+    factors = [1 + (2 * draws(n) - 1) * limit for n, limit in enumerate((0.3, 0.5, 0.9))]
     jittered = color_jitter(images.copy(), draws, JITTER)
     assert jittered.dtype == images.dtype
     for index, image in enumerate(images.astype(np.float64)):

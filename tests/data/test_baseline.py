@@ -17,8 +17,8 @@ def split(labels):
     return Split(np.zeros((len(labels), 2), np.float32), labels)
 
 
-def classes(train, validation, number, **more):
-    return Dataset("made up", number, split(train), split(validation), split(validation), **more)
+def classes(train, validation, number, **fields):
+    return Dataset("made up", number, split(train), split(validation), split(validation), **fields)
 
 
 def baseline_value(name, dataset):

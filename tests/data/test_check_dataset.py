@@ -42,17 +42,17 @@ def test_labels_of_one_class_are_accepted_from_a_user_workload():
         check_dataset(data, "dataset csv")
 
 
-def whole(inputs, labels, *, task="regression", num_classes=None, weights=None, **more):
+def dataset_of(inputs, labels, *, task="regression", num_classes=None, weights=None, **fields):
     every_split = Split(inputs, np.asarray(labels), weights)
-    return Dataset("own", num_classes, every_split, every_split, every_split, task=task, **more)
+    return Dataset("own", num_classes, every_split, every_split, every_split, task=task, **fields)
 
 
-def classes(inputs, labels, **more):
-    return whole(inputs, labels, **{"task": "classification", "num_classes": 2} | more)
+def classes(inputs, labels, **fields):
+    return dataset_of(inputs, labels, **{"task": "classification", "num_classes": 2} | fields)
 
 
 def prose(inputs, labels, num_tokens=8):
-    return whole(inputs, labels, task="language_modelling", num_classes=num_tokens)
+    return dataset_of(inputs, labels, task="language_modelling", num_classes=num_tokens)
 
 
 NUMBERS = np.array([0.5, np.nan, 2.0, np.inf], np.float32)
@@ -76,25 +76,29 @@ def changed(**splits):
         (changed(train=with_value(np.nan, 7)), ["train", "NaN", "sample 7"]),
         (changed(validation=split(shape=(5,))), ["validation", "float32 (5,)"]),
         (changed(train=split(shape=(0,))), ["train", "(6, 0)"]),
-        (whole(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
-        (whole(FOUR, np.ones(4, "f")), ["4", "1.0"]),
+        (dataset_of(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
+        (dataset_of(FOUR, np.ones(4, "f")), ["4", "1.0"]),
         (classes(FOUR, [1] * 4), ["1"]),
         (classes(FOUR, NUMBERS), ["float32 (4,)"]),
         (classes(FOUR, TOKENS), ["int64", "(4, 2)"]),
         (prose(TOKENS, TOKENS, 7), ["7", "sample 3"]),
         (prose(TOKENS + 1, TOKENS % 8), ["train", "8", "sample 3"]),
         (prose(TOKENS, [[0, 1], [2, -100], [-100, -100], [3, 4]]), ["sample 2", "(1 ", "-100"]),
-        (whole(BY_NAME, FOUR), ["train", "codes", "-2"]),
+        (dataset_of(BY_NAME, FOUR), ["train", "codes", "-2"]),
         (
-            dataclasses.replace(whole(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)),
+            dataclasses.replace(
+                dataset_of(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)
+            ),
             ["test", "uint8 (2,) as input image"],
         ),
         (
-            dataclasses.replace(whole(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
+            dataclasses.replace(dataset_of(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
             ["float32 (1,)", "float32 (2,)"],
         ),
         (
-            whole(FOUR, np.arange(4, dtype="f"), weights=np.array([1, 1, -1, np.nan], np.float32)),
+            dataset_of(
+                FOUR, np.arange(4, dtype="f"), weights=np.array([1, 1, -1, np.nan], np.float32)
+            ),
             ["-1.0", "sample 2", "(2 "],
         ),
     ],
@@ -111,7 +115,7 @@ def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
     "dataset",
     [
         GOOD,
-        whole(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
+        dataset_of(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
         prose(TOKENS, TOKENS[:, ::-1].copy()),
         dataclasses.replace(GOOD, num_classes=np.int64(3)),
         load_dataset(DatasetSpec(name="digits", limit=100)),

@@ -108,12 +108,12 @@ def test_the_second_of_two_concurrent_builders_waits(own_store, data, capsys):
 
 
 def test_remains_of_a_killed_builder_are_removed(own_store, data):
-    left = own_store / f"{source(data).key}.part"
+    partial = own_store / f"{source(data).key}.part"
     for clean_up in (remove_unfinished, lambda _: stored(source(data), write)):
-        left.mkdir(parents=True)
-        (left / "images.npy").write_bytes(bytes(400))
+        partial.mkdir(parents=True)
+        (partial / "images.npy").write_bytes(bytes(400))
         clean_up(own_store)
-        assert not left.exists()
+        assert not partial.exists()
 
 
 def test_a_removed_entry_stays_readable_where_it_is_open(own_store, data):

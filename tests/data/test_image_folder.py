@@ -91,8 +91,8 @@ def test_workers_map_the_store_without_copying(folder, tmp_path, monkeypatch):
     spec = DatasetSpec(name="image_folder", **keys)
     _, dataset = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
     assert is_mapped(dataset.train.array)
-    kept = list((tmp_path / "session").iterdir())
-    assert [file.suffix for file in kept] == [".pin"], "only the name of the mapped entry"
+    shared_files = list((tmp_path / "session").iterdir())
+    assert [file.suffix for file in shared_files] == [".pin"], "only the name of the mapped entry"
 
 
 def test_the_white_level_of_16_bit_images_is_kept(folder):

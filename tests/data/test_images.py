@@ -18,8 +18,8 @@ RED = (200, 30, 40)
 
 
 def form(**changes):
-    known = {"height": 4, "width": 6, "channels": 3, "is_scaled": False, "is_greyed": True}
-    return ImageForm(**(known | changes))
+    expected = {"height": 4, "width": 6, "channels": 3, "is_scaled": False, "is_greyed": True}
+    return ImageForm(**(expected | changes))
 
 
 def palette():

@@ -52,8 +52,8 @@ def test_cifar_of_keras_and_torchvision_is_read(tmp_path, name):
     inner = "cifar-10-batches-py"
     below = {"keras": f"{inner}-target/{inner}", "torchvision": inner}
     images = write_cifar(tmp_path / "sets" / below[name])
-    known = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
-    keys = {"name": name, "set": known, "path": str(tmp_path / "sets")}
+    dataset_name = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
+    keys = {"name": name, "set": dataset_name, "path": str(tmp_path / "sets")}
     dataset = load(**keys, validation_size=4)
     assert sizes(dataset) == [16, 4, 10]
     assert dataset.input_shape == (32, 32, 3)

@@ -81,9 +81,9 @@ def dataset(weights=None, task="classification", names=("cat", "dog", "cow")):
     return Dataset("animals", 3, train, other, other, task=task, class_names=names)
 
 
-def weights(spec, **more):
+def weights(spec, **keys):
     sample_weights = limit_and_repeat(
-        dataset(**more), DatasetSpec(name="workload", **spec)
+        dataset(**keys), DatasetSpec(name="workload", **spec)
     ).train.weights
     return None if sample_weights is None else sample_weights.tolist()
 

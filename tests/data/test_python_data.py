@@ -88,8 +88,8 @@ def test_hugging_face_datasets_are_read_back(tmp_path):
     data = datasets.Dataset.from_dict(columns)
     dataset = read(data, tmp_path, "label")
     assert dataset.num_classes == 2
-    both = datasets.DatasetDict({"train": data, "test": data})
-    assert len(read(both, tmp_path, "label").test) == 50
+    splits = datasets.DatasetDict({"train": data, "test": data})
+    assert len(read(splits, tmp_path, "label").test) == 50
 
 
 @pytest.mark.parametrize(

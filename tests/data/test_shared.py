@@ -32,8 +32,8 @@ def named(size=5):
     split = Split(inputs, numbers, np.ones(size, np.float32))
     scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
     other = Split(np.ones((size, 2), np.float32), numbers)
-    known = {"task": "regression", "vocabulary": ("a", "b")}
-    return Dataset("own", None, split, split, other, **known, **scale)
+    fields = {"task": "regression", "vocabulary": ("a", "b")}
+    return Dataset("own", None, split, split, other, **fields, **scale)
 
 
 def assert_equal(dataset, expected):

@@ -65,10 +65,10 @@ def test_regression_labels_are_scaled_and_restored(csv, houses, capsys):
 
 def test_statistics_use_only_training_rows(csv):
     dataset = load(csv, label="price", columns=["size", "built"])
-    known = dataset.train.inputs[:, 1] == 0
-    np.testing.assert_allclose(dataset.train.inputs[known, 0].mean(), 0, atol=1e-5)
-    np.testing.assert_allclose(dataset.train.inputs[known, 0].std(), 1, atol=1e-4)
-    assert not dataset.train.inputs[~known, 0].any(), "missing values are the mean"
+    is_known = dataset.train.inputs[:, 1] == 0
+    np.testing.assert_allclose(dataset.train.inputs[is_known, 0].mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(dataset.train.inputs[is_known, 0].std(), 1, atol=1e-4)
+    assert not dataset.train.inputs[~is_known, 0].any(), "missing values are the mean"
     assert abs(dataset.validation.inputs[:, 2].mean()) > 1e-3, "validation rows are not included"
 
 
@@ -122,8 +122,8 @@ def test_missing_splits_are_cut_from_training_rows(tmp_path, houses, files, test
 
 
 def numbers(training, *, is_flag=False, counted_rows=0):
-    known = as_numbers(pa.array(training))
-    return fit_number_encoder("x", known, is_flag=is_flag, counted_rows=counted_rows)
+    training_numbers = as_numbers(pa.array(training))
+    return fit_number_encoder("x", training_numbers, is_flag=is_flag, counted_rows=counted_rows)
 
 
 def names(training, *, keep_ids=False):

@@ -22,8 +22,8 @@ from tests.refusals import refused
 ACCURACY = "by_train_ms/validation_accuracy"
 
 
-def loggers(folder, messages, **more):
-    return Loggers(["tensorboard"], folder, place=str(folder), say=messages.append, **more)
+def loggers(folder, messages, **options):
+    return Loggers(["tensorboard"], folder, place=str(folder), say=messages.append, **options)
 
 
 def test_curves_are_written_during_the_study_and_complete_at_its_end(tmp_path, point):

@@ -53,13 +53,17 @@ NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
 def test_more_runs_are_suggested_until_ties_are_equivalent(tmp_path):
-    results = results_folder(tmp_path / "a", [line for each in (COLD, *NEAR) for line in each])
+    results = results_folder(
+        tmp_path / "a", [line for trial_lines in (COLD, *NEAR) for line in trial_lines]
+    )
     verdict = judge(results)
     assert verdict.undecided
     assert f"--more {4 * (1 + len(verdict.undecided))}" in confidence_of(results, verdict)
     alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
     same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * seconds for seconds in alike])
-    results = results_folder(tmp_path / "b", [line for each in (COLD, *same) for line in each])
+    results = results_folder(
+        tmp_path / "b", [line for trial_lines in (COLD, *same) for line in trial_lines]
+    )
     verdict = judge(results)
     assert verdict.others()
     assert not verdict.undecided

@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from tests.factories import options_given
 from tests.made_results import curve, results_folder, run_line
 from tests.refusals import refused
-from tests.report.page.pages import Seen
+from tests.report.page.pages import ParsedPage
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 MARKUP = "<script>alert(1)</script>[red]&\"'"
@@ -27,7 +27,7 @@ MARKUP = "<script>alert(1)</script>[red]&\"'"
 
 def test_the_repr_of_a_study_begins_with_the_answer():
     study = raybench.load(FIXTURE)
-    first, tied, once, counted, where = repr(study).split("\n")
+    first, tied, once, counted, folder_line = repr(study).split("\n")
     for words in ("PyTorch on 2 workers", "24 configurations", "(15 of them", "7 others"):
         assert words in first
     assert "0014" in tied
@@ -35,8 +35,8 @@ def test_the_repr_of_a_study_begins_with_the_answer():
     assert [*study.answer, *study.remarks] == [first, tied, once]
     assert "3 configurations" in str(study.how_sure)
     assert counted == "33 runs, 206 evaluations"
-    assert str(FIXTURE) in where
-    html = Seen(study._repr_html_())
+    assert str(FIXTURE) in folder_line
+    html = ParsedPage(study._repr_html_())
     assert html.text.startswith(first)
     assert set(html.tags) <= {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td"} | {
         "small",
@@ -69,7 +69,7 @@ def test_every_kind_of_folder_is_shown_or_explained(tmp_path):
     for name, study in odd_studies(tmp_path):
         (first, *_) = study.answer
         assert repr(study).startswith(first)
-        html = Seen(study._repr_html_())
+        html = ParsedPage(study._repr_html_())
         assert html.text.startswith(first.replace("  ", " "))
         assert ("PyTorch on 1 worker" in first) == (name in ("missed", "one", "budget", "torn"))
         assert ("1.95 s" in first) == (name in ("one", "torn"))

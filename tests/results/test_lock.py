@@ -106,11 +106,11 @@ def test_a_lock_of_another_host_names_the_host_and_the_file_to_delete(tmp_path, 
     monkeypatch.setattr(fcntl, "flock", no_flock)
     path, owner = tmp_path / LOCK_FILE, tmp_path / OWNER_FILE
     with StudyLock(tmp_path):
-        left = {
+        lock = {
             path: re.sub("host=.*", "host=elsewhere", path.read_text()),
             owner: owner.read_text().replace(platform.node(), "elsewhere"),
         }
-    for file, content in left.items():
+    for file, content in lock.items():
         file.write_text(content)
     with refused(ErrorCode.STUDY_IN_USE, "elsewhere", path):
         StudyLock(tmp_path).__enter__()

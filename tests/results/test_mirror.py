@@ -16,10 +16,10 @@ WEIGHTS = "weights.pt"
 
 @pytest.fixture
 def folder(tmp_path):
-    return begun(tmp_path / "study")
+    return study_in(tmp_path / "study")
 
 
-def begun(folder):
+def study_in(folder):
     folder.mkdir()
     (folder / STUDY_FILE).write_text("study: {}\n")
     return folder
@@ -115,7 +115,7 @@ def test_a_study_not_yet_begun_or_deleted_changes_nothing(tmp_path):
     mirror = Mirror(tmp_path, bucket)
     mirror.run()
     assert bucket.objects == {}
-    folder = begun(tmp_path / "study")
+    folder = study_in(tmp_path / "study")
     checkpoint(folder, "0000/000001", "a")
     mirror = Mirror(folder, bucket)
     mirror.run()
@@ -165,7 +165,7 @@ def test_locks_and_hidden_files_are_not_copied(folder):
 def test_checkpoints_are_synchronized_after_a_crash(tmp_path):
     """Checkpoints are added, replaced and deleted; the crash may come after any operation."""
     for number in range(6):
-        folder, bucket = begun(tmp_path / str(number)), FakeBucket()
+        folder, bucket = study_in(tmp_path / str(number)), FakeBucket()
         checkpoint(folder, "0000/000001", "old")
         checkpoint(folder, "0000/000002", "gone")
         Mirror(folder, bucket).run()
@@ -199,7 +199,7 @@ def test_another_machine_fetches_the_whole_study(folder, tmp_path):
     append(folder, RECORDS_FILE, range(3))
     checkpoint(folder, "0000/000001", "a")
     Mirror(folder, bucket).run()
-    begun(other)
+    study_in(other)
     checkpoint(other, "0007/000001", "of an earlier time")
     fetch_all(bucket, bucket.list_keys(), other)
     files = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}

@@ -160,7 +160,7 @@ def folder(tmp_path, monkeypatch):
     return Path("studies/a-study")
 
 
-def check_said(results):
+def check_sentences(results):
     """Check that every sentence is complete, and that the trials of the verdict are named."""
     summary = summary_of(results)
     for sentence in (
@@ -187,7 +187,7 @@ def test_winners_and_ties_of_every_kind_of_study(folder, name):
     if verdict is not None:
         first = verdict.fastest, verdict.cheapest, verdict.is_confirmed
         assert (*first, verdict.others(), verdict.once) == FOUND[name]
-    check_said(results)
+    check_sentences(results)
     text = everything_said(results)
     if name == "RMSE at a budget":
         check_screen(name, text)
@@ -196,5 +196,5 @@ def test_winners_and_ties_of_every_kind_of_study(folder, name):
 def test_the_screen_of_a_recorded_study_in_eighty_columns(folder):
     shutil.copytree(FIXTURES / "digits_race", folder)
     results = load(folder)
-    check_said(results)
+    check_sentences(results)
     check_screen("digits_race", everything_said(results, width=80, verbose=True))

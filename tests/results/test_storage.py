@@ -12,7 +12,15 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
+from tests.below_url import (
+    WRITER,
+    names,
+    on_another_machine,
+    trial_names,
+    uploaded,
+    wait_for,
+    write,
+)
 from tests.factories import start_python
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
@@ -24,11 +32,11 @@ def test_another_machine_continues_a_study(url, study, said, monkeypatch, tmp_pa
     on_another_machine(monkeypatch, tmp_path)
     folder = write(url, study, range(10, 20), said)
     assert str(folder).startswith(str(tmp_path / "another machine"))
-    assert names(folder) == names(url) == wanted(20)
+    assert names(folder) == names(url) == trial_names(20)
     # The first machine continues although its local copy is outdated.
     on_another_machine(monkeypatch, tmp_path, "this machine")
     write(url, study, range(20, 25), said)
-    assert names(url) == wanted(25)
+    assert names(url) == trial_names(25)
     assert said == []
 
 
@@ -107,9 +115,9 @@ def test_the_same_machine_continues_with_records_not_yet_uploaded(url, study, sa
             process.wait()
             server.door.open()
     with open_storage(url, warn=said.append) as place:
-        kept = list(read_records(place.folder).runs)
-    assert len(kept) >= 20
-    assert names(url) == kept
+        trials = list(read_records(place.folder).runs)
+    assert len(trials) >= 20
+    assert names(url) == trials
 
 
 def test_refused_credentials_are_reported_and_no_record_is_lost(url, study, said, server):
@@ -141,10 +149,10 @@ def test_refused_credentials_are_reported_and_no_record_is_lost(url, study, said
     for text in (str(end.value), *said):
         assert "\n" not in text
         assert "fake-secret" not in text
-    assert names(url) == wanted(20)
+    assert names(url) == trial_names(20)
     with open_storage(url, warn=said.append):
         pass
-    assert names(url) == wanted(21)
+    assert names(url) == trial_names(21)
 
 
 def test_lost_local_records_are_restored_from_the_bucket(url, study, said):
@@ -152,4 +160,4 @@ def test_lost_local_records_are_restored_from_the_bucket(url, study, said):
     lines = (folder / RECORDS_FILE).read_text().splitlines(keepends=True)
     (folder / RECORDS_FILE).write_text("".join(lines[:2]) + lines[2][:20])
     write(url, study, range(5, 6), said)
-    assert names(url) == wanted(6)
+    assert names(url) == trial_names(6)

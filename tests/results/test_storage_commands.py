@@ -44,7 +44,8 @@ def search(monkeypatch):
     """A faked search; append functions of its store to the returned list."""
     steps = []
 
-    def run(options, resolved, store, *rest):
+    def run(options, resolved, opened, *rest):
+        store = opened.store
         content = {"study": resolved.study.document(), "notes": [], "machine": {"processor": "x"}}
         store.write_yaml(STUDY_FILE, content)
         recorded = read_records(store.folder).runs
@@ -140,7 +141,8 @@ def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, 
 
     saved = []
 
-    def run(options, spec, store, console, *rest):
+    def run(options, spec, opened):
+        store = opened.store
         workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
         data = ModelData.of(dataset, spec.dataset)
         (store.folder / DATA_FILE).write_text(data.model_dump_json())
@@ -166,7 +168,8 @@ def test_training_again_replaces_the_run_at_a_url(url, monkeypatch, capsys):
     """The records of the previous run are removed from the bucket."""
     seconds = iter([range(9), range(2)])
 
-    def run(options, spec, store, console, *rest):
+    def run(options, spec, opened):
+        store = opened.store
         store.clear()
         objective = spec.objective.model_dump(mode="json")
         store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
@@ -203,8 +206,8 @@ def test_messages_of_other_threads_are_printed_whole_above_the_screen():
     finally:
         sys.setswitchinterval(switch_s)
     lines = [re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) for line in file.getvalue().splitlines()]
-    wanted = {f"{number} {line} {sentence}" for number in range(4) for line in range(100)}
-    assert wanted <= {line.rpartition("\r")[2].strip() for line in lines}
+    expected = {f"{number} {line} {sentence}" for number in range(4) for line in range(100)}
+    assert expected <= {line.rpartition("\r")[2].strip() for line in lines}
 
 
 def test_a_report_reads_a_copy_and_writes_only_locally(url, study, said, capsys):

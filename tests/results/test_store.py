@@ -50,12 +50,12 @@ def test_a_record_torn_at_any_byte_is_repaired(tmp_path):
         *(complete + tail for tail in odd),
     ]:
         path.write_bytes(content)
-        kept = read(tmp_path)
-        assert kept == LINES[: len(kept)]
-        assert len(kept) >= content.count(b"\n")
+        records = read(tmp_path)
+        assert records == LINES[: len(records)]
+        assert len(records) >= content.count(b"\n")
         assert mend_last_line(path) == (path.read_bytes() != content)
-        assert read(tmp_path) == kept
-        assert path.read_bytes().count(b"\n") == len(kept)
+        assert read(tmp_path) == records
+        assert path.read_bytes().count(b"\n") == len(records)
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
@@ -187,10 +187,10 @@ def test_changed_values_in_records_never_raise_a_traceback(tmp_path):
         others = () if part is spec else (-1, [], True)  # pydantic validates specs
         for key in list(part):
             for value in (None, "x", 10**400, *others):
-                kept = part[key]
+                original = part[key]
                 part[key] = value
                 path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-                part[key] = kept
+                part[key] = original
                 try:
                     refused += load(tmp_path).study.get("notes", [])
                 except UserError as error:

@@ -17,7 +17,7 @@ def study(**changes):
 
 
 @pytest.fixture
-def begun(tmp_path):
+def study_folder(tmp_path):
     """A results folder with a study file."""
     folder = tmp_path / "results"
     folder.mkdir()
@@ -33,8 +33,8 @@ def begun(tmp_path):
         {"confirm": {"race": 0}},
     ],
 )
-def test_the_same_study_resumes_with_other_budgets(begun, changes):
-    refuse_other_study("here", begun / STUDY_FILE, study(**changes))
+def test_the_same_study_resumes_with_other_budgets(study_folder, changes):
+    refuse_other_study("here", study_folder / STUDY_FILE, study(**changes))
 
 
 @pytest.mark.parametrize(
@@ -56,23 +56,23 @@ def test_the_same_study_resumes_with_other_budgets(begun, changes):
         ({"space": {"optimizer": ["lamb", "adam"]}}, "space.optimizer was"),
     ],
 )
-def test_another_study_is_refused_with_the_difference(begun, changes, difference):
+def test_another_study_is_refused_with_the_difference(study_folder, changes, difference):
     names = "s3://a/b", difference, "--fresh", "--out"
     with refused(ErrorCode.STUDY_CHANGED, *names) as refusal:
-        refuse_other_study("s3://a/b", begun / STUDY_FILE, study(**changes))
+        refuse_other_study("s3://a/b", study_folder / STUDY_FILE, study(**changes))
     assert "\n" not in str(refusal.value)
     # Scores of another task are not suggested.
     is_other_task = not {"workload", "dataset", "objective"}.isdisjoint(changes)
     assert ("--seed-from s3://a/b" in str(refusal.value)) != is_other_task
 
 
-def test_fresh_uses_the_next_free_folder(begun):
-    second = begun.with_name("results-2")
-    assert unused_folder(begun) == second
+def test_fresh_uses_the_next_free_folder(study_folder):
+    second = study_folder.with_name("results-2")
+    assert unused_folder(study_folder) == second
     second.mkdir()
-    assert unused_folder(begun) == begun.with_name("results-3")
-    assert unused_folder(begun.with_name("free")) == begun.with_name("free")
-    assert not begun.with_name("free").exists()
+    assert unused_folder(study_folder) == study_folder.with_name("results-3")
+    assert unused_folder(study_folder.with_name("free")) == study_folder.with_name("free")
+    assert not study_folder.with_name("free").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):

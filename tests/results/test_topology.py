@@ -68,12 +68,12 @@ def test_each_gpu_model_has_its_own_winner(tmp_path):
     ]
     results = results_folder(tmp_path, lines)
     assert gpu_models(results.trials) == ["H100", "A100"]
-    each = judge_each(results)
-    assert {kind: verdict.fastest for kind, verdict in each.items()} == {
+    verdicts = judge_each(results)
+    assert {kind: verdict.fastest for kind, verdict in verdicts.items()} == {
         "H100": "0000",
         "A100": "0001",
     }
-    assert (each["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
+    assert (verdicts["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
     text = shown(results)
     for line in ("A100: Train", "H100: Not confirmed"):
         assert text.count(line) == 1

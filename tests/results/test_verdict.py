@@ -51,8 +51,10 @@ NO_MISSES = [
 def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
     """Runs that were interrupted or lost their workers are no misses."""
     for number, end in enumerate([{}, *NO_MISSES]):
-        more = [run_line("0000-confirm9", role="confirm", **end)] if end else []
-        results, verdict = judged(tmp_path / str(number), confirmed_trial("0000", times), more)
+        missed_run = [run_line("0000-confirm9", role="confirm", **end)] if end else []
+        results, verdict = judged(
+            tmp_path / str(number), confirmed_trial("0000", times), missed_run
+        )
         row = results.confirmed.iloc[0]
         assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
         assert not hits or verdict.is_confirmed
@@ -226,14 +228,14 @@ def test_a_configuration_no_better_than_guessing_on_the_test_split_does_not_win(
 
 def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
     """The other candidate was never tested, so its validation value must exceed luck."""
-    known = {"value": 0.5, "rows": 300, "error": 0.0289}
+    baseline = {"value": 0.5, "rows": 300, "error": 0.0289}
     runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
     runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
     missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
     solo_run = run_line("0000-confirm0", role="confirm", **missed)
     options = {
         "objective": Objective(target=0.59),
-        "baseline": {"validation": known, "test": known},
+        "baseline": {"validation": baseline, "test": baseline},
     }
     raced = results_folder(tmp_path / "raced", runs, **options)
     assert judge(raced) is not None, "it has not been tested yet"
@@ -241,7 +243,7 @@ def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
 
 
 def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
-    known = {"value": 0.5, "rows": 300, "error": 0.0289}
+    baseline = {"value": 0.5, "rows": 300, "error": 0.0289}
     lines = [run_line("0000", 9.0, best_value=0.595)]
     for trial, seconds in (("0001", 4.0), ("0002", 4.2)):
         names = [(trial, "trial"), *((f"{trial}-race{n}", "race") for n in range(3))]
@@ -252,7 +254,7 @@ def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
         lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **values))
     options = {
         "objective": Objective(target=0.59),
-        "baseline": {"validation": known, "test": known},
+        "baseline": {"validation": baseline, "test": baseline},
     }
     verdict = judge(results_folder(tmp_path, lines, **options))
     assert verdict is not None
@@ -276,8 +278,8 @@ def test_without_a_test_split_validation_must_exceed_selection_luck(tmp_path, va
 def test_intervals_of_values_include_the_sampling_error(tmp_path, rows, low, high, test):
     """Ties do not include it, because configurations share the rows."""
     groups = at_budget("0000", 0.95, [0.90, 0.92, 0.94]), at_budget("0001", 0.9, [0.80, 0.81, 0.82])
-    known = {"value": 0.1, "rows": rows}
-    options = {} if rows is None else {"baseline": {"validation": known, "test": known}}
+    baseline = {"value": 0.1, "rows": rows}
+    options = {} if rows is None else {"baseline": {"validation": baseline, "test": baseline}}
     results, verdict = judged(tmp_path, *groups, objective=BUDGET, **options)
     fastest = result_of(results, verdict.fastest, is_confirmed=True)
     assert (fastest.interval_low, fastest.interval_high) == pytest.approx((low, high), abs=0.003)
@@ -305,8 +307,8 @@ def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
         lines += [line | {"value_error": 0.02} for line in curve(name, [value])]
         lines.append(run_line(name, role=role, best_value=value, test_value=value, **keys))
     lines.append(run_line("0001", best_value=0.9, **keys))
-    known = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
-    results = results_folder(tmp_path, lines, objective=budget, baseline=known)
+    baselines = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
+    results = results_folder(tmp_path, lines, objective=budget, baseline=baselines)
     fastest, reach = result_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
     ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     assert (fastest.interval_low, fastest.interval_high) == ends

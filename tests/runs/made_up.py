@@ -118,7 +118,7 @@ def write(
     study: ScalingStudy,
     runs: dict[str, RunRecord],
     curves: dict[str, list[Evaluation]],
-    **more: Any,
+    **sections: Any,
 ) -> Path:
     """Write a results folder; return it."""
     with Store(folder) as store:
@@ -128,6 +128,6 @@ def write(
             store.append(ended.line())
         objective = study.base.objective.model_dump(mode="json")
         store.write_yaml(
-            STUDY_FILE, {"study": {"objective": objective}, SCALING: study.document(), **more}
+            STUDY_FILE, {"study": {"objective": objective}, SCALING: study.document(), **sections}
         )
     return folder

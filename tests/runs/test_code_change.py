@@ -97,13 +97,13 @@ def test_a_study_resumes_only_with_unchanged_code() -> None:
     write(helper="RATE = 2")
     with refused(ErrorCode.STUDY_CHANGED, "out", "helper.py", "0000", "0001", "--keep-code"):
         versions()
-    both = versions(is_kept=True)
-    (old,), (*_, new) = first, both
-    assert list(both) == [old, new]
-    run_with(both, "0002")
-    assert versions() == both, "an accepted change is remembered"
+    recorded = versions(is_kept=True)
+    (old,), (*_, new) = first, recorded
+    assert list(recorded) == [old, new]
+    run_with(recorded, "0002")
+    assert versions() == recorded, "an accepted change is remembered"
     write(helper="RATE = 1")
-    assert list(versions()) == list(reversed(both)), "the current version is the last"
+    assert list(versions()) == list(reversed(recorded)), "the current version is the last"
     runs = read_records(Path("out")).runs
     assert [runs[name].code for name in ("0000", "0001", "0002")] == [old, old, new]
     assert trial_table(runs.values(), {})["code"].nunique() == 2

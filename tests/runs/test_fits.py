@@ -37,7 +37,7 @@ def results(tmp_path_factory) -> StudyResults:
     return reaching(tmp_path_factory.mktemp("study"), batch_sizes=SIZES, epoch=1100)
 
 
-def made(folder: Path, **content: Any) -> StudyResults:
+def scaling_results(folder: Path, **content: Any) -> StudyResults:
     study = study_of(**content)
     return load(write(folder / "made", study, *run_of(study, law)))
 
@@ -55,13 +55,15 @@ def test_the_fit_recovers_the_law_and_its_error(results) -> None:
 
 
 def test_a_series_of_one_cell_is_not_fitted(tmp_path) -> None:
-    results = made(tmp_path, num_workers=[1], scaling="weak")
+    results = scaling_results(tmp_path, num_workers=[1], scaling="weak")
     assert fit_study(results, predict=None) == []
 
 
 def test_a_batch_size_without_steps_is_not_fitted(tmp_path) -> None:
     """An epoch has 1,000 samples, less than a step of 4 x 256."""
-    results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
+    results = scaling_results(
+        tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak"
+    )
     (rows,) = measurements(results).values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}

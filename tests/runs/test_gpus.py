@@ -118,7 +118,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def live_session(*given: object) -> Iterator[Cluster]:
+    def live_session(*arguments: object) -> Iterator[Cluster]:
         yield Cluster()
 
     for body, _, _ in COMMANDS.values():

@@ -52,10 +52,10 @@ def _no_ray(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ScalingStudy]:
     """Fake the runs; return the list of studies that were run."""
-    ran: list[ScalingStudy] = []
+    studies: list[ScalingStudy] = []
 
     @contextlib.contextmanager
-    def session(*given: object) -> Iterator[Any]:
+    def session(*arguments: object) -> Iterator[Any]:
         yield SimpleNamespace(
             is_local=True,
             capacity=body.local_capacity(),
@@ -67,7 +67,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
         )
 
     def run(study: ScalingStudy, single_run: Any, progress: Any) -> None:
-        ran.append(study)
+        studies.append(study)
         store = single_run.store
         recorded = read_records(store.folder).runs
         runs, curves = run_of(study)
@@ -82,14 +82,14 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
     saved = contextlib.nullcontext(FakeSavedRuns())
     monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
     monkeypatch.setattr(body, "run_study", run)
-    return ran
+    return studies
 
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip tables and page, which are slow and not used by most tests."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
-    monkeypatch.setattr(frame, "try_page", lambda *given: [])
+    monkeypatch.setattr(frame, "try_page", lambda *arguments: [])
 
 
 def study_file(text: str = GOOD) -> str:
@@ -268,9 +268,9 @@ def test_a_study_whose_runs_all_failed_exits_with_an_error(
 UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 
-def said_of_until(capsys: Any, *more: str) -> str:
+def note_of_until(capsys: Any, *arguments: str) -> str:
     """Run the study with `--until` and --json; return the note about the reached precision."""
-    assert cli.main(["scale", study_file(), *UNTIL, *more, "--json"]) == cli.DONE
+    assert cli.main(["scale", study_file(), *UNTIL, *arguments, "--json"]) == cli.DONE
     (note,) = [note for note in json.loads(capsys.readouterr().out)["notes"] if "measured" in note]
     return str(note)
 
@@ -280,7 +280,7 @@ def test_cells_are_added_until_predictions_are_precise_enough(
     capsys: Any, made_up_runs: list[ScalingStudy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(2, 0),) * 8, 0.0))
-    note = said_of_until(capsys, "--until", "20%")
+    note = note_of_until(capsys, "--until", "20%")
     results = load("results/my")
     number = len(results.scaling_study.more)
     assert f"±20%, {number} " in note
@@ -292,16 +292,16 @@ def test_cells_are_added_until_predictions_are_precise_enough(
         prediction.spread <= 0.2 for fit in fitted for prediction in fit.model.predict(fit.asked)
     )
     assert len(results.runs) == 2 * len(study_cells(results.scaling_study))
-    ran = [run.spec.num_workers for run in results.runs.values()]
+    worker_counts = [run.spec.num_workers for run in results.runs.values()]
     assert number > 0
-    assert 2 < max(ran) < 16
-    assert said_of_until(capsys, "--until", "20%") == note, "a second call measures nothing"
+    assert 2 < max(worker_counts) < 16
+    assert note_of_until(capsys, "--until", "20%") == note, "a second call measures nothing"
     assert len(load("results/my").runs) == len(results.runs)
 
 
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
 def test_no_useful_cell_with_room_is_reported(capsys: Any) -> None:
-    note = said_of_until(capsys, "--until", "1%")
+    note = note_of_until(capsys, "--until", "1%")
     assert "16 workers on 8 nodes" in note
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
 
@@ -382,7 +382,7 @@ class Machine:
                 first_runs=first_runs,
             )
             run_study(study, runs, progress)
-        return [begun.args[1] for begun in progress.begin.call_args_list]
+        return [call.args[1] for call in progress.begin.call_args_list]
 
 
 def test_a_study_runs_every_repeat_and_resumes_after_an_interrupt(monkeypatch, tmp_path) -> None:

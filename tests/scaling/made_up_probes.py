@@ -29,11 +29,11 @@ def times_of(
 ) -> dict[Probe, list[float]]:
     """Return times of every probe of `spec`; all times of a round share a random factor."""
     rng = np.random.default_rng(seed)
-    known = {"compute": 0.0, "overhead": 0.0, "exchange": 0.0, "reading": 0.0} | parts
+    seconds = {"compute": 0.0, "overhead": 0.0, "exchange": 0.0, "reading": 0.0} | parts
     pace = np.exp(2 * noise * rng.standard_normal(rounds))
     return {
         probe: [
-            step_of(probe, batch=spec.batch_size_per_worker, **known)
+            step_of(probe, batch=spec.batch_size_per_worker, **seconds)
             * float(pace[i])
             * math.exp(noise * rng.standard_normal())
             for i in range(rounds)

@@ -119,8 +119,8 @@ def test_real_steps_on_eight_hosts_are_predicted_from_two(benchmark) -> None:
     groups = benchmark.sets(DATA / "scaling")["ElasticFlow"]
     results: dict[str, list] = {}
     for rows in groups.values():
-        both = benchmark.tasks(rows).get("two hosts")
-        for key, values in (benchmark.case(*both, PRIORS) if both else {}).items():
+        two_hosts = benchmark.tasks(rows).get("two hosts")
+        for key, values in (benchmark.case(*two_hosts, PRIORS) if two_hosts else {}).items():
             results.setdefault(key, []).extend(values)
     row = benchmark.summary(results)
     assert row["raybench"] <= 0.08

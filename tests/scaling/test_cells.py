@@ -337,10 +337,10 @@ def test_a_stall_is_an_outlier_and_does_not_change_the_median(
     seconds = np.cumsum([7200.0 if i == stalled else 1.0 for i in range(3)])
     rates = [EPOCH / 7200 if i == stalled else 1000.0 for i in range(3)]
     curves[name] = [point(i, rates[i], train_s=float(seconds[i])) for i in range(3)]
-    each = run_table(study_cells(study), runs, curves)
-    assert tuple(each.columns) == RUN_COLUMNS
-    assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
-    assert each.loc[each["is_slow_start"], "trial"].tolist() == [name] * is_first
+    by_run = run_table(study_cells(study), runs, curves)
+    assert tuple(by_run.columns) == RUN_COLUMNS
+    assert by_run.loc[by_run["is_outlier"], "trial"].tolist() == [name]
+    assert by_run.loc[by_run["is_slow_start"], "trial"].tolist() == [name] * is_first
     row = cell_table(study, runs, curves).iloc[0]
     assert row["outliers"] == 1
     assert row["samples_per_s"] == pytest.approx(1000)

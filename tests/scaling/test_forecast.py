@@ -74,13 +74,13 @@ def test_a_large_run_is_predicted_with_calibrated_intervals() -> None:
 
 
 def test_an_outlying_run_changes_little() -> None:
-    known = runs()
-    before = LargeRunModel(known).predict(*LARGE).learning_rate.value
-    index = min(range(len(known)), key=lambda i: known[i].loss + 1e9 * (known[i][:2] != CELLS[-1]))
+    small = runs()
+    before = LargeRunModel(small).predict(*LARGE).learning_rate.value
+    index = min(range(len(small)), key=lambda i: small[i].loss + 1e9 * (small[i][:2] != CELLS[-1]))
     with_outlier = [
-        *known[:index],
-        known[index]._replace(loss=known[index].loss * 1.01),
-        *known[index + 1 :],
+        *small[:index],
+        small[index]._replace(loss=small[index].loss * 1.01),
+        *small[index + 1 :],
     ]
     after = LargeRunModel(with_outlier).predict(*LARGE).learning_rate.value
     assert abs(math.log(after / before)) < 0.3
@@ -112,11 +112,11 @@ def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals() -
     """Validation errors of small networks vary more than losses of language models."""
     rng, covered, widths = np.random.default_rng(0), [], []
     for _ in range(5):
-        known = [
+        small = [
             run._replace(loss=0.05 * (run.loss / 3) ** 20 * math.exp(0.1 * rng.standard_normal()))
             for run in runs()
         ]
-        forecast = LargeRunModel(known).predict(*LARGE)
+        forecast = LargeRunModel(small).predict(*LARGE)
         covered.append(
             forecast.learning_rate.low <= optimum(*LARGE)[0] <= forecast.learning_rate.high
         )
@@ -135,8 +135,8 @@ def test_unvaried_size_or_length_is_reported(
 
 
 def test_an_optimum_at_the_edge_of_the_tried_rates_is_reported() -> None:
-    known = [run for run in runs() if run.learning_rate < 5e-4]
-    doubts = LargeRunModel(known).predict(*LARGE).doubts
+    small = [run for run in runs() if run.learning_rate < 5e-4]
+    doubts = LargeRunModel(small).predict(*LARGE).doubts
     assert any("learning rate" in doubt for doubt in doubts)
 
 
@@ -438,16 +438,16 @@ def test_studies_give_the_space_of_a_large_model(tmp_path: Path) -> None:
 
 def test_runs_of_a_study_are_read_at_one_length(tmp_path: Path) -> None:
     study = load(study_of(tmp_path / "small", size=10_000))
-    known = [measured.run for measured in runs_of_study(study, "adam")]
-    (length,) = {run.samples for run in known}
+    small = [measured.run for measured in runs_of_study(study, "adam")]
+    (length,) = {run.samples for run in small}
     lengths = [
         run.samples
         for run in study.runs.values()
         if run.spec.optimizer == "adam" and run.stop == "target" and run.phase == "search"
     ]
     assert length == min(lengths)
-    assert {run.parameters for run in known} == {10_000}
-    assert all(0.03 < run.loss < 0.9 for run in known)
+    assert {run.parameters for run in small} == {10_000}
+    assert all(0.03 < run.loss < 0.9 for run in small)
 
 
 def test_runs_with_a_decaying_schedule_count_only_at_their_end(tmp_path: Path) -> None:

@@ -41,17 +41,17 @@ def steps(cells, factor=1.0):
     return [Predicted(seconds, 0.9 * seconds, 1.1 * seconds) for seconds in times]
 
 
-def curve(noise=0.03, **more):
+def curve(noise=0.03, **changes):
     rng = np.random.default_rng(0)
     batch = np.repeat(BATCHES, 5)
     samples = true_samples(batch) * np.exp(noise * rng.standard_normal(len(batch)))
     table = pd.DataFrame({"batch_size": batch, "samples_to_target": samples})
-    return fit(pd.concat([table, pd.DataFrame(more)]))
+    return fit(pd.concat([table, pd.DataFrame(changes)]))
 
 
-def table(prices=None, **more):
+def table(prices=None, **changes):
     kinds = {"slow": steps, "fast": lambda cells: steps(cells, factor=0.5)}
-    options = {"layouts": LAYOUTS, "batch_sizes": BATCHES} | more
+    options = {"layouts": LAYOUTS, "batch_sizes": BATCHES} | changes
     offers = prices and [by_worker(*item) for item in prices.items()]
     return plan(curve(), kinds, offers=offers, **options)
 

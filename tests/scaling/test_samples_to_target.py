@@ -63,8 +63,8 @@ def test_intervals_have_their_stated_coverage() -> None:
         }
         batches = sorted(rng.choice(BATCHES, size=6, replace=False))
         noise, repeats = float(rng.choice([0.03, 0.1])), int(rng.choice([2, 8]))
-        left = leave_one_out(runs(batches, noise=noise, repeats=repeats, seed=seed, **truth))
-        inside += list(left["samples"].between(left["low"], left["high"]))
+        predictions = leave_one_out(runs(batches, noise=noise, repeats=repeats, seed=seed, **truth))
+        inside += list(predictions["samples"].between(predictions["low"], predictions["high"]))
     assert len(inside) == 72
     assert 0.84 <= np.mean(inside) <= 0.99
 
@@ -137,9 +137,9 @@ def test_each_mlperf_benchmark_is_predicted_within_15_percent() -> None:
     medians, inside = {}, []
     for key, group in table.groupby(["benchmark", "unit"]):
         if group["batch_size"].nunique() >= 4:
-            left = leave_one_out(group)
-            medians[key] = left["error"].abs().median()
-            inside += list(left["samples"].between(left["low"], left["high"]))
+            predictions = leave_one_out(group)
+            medians[key] = predictions["error"].abs().median()
+            inside += list(predictions["samples"].between(predictions["low"], predictions["high"]))
     assert len(medians) == 15
     assert max(medians.values()) <= 0.15, medians
     assert np.median(list(medians.values())) <= 0.05

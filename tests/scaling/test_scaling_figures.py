@@ -23,9 +23,9 @@ def test_the_table_of_predictions_matches_the_results(benchmark: ModuleType) -> 
     rows = json.loads((RESULTS / "extrapolation.json").read_text())["rows"]
     every = rows.pop("all")
     assert "\n".join(benchmark.lines(rows)) in PAGE
-    least, most = (extreme(row["inside"] for row in every.values()) for extreme in (min, max))
+    lowest, highest = (extreme(row["inside"] for row in every.values()) for extreme in (min, max))
     words = " ".join(PAGE.split())
-    assert f" {100 * least:.0f} to {100 * most:.0f} % of the steps" in words
+    assert f" {100 * lowest:.0f} to {100 * highest:.0f} % of the steps" in words
     widest = max(row["width"] for row in rows["one host"].values())
     assert f"up to {1 + widest:.1f} times" in words
 

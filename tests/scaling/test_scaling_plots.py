@@ -65,8 +65,8 @@ def test_indistinguishable_parts_are_combined() -> None:
 def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
     cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
     curve = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
-    more = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}
-    return curve.head(2), curve.assign(**more, extrapolated=[False, False, True, True])
+    columns = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}
+    return curve.head(2), curve.assign(**columns, extrapolated=[False, False, True, True])
 
 
 def test_a_study_without_runs_has_no_figure(tmp_path) -> None:

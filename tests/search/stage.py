@@ -33,10 +33,10 @@ LEADER = outcome(0.3, value=0.96, time_to_target_s=0.3, stop="target")
 class RecordingSearch(Search):
     """Keeps the outcomes and records that are reported to it."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         self.told: list[RunRecord] = []
         self.reported: list[tuple[str, RunOutcome]] = []
-        super().__init__(*given, **options)
+        super().__init__(*arguments, **options)
 
     def on_result(self, name: str, outcome: RunOutcome) -> Decision:
         self.reported.append((name, outcome))
@@ -133,6 +133,6 @@ class Stage:
         (reported,) = [record for record in self.search.told if record.trial == name]
         kinds = [line["kind"] for line in self.lines() if line["trial"] == name]
         assert kinds.count("run") == 1
-        kept = read_records(self.store.folder).runs[name]
-        assert kept == reported
-        return kept
+        recorded = read_records(self.store.folder).runs[name]
+        assert recorded == reported
+        return recorded

@@ -129,9 +129,9 @@ def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     total_s = budget.confirming_s()
     race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
     alone = [reached("0001-confirm0", 4.0, role="confirm", source="0001")]
-    known = RACE_SLACK * (5 + 6) + SOLO_SLACK * 5
-    assert budget.plan([*race, *alone], total_s - known + 0.01) == Plan(6, 3)
-    assert budget.plan([*race, *alone], total_s - known - 0.01) != Plan(6, 3)
+    allowed_s = RACE_SLACK * (5 + 6) + SOLO_SLACK * 5
+    assert budget.plan([*race, *alone], total_s - allowed_s + 0.01) == Plan(6, 3)
+    assert budget.plan([*race, *alone], total_s - allowed_s - 0.01) != Plan(6, 3)
     besides = [*race, *alone, *20 * race]  # as `--more` leaves them
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 + 0.01) == Plan(6, 3)
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 - 0.01) != Plan(6, 3)

@@ -84,10 +84,10 @@ def test_a_trial_without_any_result_is_recorded(stage: Stage) -> None:
 
 def test_a_lost_trial_keeps_its_last_outcome(stage: Stage) -> None:
     name = stage.start()
-    known = replace(
+    last = replace(
         FIRST, num_parameters=7, batch_statistics=True, hosts=("one",), devices=("cpu",), wall_s=9.0
     )
-    stage.trials.seen(name, known)
+    stage.trials.seen(name, last)
     stage.trials.ended(name, is_lost=True)
     stage.trials.ended(name)
     record = stage.record(name)

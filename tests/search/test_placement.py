@@ -180,22 +180,22 @@ def lanes(
     number: int = 6,
 ) -> tuple[Placer, list[Placement]]:
     """Return a placer after `number` trials of 100 steps, and their placements."""
-    placer, ran = Placer(Factors({}, places)), []
+    placer, placements = Placer(Factors({}, places)), []
     for trial in map(str, range(number)):
         place = placer.choose(trial, "adam", options(64, placer))
         placer.observe(trial, spec(place), samples=6400, train_s=100 * times[place])
         taken_s = compile_s if place.compile != "none" else 0.0
         placer.ended(trial, spec(place), samples=6400, compile_s=taken_s)
-        ran.append(place)
-    return placer, ran
+        placements.append(place)
+    return placer, placements
 
 
 def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each() -> None:
     kinds = ("A100", "H100")
     places = [replace(Placement("torch", 1, 64), accelerator_type=kind) for kind in kinds]
-    placer, ran = lanes(places, dict(zip(places, (2e-3, 1e-3), strict=True)))
-    assert {place.accelerator_type for place in ran[:2]} == set(kinds)
-    assert ran[2:] == [places[1]] * 4
+    placer, placements = lanes(places, dict(zip(places, (2e-3, 1e-3), strict=True)))
+    assert {place.accelerator_type for place in placements[:2]} == set(kinds)
+    assert placements[2:] == [places[1]] * 4
     assert placer.ratios(spec(places[0])) == {places[0]: 1.0, places[1]: pytest.approx(0.5)}
 
 
@@ -206,9 +206,9 @@ COMPILED = replace(Placement("torch", 1, 64), compile="default")
 def test_compilation_is_used_if_a_trial_amortizes_it(compile_s: float, is_taken: bool) -> None:
     plain = Placement("torch", 1, 64)
     times = {plain: 2.0, COMPILED: 1.0}
-    placer, ran = lanes([plain, COMPILED], times, compile_s=compile_s)
-    assert [place.compile for place in ran[:2]] == ["none", "default"]
-    assert {place.compile for place in ran[2:]} == {"default" if is_taken else "none"}
+    placer, placements = lanes([plain, COMPILED], times, compile_s=compile_s)
+    assert [place.compile for place in placements[:2]] == ["none", "default"]
+    assert {place.compile for place in placements[2:]} == {"default" if is_taken else "none"}
     assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
 
 
@@ -216,13 +216,13 @@ def test_compilation_waits_until_the_study_can_amortize_it() -> None:
     """A tenth of the training time is spent on compiling. The first compilation is assumed to take
     20 s, the second as long as the first. Where nothing else can run, none waits."""
     passes = replace(COMPILED, batch_size_per_worker=32, accumulate=2)
-    each = [Placement("torch", 1, 64), COMPILED, passes]
-    times = {each[0]: 0.4, COMPILED: 0.39, passes: 0.39}
-    _, ran = lanes(each, times, compile_s=3.0, number=9)
-    assert ran[:5] == [each[0]] * 5, "a tenth of 200 s"
-    assert ran[5:7] == [COMPILED, passes]
-    _, ran = lanes(each[1:], times, compile_s=3.0, number=2)
-    assert ran == [COMPILED, passes]
+    places = [Placement("torch", 1, 64), COMPILED, passes]
+    times = {places[0]: 0.4, COMPILED: 0.39, passes: 0.39}
+    _, placements = lanes(places, times, compile_s=3.0, number=9)
+    assert placements[:5] == [places[0]] * 5, "a tenth of 200 s"
+    assert placements[5:7] == [COMPILED, passes]
+    _, placements = lanes(places[1:], times, compile_s=3.0, number=2)
+    assert placements == [COMPILED, passes]
 
 
 @pytest.mark.parametrize("times", [2.0, 1.05])
@@ -230,10 +230,12 @@ def test_two_slow_settings_rule_out_their_combination(times: float) -> None:
     """A step takes `times` as long compiled, and as long again in two passes."""
     plain = Placement("torch", 1, 64)
     passes = replace(plain, batch_size_per_worker=32, accumulate=2)
-    each = [plain, passes, COMPILED, replace(passes, compile="default")]
-    _, ran = lanes(each, dict(zip(each, (5.0, 5 * times, 5 * times, 5 * times**2), strict=True)))
-    assert ran[:3] == each[:3], "few passes first, and what is compiled last"
-    assert (each[3] in ran) == (times < 1.25)
+    places = [plain, passes, COMPILED, replace(passes, compile="default")]
+    _, placements = lanes(
+        places, dict(zip(places, (5.0, 5 * times, 5 * times, 5 * times**2), strict=True))
+    )
+    assert placements[:3] == places[:3], "few passes first, and what is compiled last"
+    assert (places[3] in placements) == (times < 1.25)
 
 
 @pytest.mark.parametrize(("wait_s", "workers"), [(0.0, 4), (1e-4, 4), (100.0, 2)])

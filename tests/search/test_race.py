@@ -193,15 +193,15 @@ def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> No
     )
     fastest = Race([a, b], ((2, 1), (2, 1)), axis="seconds")
     cheapest = Race([c, b], ((2, 1), (2, 1)), axis="worker_seconds")
-    both = Races([fastest, cheapest])
-    assert both.due() == [RaceRun("a", 0), RaceRun("b", 0), RaceRun("c", 0)]
-    both.learn(RaceRun("a", 0), Replicate(4.0, HIT))
+    races = Races([fastest, cheapest])
+    assert races.due() == [RaceRun("a", 0), RaceRun("b", 0), RaceRun("c", 0)]
+    races.learn(RaceRun("a", 0), Replicate(4.0, HIT))
     alone = fastest.cap_s("b")
     assert alone is not None
     assert alone >= 4.0 * CAP_FACTOR
-    assert both.cap_s(RaceRun("b", 0)) is None, "the cheapest has only its run of the search"
-    both.learn(RaceRun("c", 0), Replicate(7.0, HIT))
+    assert races.cap_s(RaceRun("b", 0)) is None, "the cheapest has only its run of the search"
+    races.learn(RaceRun("c", 0), Replicate(7.0, HIT))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)
-    assert both.cap_s(RaceRun("b", 0)) == alone
-    both.learn(RaceRun("b", 0), Replicate(5.0, HIT))
-    assert both.due() == [RaceRun("a", 1), RaceRun("b", 1), RaceRun("c", 1)]
+    assert races.cap_s(RaceRun("b", 0)) == alone
+    races.learn(RaceRun("b", 0), Replicate(5.0, HIT))
+    assert races.due() == [RaceRun("a", 1), RaceRun("b", 1), RaceRun("c", 1)]

@@ -201,10 +201,10 @@ def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(
 ) -> None:
     place, newer = states.place, [2]
 
-    def overtaken(*given: Any) -> None:
+    def overtaken(*arguments: Any) -> None:
         if newer:
             bench.pool.hold("0001", newer.pop())
-        place(*given)
+        place(*arguments)
 
     monkeypatch.setattr(states, "place", overtaken)
     with bench.saved() as saved:

@@ -187,8 +187,8 @@ def test_a_spec_with_explicit_defaults_is_the_same_run():
         spec = RunSpec(optimizer=name)
         complete = spec.complete()
         keys = {"momentum": None, "beta2": None, "epsilon": None}
-        known = settings or {"beta2": 0.999, "epsilon": 1e-8}
-        assert {key: complete.get(key) for key in keys} == keys | known
+        explicit = settings or {"beta2": 0.999, "epsilon": 1e-8}
+        assert {key: complete.get(key) for key in keys} == keys | explicit
         reread = RunSpec.model_validate(complete)
         assert reread != spec
         assert reread.without_defaults() == spec

@@ -35,9 +35,9 @@ def test_weak_scaling_fixes_the_batch_per_worker_and_strong_the_global_batch():
 
 def test_a_run_spec_of_both_scalings_runs_once():
     cells = cells_of(GRID)
-    both = [cell for cell in cells if len(cell.scalings) == 2]
+    in_both = [cell for cell in cells if len(cell.scalings) == 2]
     # One worker at 64 and at 128, and two workers at 64 each, a global batch of 128.
-    assert {(c.spec.num_workers, c.spec.batch_size_per_worker) for c in both} == {
+    assert {(c.spec.num_workers, c.spec.batch_size_per_worker) for c in in_both} == {
         (1, 64),
         (1, 128),
         (2, 64),

@@ -19,7 +19,7 @@ def evaluation(**changes):
     return made_up(2.5, index=3, **reached | changes)
 
 
-def known(**changes):
+def ended_outcome(**changes):
     """Return the outcome of a run that has ended."""
     return RunOutcome(**({"evaluation": evaluation(), "is_over": True} | changes))
 
@@ -30,14 +30,14 @@ def record(outcome, *, role="trial", source=None):
 
 
 def test_a_line_of_a_run_is_plain_data_with_every_field():
-    line = record(known(ledger={"train": 2.5, "report": 0.5})).line()
+    line = record(ended_outcome(ledger={"train": 2.5, "report": 0.5})).line()
     assert set(line) == {"kind", "phase", *(field.name for field in fields(RunRecord))}
     assert list(line)[:5] == ["kind", "trial", "phase", "role", "source"]
     assert line["kind"] == "run"
     assert json.loads(json.dumps(line)) == line
     assert line["spec"]["optimizer"] == "adam"
     assert line["phase"] == "search"
-    assert record(known(), role="reference").phase == "reference"
+    assert record(ended_outcome(), role="reference").phase == "reference"
     nothing = record(RunOutcome())
     assert (nothing.samples, nothing.wall_s, nothing.best_value) == (0, 0.0, None)
     assert json.loads(json.dumps(nothing.line())) == nothing.line()
@@ -46,12 +46,16 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
 @pytest.mark.parametrize(
     ("outcome", "state", "stop"),
     [
-        (known(), "complete", "target"),
-        (known(evaluation=evaluation(stop="max_train_seconds")), "complete", "max_train_seconds"),
-        (known(evaluation=evaluation(stop=None)), "stopped", "scheduler"),
+        (ended_outcome(), "complete", "target"),
+        (
+            ended_outcome(evaluation=evaluation(stop="max_train_seconds")),
+            "complete",
+            "max_train_seconds",
+        ),
+        (ended_outcome(evaluation=evaluation(stop=None)), "stopped", "scheduler"),
         (RunOutcome(), "stopped", "scheduler"),
-        (known(failure="oom"), "failed", None),
-        (known(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
+        (ended_outcome(failure="oom"), "failed", None),
+        (ended_outcome(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
     ],
 )
 def test_the_state_of_a_record_follows_its_outcome(outcome, state, stop):
@@ -81,7 +85,7 @@ def test_runs_count_by_purpose(ended, measurement, comparison, importance):
 
 @pytest.mark.parametrize("failure", ["oom", "worker_lost"])
 def test_a_failure_has_the_worst_score_and_no_time_to_target(failure):
-    ended = record(known(failure=failure, message="why"))
+    ended = record(ended_outcome(failure=failure, message="why"))
     assert ended.score == worst_score(OBJECTIVE)
     assert ended.time_to_target_s is None
     assert (ended.failure, ended.message) == (failure, "why")

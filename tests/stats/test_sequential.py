@@ -63,8 +63,8 @@ def test_misses_count_as_infinite_and_pairs_of_misses_are_ignored():
 
 def test_how_many_more_pairs_are_likely_to_decide():
     drawn = (np.random.default_rng(4).standard_normal(8) * 0.2 + 0.2).tolist()
-    more = pairs_needed(drawn)
-    assert more is not None
-    assert 1 <= more <= 64
+    additional_pairs = pairs_needed(drawn)
+    assert additional_pairs is not None
+    assert 1 <= additional_pairs <= 64
     assert pairs_needed(drawn[:2]) is None
     assert pairs_needed([0.1, -0.1, 0.1, -0.1]) is None

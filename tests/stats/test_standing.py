@@ -184,10 +184,12 @@ def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> 
     for _ in range(150):
         candidates = [Candidate(name, run(name), cost) for name, cost in costs.items()]
         learned = {(name, number): run(name) for number in range(4) for name in costs}
-        left = 50
-        while left and (due := runs_to_decide(candidates, learned, left, axis="worker_seconds")):
+        runs_left = 50
+        while runs_left and (
+            due := runs_to_decide(candidates, learned, runs_left, axis="worker_seconds")
+        ):
             learned |= {(due_run.name, due_run.round): run(due_run.name) for due_run in due}
-            left -= len(due)
+            runs_left -= len(due)
         new = {name: {r: x for (n, r), x in learned.items() if n == name} for name in costs}
         groups = {
             candidate.name: group_of(candidate, new[candidate.name], axis="worker_seconds")

@@ -39,8 +39,8 @@ def look_at(name: str, figure: Figure) -> None:
         assert box.y0 >= -1, (name, text)
         assert box.x1 <= figure.bbox.x1 + 1, (name, text)
         assert box.y1 <= figure.bbox.y1 + 1, (name, text)
-    for (text, box), (other, its) in combinations(boxes, 2):
-        wide = min(box.x1, its.x1) - max(box.x0, its.x0)
-        high = min(box.y1, its.y1) - max(box.y0, its.y0)
+    for (text, box), (other, other_box) in combinations(boxes, 2):
+        wide = min(box.x1, other_box.x1) - max(box.x0, other_box.x0)
+        high = min(box.y1, other_box.y1) - max(box.y0, other_box.y0)
         assert wide <= 1 or high <= 1, (name, text, other)
     assert min(text.get_fontsize() for text in visible) >= parts.SMALL, name

@@ -59,8 +59,8 @@ def test_a_low_terminal_counts_hidden_runs() -> None:
         state.started(f"1{number:03d}", spec(), at)
     lines = shown(state, at, 120, height=20)
     assert len(lines) <= 20
-    (more,) = [line for line in lines if line.startswith("and ")]
-    assert more == "and 99 more: 0 training, 99 not yet"
+    (summary,) = [line for line in lines if line.startswith("and ")]
+    assert summary == "and 99 more: 0 training, 99 not yet"
     assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, (
         "the running trials are shown"
     )

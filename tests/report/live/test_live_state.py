@@ -40,9 +40,9 @@ def test_remaining_time_needs_enough_runs_or_a_budget() -> None:
     state.ends_s = None
     for number in range(2, 4):
         state.finished(record(f"000{number}", 2.0), 5.0 * (number + 1))
-    left = state.time_left(20.0)
-    assert left is not None
-    assert left == (8 * 5 + 60, False)
+    seconds_left = state.time_left(20.0)
+    assert seconds_left is not None
+    assert seconds_left == (8 * 5 + 60, False)
     state.ends_s = 50.0
     assert state.time_left(20.0) == (30.0, True), "the budget ends it earlier"
     state.begin("reference", 3, 20.0, expect_s=9.0)

@@ -14,7 +14,7 @@ HOSTILE = (
 """Strings that users or libraries may supply."""
 
 
-class Seen(HTMLParser):
+class ParsedPage(HTMLParser):
     """A parsed page: its elements, and its text outside of styles and scripts."""
 
     def __init__(self, page):

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from pages import HOSTILE, Seen, made_study
+from pages import HOSTILE, ParsedPage, made_study
 
 from raybench.commands import cli
 from raybench.report.confidence import PAGE_FILE
@@ -26,38 +26,41 @@ from tests.refusals import numbers_in
 
 
 @pytest.fixture(scope="module")
-def seen(page):
-    return Seen(page)
+def parsed_page(page):
+    return ParsedPage(page)
 
 
-def test_hostile_text_is_escaped(page, seen):
-    assert "b" not in seen.tags
-    assert "img" not in seen.tags
-    assert not [attribute for attribute in seen.attributes if attribute[1].startswith("on")]
-    assert seen.tags.count("script") == 3  # rows, details, and the script of the page
+def test_hostile_text_is_escaped(page, parsed_page):
+    assert "b" not in parsed_page.tags
+    assert "img" not in parsed_page.tags
+    assert not [attribute for attribute in parsed_page.attributes if attribute[1].startswith("on")]
+    assert parsed_page.tags.count("script") == 3  # rows, details, and the script of the page
     for hostile in HOSTILE[:4]:
-        assert hostile in seen.text
+        assert hostile in parsed_page.text
     assert f"{HOSTILE[3]}</bdi>" in page, "its writing direction is isolated"
     assert "\u202e" not in page
-    rows = json.loads(seen.contents["script"][0])["rows"]
+    rows = json.loads(parsed_page.contents["script"][0])["rows"]
     assert {*HOSTILE[:4]} <= {row[0] for row in rows}
 
 
-def test_the_page_loads_nothing_and_allows_only_its_own_script_and_style(seen):
+def test_the_page_loads_nothing_and_allows_only_its_own_script_and_style(parsed_page):
     (policy,) = (
         value
-        for tag, name, value in seen.attributes
+        for tag, name, value in parsed_page.attributes
         if name == "content" and "default-src" in value
     )
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules["default-src"] == "'none'"
-    (style,) = seen.contents["style"]
-    for rule, content in (("script-src", seen.contents["script"][-1]), ("style-src-elem", style)):
+    (style,) = parsed_page.contents["style"]
+    for rule, content in (
+        ("script-src", parsed_page.contents["script"][-1]),
+        ("style-src-elem", style),
+    ):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert rules[rule] == f"'sha256-{digest}'"
     loads = [
         (tag, name, value)
-        for tag, name, value in seen.attributes
+        for tag, name, value in parsed_page.attributes
         if name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster")
         and not value.startswith(("#", "data:"))
     ]
@@ -66,10 +69,10 @@ def test_the_page_loads_nothing_and_allows_only_its_own_script_and_style(seen):
     assert "url(" not in style
 
 
-def test_the_page_begins_with_the_answer_and_has_every_part(seen):
-    first = seen.text.split("tables ", 1)[1].partition(".")[0]
+def test_the_page_begins_with_the_answer_and_has_every_part(parsed_page):
+    first = parsed_page.text.split("tables ", 1)[1].partition(".")[0]
     assert all(value in first for value in ("PyTorch", "1 worker", "batch size 64"))
-    ids = [value for _, name, value in seen.attributes if name == "id"]
+    ids = [value for _, name, value in parsed_page.attributes if name == "id"]
     for part in ("figures", "trials", "failures", "provenance"):
         assert f"s1-{part}" in ids
     assert "glossary" in ids
@@ -78,8 +81,8 @@ def test_the_page_begins_with_the_answer_and_has_every_part(seen):
     assert sum(map(len, glossary().values())) <= 20
     assert len(ids) == len(set(ids))
     for landmark in ("header", "nav", "main", "footer"):
-        assert seen.tags.count(landmark) == 1
-    assert seen.tags.count("h1") == 1
+        assert parsed_page.tags.count(landmark) == 1
+    assert parsed_page.tags.count("h1") == 1
 
 
 def test_the_rows_are_all_trials_best_first(tmp_path):
@@ -97,8 +100,8 @@ def test_the_rows_are_all_trials_best_first(tmp_path):
 def test_a_long_curve_is_thinned(tmp_path):
     results = results_folder(tmp_path, [*curve("0000", [0.5] * 500), run_line("0000")])
     details = tables.details_of(results, [0])
-    seconds, kept = details["curves"][0]
-    assert len(seconds) == len(kept) <= tables.POINTS
+    seconds, values = details["curves"][0]
+    assert len(seconds) == len(values) <= tables.POINTS
     assert details["phases"][: len(PHASES)] == PHASES
 
 
@@ -144,14 +147,14 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_and_reported(tmp_path, monkey
     kinds = {"pareto": replace(FIGURES["pareto"], draw=broken), "ledger": FIGURES["ledger"]}
     monkeypatch.setattr(document, "kinds_of", lambda results: kinds)
     assert try_page(made_study(tmp_path), tmp_path, said.append) == [tmp_path / PAGE_FILE]
-    title, parsed = kinds["pareto"].title, Seen((tmp_path / PAGE_FILE).read_text())
+    title, parsed = kinds["pareto"].title, ParsedPage((tmp_path / PAGE_FILE).read_text())
     (sentence,) = said
     assert title in sentence
     assert "(TypeError: '<' not supported )" in sentence
     assert f"{title}: " in parsed.text
     assert parsed.tags.count("figure") == 1
-    (kept,) = (tmp_path / "errors").iterdir()
-    assert "broken" in kept.read_text()
+    (error_file,) = (tmp_path / "errors").iterdir()
+    assert "broken" in error_file.read_text()
 
 
 def test_studies_are_compared_on_one_page(tmp_path, monkeypatch):
@@ -165,7 +168,7 @@ def test_studies_are_compared_on_one_page(tmp_path, monkeypatch):
     assert numbers_in(sentence) == [90, 2.2, 30]
     other = results_folder(tmp_path / "c", [], objective=Objective(target=0.5))
     assert differing([fast, other]) == ["targets"]
-    parsed = Seen(page_text([fast, slow]))
+    parsed = ParsedPage(page_text([fast, slow]))
     assert parsed.tags.count("h1") == 1
     ids = [value for _, name, value in parsed.attributes if name == "id"]
     assert len(ids) == len(set(ids))
@@ -177,7 +180,7 @@ def test_the_report_command_compares_studies(tmp_path, monkeypatch, capsys):
         results_folder(tmp_path / name, [])
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "one", "two", "--compare", "--out", "both.html"]) == 0
-    text = Seen((tmp_path / "both.html").read_text()).text
+    text = ParsedPage((tmp_path / "both.html").read_text()).text
     assert winner_sentence([(name, load(name)) for name in ("one", "two")]) in text
     for arguments, words in (
         (["one", "two"], "--compare"),

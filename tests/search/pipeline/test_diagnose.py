@@ -86,7 +86,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
     saved = nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
+    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *arguments, **options: saved)
     use_clients(monkeypatch, made_up.train)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -103,12 +103,12 @@ def test_probes_verdict_and_results_folder(workers: Workers, capsys: Any) -> Non
     assert "Communication-bound: 85 %" in printed
     assert "by 2 workers on 2 hosts" in printed
     assert "try num_workers: 1" in printed
-    kept = read_mapping(Path("out/diagnosis.yaml"))
-    assert kept["verdict"] == "communication"
-    assert kept["sentence"] in printed
-    assert kept["shares"]["communication"]["value"] == pytest.approx(0.2 / 0.234, rel=0.1)
-    assert len(kept["probes"]["as_it_is"]) == 4
-    assert kept["bytes_exchanged_per_step"] == 4000
+    diagnosis = read_mapping(Path("out/diagnosis.yaml"))
+    assert diagnosis["verdict"] == "communication"
+    assert diagnosis["sentence"] in printed
+    assert diagnosis["shares"]["communication"]["value"] == pytest.approx(0.2 / 0.234, rel=0.1)
+    assert len(diagnosis["probes"]["as_it_is"]) == 4
+    assert diagnosis["bytes_exchanged_per_step"] == 4000
     results = package.load("out")
     assert set(results.trials["role"]) == {"scaling"}
     assert len(results.trials) == 6 * 5  # probes, each in four rounds behind a pilot
@@ -261,16 +261,16 @@ def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, c
     ) == read_spec_file("spec.yaml").model_copy(
         update={"num_workers": 1, "objective": written.objective}
     )
-    kept = read_mapping(Path("out/diagnosis.yaml"))
-    assert kept["sentence"] in printed
-    assert {axis: settings["chosen"] for axis, settings in kept["axes"].items()} == {
+    diagnosis = read_mapping(Path("out/diagnosis.yaml"))
+    assert diagnosis["sentence"] in printed
+    assert {axis: settings["chosen"] for axis, settings in diagnosis["axes"].items()} == {
         "framework": "torch",
         "workers": "1x32",
         "micro-batch": "16x2",
         "compile": "default",
     }
-    assert list(kept["left_out"]) == ["prefetch"]
-    assert kept["probes"] == len(faster.seen) < 80
+    assert list(diagnosis["left_out"]) == ["prefetch"]
+    assert diagnosis["probes"] == len(faster.seen) < 80
     assert {spec.global_batch_size for _, spec in faster.seen} == {32}
     # The initial placement is measured in every round.
     rounds = [name for name, _ in faster.seen if name.startswith("micro-batch") and name[-1] == "1"]

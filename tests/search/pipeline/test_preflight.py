@@ -186,9 +186,9 @@ def test_replicas_of_one_process_request_one_node() -> None:
     assert [group.cpus_per_worker for group in groups(study, space)] == [1, 2, 4]
     assert {group.num_workers for group in groups(study, space)} == {1}
     three = Capacity((Node(3, 0), Node(3, 0)), 0.0)
-    kept, left = drop_worker_counts_without_room(content, study, space, three)
-    assert kept["space"] == {"num_workers": [1, 2]}
-    assert left[0].startswith("num_workers 4:")
+    kept_space, left_out = drop_worker_counts_without_room(content, study, space, three)
+    assert kept_space["space"] == {"num_workers": [1, 2]}
+    assert left_out[0].startswith("num_workers 4:")
     assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU:")
     one_core_each = Capacity((Node(1, 0), Node(1, 0)), 0.0)
     study, space = build_study(content | {"space": {"num_workers": [2, 4]}}, "test")

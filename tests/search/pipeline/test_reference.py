@@ -112,7 +112,7 @@ class Machine:
         self.deadline = Deadline(study.search.time_budget_s)
         self.left_s = left_s
         self.seconds: dict[str, float] = {}
-        self.progress: Any = SimpleNamespace(begin=lambda *given: None)
+        self.progress: Any = SimpleNamespace(begin=lambda *arguments: None)
         self.saved: Any = SimpleNamespace(over=lambda record: None)
 
     def train(self, spec: RunSpec, name: str, role: Any) -> RunRecord:
@@ -197,8 +197,8 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     trainer = machine(budget, left_s)
     trainer.set(slots)
     assert len(trainer.seconds) == len(seconds)
-    for taken, most in zip(trainer.seconds.values(), seconds, strict=True):
-        assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
+    for taken, limit_s in zip(trainer.seconds.values(), seconds, strict=True):
+        assert taken == pytest.approx(limit_s, abs=5.2), "to an evaluation, these are 5 s apart"
 
 
 @pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
@@ -253,19 +253,21 @@ def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
 def test_a_failed_reference_keeps_its_evaluation_interval(machine: Make) -> None:
     trainer = machine(None, target=0.9)
     trainer.failing = {"reference0"}
-    study, (how,) = trainer.set()
+    study, (message,) = trainer.set()
     assert study.fixed["eval_every_samples"] == 512, "not once an epoch, which may take an hour"
-    assert "512 samples" in how
-    assert "(error" in how
+    assert "512 samples" in message
+    assert "(error" in message
 
 
 def test_a_reference_that_missed_the_target_still_sets_the_interval() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
-    updated, how = set_eval_interval(study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000)
+    updated, message = set_eval_interval(
+        study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000
+    )
     assert updated.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
-    assert "50.0 %" in how
+    assert "50.0 %" in message
 
 
 @pytest.mark.parametrize(("best", "target"), [(0.58, 0.62), (0.9, 0.895)])
@@ -273,10 +275,10 @@ def test_a_target_is_better_than_chance(best: float, target: float) -> None:
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="epochs")
     runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
-    known = Baseline(0.53, 300, 0.03)
-    updated, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
+    baseline = Baseline(0.53, 300, 0.03)
+    updated, message = set_target(study, runs, 0.53, baseline=baseline, errors=3.0)
     assert updated.objective.target == target
-    assert ("300" in how) == (best < 0.6)
+    assert ("300" in message) == (best < 0.6)
 
 
 @pytest.mark.parametrize(("end", "is_said"), [(0.9, True), (0.45, False)])
@@ -284,6 +286,6 @@ def test_a_target_that_rewards_fast_starts_is_reported(end: float, is_said: bool
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="max_train_seconds")
     points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]
-    updated, how = set_target(study, [ReferenceRun(run, points)] * 3, 0.1, room_s=1.0)
+    updated, message = set_target(study, [ReferenceRun(run, points)] * 3, 0.1, room_s=1.0)
     assert updated.objective.target == 0.395
-    assert ("best_at_budget" in how) == is_said
+    assert ("best_at_budget" in message) == is_said

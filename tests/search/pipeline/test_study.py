@@ -59,8 +59,10 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         referenced = pipeline.study.model_copy(update={"is_set": True})
-        monkeypatch.setattr(module, "single_runs", lambda *given, **options: nullcontext())
-        monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (referenced, []))
+        monkeypatch.setattr(module, "single_runs", lambda *arguments, **options: nullcontext())
+        monkeypatch.setattr(
+            module, "set_by_reference", lambda *arguments, **options: (referenced, [])
+        )
         monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
         store.append(record("reference0", role="reference").line())
         pipeline.__dict__["_baseline_value"] = lambda: 0.1

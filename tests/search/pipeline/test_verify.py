@@ -15,10 +15,10 @@ def way(
     workers: int = 1,
     *,
     measured: bool = False,
-    **more: Any,
+    **changes: Any,
 ) -> PlacementOption:
     batch = {"num_workers": workers, "batch_size_per_worker": 64 // workers}
-    spec = RunSpec(framework=framework, **batch, **more)
+    spec = RunSpec(framework=framework, **batch, **changes)
     prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
     return PlacementOption(prediction, spec, measured)
 

@@ -87,9 +87,9 @@ def test_earlier_trials_inside_the_space_are_learned(
     search.learn_from(load_earlier(folder, build()))
     # The factorized space also has the global batch size 128.
     number = 4 if apart else 3
-    known = journal_of(search).get_trials()
-    assert [t.user_attrs[NOT_RUN] for t in known] == [EARLIER_STUDY] * number
-    states = [t.state for t in known]
+    learned = journal_of(search).get_trials()
+    assert [t.user_attrs[NOT_RUN] for t in learned] == [EARLIER_STUDY] * number
+    states = [t.state for t in learned]
     assert states.count(TrialState.COMPLETE) == (2 if apart else 1)
     assert real_trials(journal_of(search)) == []
     assert search.num_finished == 0

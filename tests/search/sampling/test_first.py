@@ -35,9 +35,9 @@ def values_of(records: Any) -> list[tuple[float, Any, float]]:
 
 def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> None:
     search = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
-    ran = values_of(run_all(search))
-    assert ran[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
-    assert sorted(ran[3:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
+    values = values_of(run_all(search))
+    assert values[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
+    assert sorted(values[3:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
     assert search.num_trials == search.num_finished == 6
 
 

@@ -55,15 +55,15 @@ def test_interrupted_trials_return_after_any_number_of_sessions(
     first = make_search(tmp_path, study(3), apart=True)
     before = [ask(first) for _ in range(3)]
     ended = [record(*trial, stop=None, stopped_by="interrupted") for trial in before]
-    kept: dict[str, Any] = {"unfinished": dict(before)}
+    attributes: dict[str, Any] = {"unfinished": dict(before)}
     if is_recorded:
-        kept = {"runs": by_name(ended)}
+        attributes = {"runs": by_name(ended)}
         for ended_trial in ended:
             first.on_end(ended_trial)
-    short = make_search(tmp_path, study(3), apart=True, **kept)
+    short = make_search(tmp_path, study(3), apart=True, **attributes)
     assert short.num_finished == 0
     assert ask(short) == before[0]
-    last = make_search(tmp_path, study(6), apart=True, **kept)
+    last = make_search(tmp_path, study(6), apart=True, **attributes)
     proposals = [ask(last) for _ in range(6)]
     assert proposals[:3] == before
     assert [name for name, _ in proposals[3:]] == ["0003", "0004", "0005"]
