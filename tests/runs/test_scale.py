@@ -80,7 +80,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
     monkeypatch.setattr(body, "live_session", session)
     saved = contextlib.nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
+    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *arguments, **options: saved)
     monkeypatch.setattr(body, "run_study", run)
     return studies
 
