@@ -119,9 +119,9 @@ class StudySpec(Document):
     """Confirmation of the winners by runs with new seeds."""
     auto: list[AutoKey] = []
     """Keys that reference runs set before the search: objective keys with the value `auto`, and
-    `eval_every_samples` unless the file sets it. Not allowed in files."""
+    `eval_every_samples` unless the file sets it. Not for files."""
     is_set: bool = False
-    """Whether reference runs have set the keys in `auto`. Not allowed in files."""
+    """Whether reference runs have set the keys in `auto`. Not for files."""
     price: PositiveFloat | None = None
     """Price of a worker-hour. If given, winners are also reported in money, and the cheapest one
     has the lowest bill."""
