@@ -237,8 +237,11 @@ def _between_rows(
     number, height, width, channels = images.shape
     lines = images.reshape(number * height, width * channels)
     start = np.arange(0, number * height, height)[:, None]
-    one, other = (lines.take((start + at).ravel(), axis=0) for at in (first, second))
-    return _between(one, other, weights.reshape(-1, 1)).reshape(number, -1, width, channels)
+    first_lines, second_lines = (
+        lines.take((start + index).ravel(), axis=0) for index in (first, second)
+    )
+    between = _between(first_lines, second_lines, weights.reshape(-1, 1))
+    return between.reshape(number, -1, width, channels)
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:

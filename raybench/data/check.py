@@ -60,7 +60,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
             if isinstance(array, np.ndarray):
                 _check_values(array, num_tokens, f"{where}{name_text}")
     if is_own and dataset.num_classes == 1:
-        return  # a loss of the user's own may ignore the labels, as that of an autoencoder does
+        return  # the user's own loss may ignore the labels, like the loss of an autoencoder
     labels, names = dataset.train.labels, dataset.class_names
     check_something_to_learn(dataset.task, labels, names, source)
 
@@ -247,14 +247,14 @@ def _duplicate_warnings(keys: Mapping[str, Codes]) -> Iterator[str]:
         same = np.flatnonzero(np.isin(keys[name], keys[other]))
         if len(same):
             first = int(same[0])
-            at = int(np.flatnonzero(keys[other] == keys[name][first])[0])
+            first_other = int(np.flatnonzero(keys[other] == keys[name][first])[0])
             shown, harm = other, "the winner was selected on these samples"
             if other == "train":
                 shown, harm = "training", "a model may have memorized them"
             yield (
                 f"{len(same):,} of {len(keys[name]):,} {name} samples also occur in the {shown} "
                 f"split (first pair with equal inputs: {name} sample {first:,}, {shown} sample "
-                f"{at:,}): {harm}; remove duplicates."
+                f"{first_other:,}): {harm}; remove duplicates."
             )
 
 

@@ -61,7 +61,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
     size_in)."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
-    # The image is extended by its border pixels: a center beyond the border is moved onto it.
+    # Beyond its border, the image repeats the border pixels, so centers are clipped to the border.
     centers = np.clip(centers, 0, size_in - 1)
     distances = np.abs(centers[:, None] - np.arange(size_in)[None, :])
     weights = np.maximum(0, 1 - distances / max(1.0, scale))

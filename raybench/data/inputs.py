@@ -79,7 +79,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
 
     Raises:
         UserError: `OnDemand` inputs return an array that does not match their `shape` and `dtype`,
-            or that holds NaN or infinite values.
+            or that contains NaN or infinite values.
     """
     samples = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):

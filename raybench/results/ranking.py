@@ -65,7 +65,7 @@ class Repeated:
     printed_runs: tuple[str, ...]
     """Names of the runs in `printed`."""
     is_alone: bool
-    """Whether `printed` holds only solo runs."""
+    """Whether all runs in `printed` are solo runs."""
 
     @property
     def chosen(self) -> list[Replicate]:
@@ -474,7 +474,7 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
     expected = expected_running_time(configuration.chosen)
     return {
         "expected_s": expected,
-        # The interval is around the geometric mean, so a slow run may put the mean outside of it.
+        # The interval is around the geometric mean; a slow run may move the mean outside of it.
         "expected_low_s": min(chosen_ends[0], expected),
         "expected_high_s": max(chosen_ends[1], expected),
         "median_s": middle,
@@ -552,7 +552,7 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         baseline = results.baselines.get(part)
         if baseline is None or not math.isfinite(value):
             return None
-        # One is added so that 0 and 1 have an error too.
+        # One is added so that the error of the values 0 and 1 is not 0.
         share = (value * baseline.rows + 1) / (baseline.rows + 2)
         return share_error(share, baseline.rows)
     evaluations = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]

@@ -160,7 +160,7 @@ class Mirror:
                 local records have disappeared without a call of `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
-            # The study has not begun. Or its files were deleted by mistake: then keep the copies.
+            # The study has not begun, or its files were deleted by mistake; copies are then kept.
             return
         journal = whole_lines(self.folder / JOURNAL)
         files = files_of(self.folder)

@@ -195,7 +195,7 @@ def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
         for configuration in repeated(results).values()
         if configuration.trial in on_model and configuration.hits
     ]
-    # A configuration is refuted if only its search run reached the target.
+    # A configuration is refuted if its solo runs missed the target, unlike its run in the search.
     candidates = [
         configuration
         for configuration in candidates

@@ -28,7 +28,8 @@ DatasetName = Literal[
 FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "huggingface")
 """Names of the datasets that are read from the file or folder `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
-"""Libraries whose datasets, named by `set`, can be used if they are already on this machine."""
+"""Libraries whose datasets can be used if they have been downloaded already; `set` is the name of
+the dataset in the library."""
 TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
 """Names of the datasets that are tables; `split_by` can split their rows by a column."""
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
@@ -89,7 +90,7 @@ class DatasetSpec(Document):
     """Input columns of a table, or names of the input arrays of `npz` (default: `x`). By default,
     all columns of a table that have no other use are inputs."""
     categories: list[str] | None = None
-    """Input columns that are categorical even if they hold numbers, such as codes."""
+    """Input columns that are categorical even if they contain numbers, such as codes."""
     decimal: DecimalMark | None = None
     """Decimal mark of numbers in a CSV file; by default a point. Thousands separators are not
     supported."""
@@ -115,7 +116,8 @@ class DatasetSpec(Document):
     resize: Literal["stretch", "crop"] = "stretch"
     """How images are made square: `stretch` distorts them, `crop` keeps the center."""
     channels: Literal[1, 3] | None = None
-    """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
+    """Channels of images from files: 1 (gray) or 3 (RGB). By default, 1 if the first images are all
+    gray, else 3."""
     white: PositiveFloat | None = None
     """Pixel value of white in gray images with more than 8 bits; by default the smallest of 1, 255,
     1023, 4095, 16383 and 65535 that no pixel of the first images exceeds."""

@@ -85,7 +85,7 @@ class CommandError:
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of a command; `--json` prints it."""
+    """Result of a command, which the option `--json` prints."""
 
     code: int
     """Exit code."""
@@ -174,8 +174,8 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""End of a sentence that says what to use instead, by removed command, option or key. An
-option is listed as "COMMAND --option", a key as "key NAME"."""
+"""End of an error message that names a replacement, by removed command, option or key. An option is
+listed as "COMMAND --option", a key as "key NAME"."""
 
 
 def removed(name: str) -> str | None:

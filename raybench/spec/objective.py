@@ -50,7 +50,7 @@ class Objective(Document):
     """Whether the metric lies between 0 and 1 and is shown in percent; only needed for metrics that
     your own training loop reports."""
     metric_pattern: str | None = None
-    """Regular expression that finds the metric in the output of a command, as its first group:
+    """Regular expression whose first group is the metric in the output of a command, such as
     `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default,
     the command must print lines of JSON."""
     target: float | None = None
@@ -59,11 +59,11 @@ class Objective(Document):
     baseline_value: float | None = None
     """Metric of a constant prediction; by default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
-    """Number of consecutive evaluations that must reach the target; the time of the first of them
-    counts."""
+    """Number of consecutive evaluations that must reach the target; the time to target is that of
+    the first of these evaluations."""
     max_train_seconds: PositiveFloat = 60.0
-    """Maximum training seconds; a run ends at its first evaluation after them. In a search, `auto`
-    lets a reference run set this limit."""
+    """Maximum training seconds; a run ends at the first evaluation after this time. In a search,
+    `auto` lets a reference run set this limit."""
 
     @field_validator("metric_pattern")
     @classmethod
@@ -368,7 +368,8 @@ def search_score(
     missing = metric.gap(objective.target, best_value) / width
     if baseline_value is None and not metric.is_share:
         missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # the worst possible value is unknown
-    # A run that reached the target but did not hold it is a miss too, so never below 0.
+    # A run that reached the target for too few consecutive evaluations (`hold`) is also a miss,
+    # although its gap to the target is negative.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 

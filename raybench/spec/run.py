@@ -1,5 +1,5 @@
-"""The run spec (all settings of one training run): its keys, the conflicts between them, the run's
-workers (`Placement`), and the one-line label of a configuration.
+"""Run spec (all settings of one training run): keys, conflicts between keys, the workers of the run
+(`Placement`), and the one-line label of a configuration.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ each fit on one GPU."""
 
 @dataclass(frozen=True)
 class Placement:
-    """Framework, number and resources of a run's workers, and how they execute a step."""
+    """Workers of a run: framework, number, resources, and how they execute an optimizer step."""
 
     framework: str
     num_workers: int
@@ -347,7 +347,7 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """The run's workers, their resources, and how they execute a step."""
+        """Workers of the run, their resources, and how they execute an optimizer step."""
         workers = Placement(
             self.framework,
             self.num_workers,
@@ -591,7 +591,7 @@ def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
     for key in keys:
         if not has_value(spec, key):
             continue
-        # The prefix of a setting is left out, except that of the data.
+        # The prefix of a setting (`model.`, `optimizer_options.`) is left out, except `data.`.
         name = key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key
         text = short(value_of(spec, key))
         # In settings under OPEN, 0 and 0.0 differ.

@@ -66,8 +66,8 @@ Simple = Choices | Range | Powers
 
 @dataclass(frozen=True)
 class Case:
-    """A dimension, and the condition under which it applies: every key in `when` has one of its
-    listed values."""
+    """A dimension, and the condition under which it applies: each key in `when` has one of the
+    values that are listed for this key."""
 
     when: tuple[tuple[str, tuple[Any, ...]], ...]
     dimension: Simple
@@ -98,7 +98,7 @@ class Cases:
                 return case
         key_values = known_values({}, values)
         raise ValueError(
-            "no case holds for "
+            "no case applies to "
             + ", ".join(f"{key}={short(key_values.get(key))}" for key in self.keys())
         )
 
@@ -183,7 +183,7 @@ def combinations(
     default value.
     """
     used_keys = set(keys)
-    for key in reversed(space):  # a dimension only depends on keys above it
+    for key in reversed(space):  # a dimension depends only on keys that precede it
         dimension = space[key]
         if key in used_keys and isinstance(dimension, Cases):
             used_keys |= dimension.keys()

@@ -53,7 +53,7 @@ STANDS_FOR = {
 """Objective keys that may be `auto`, and the placeholder values that they have until reference runs
 set them."""
 COMMON = ("workload", "dataset", "objective")
-"""Run-spec keys at the top level of a study, which are the same for all of its runs."""
+"""Run-spec keys at the top level of a search-space file; they have the same value in all runs."""
 EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 

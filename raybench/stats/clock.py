@@ -47,7 +47,7 @@ class CpuUse(NamedTuple):
     delayed: float = 0.0
     """Seconds that runnable threads of this process waited for a core, summed over threads."""
     busy: float = 0.0
-    """Busy seconds of the cores that this process may use, over all processes."""
+    """CPU seconds of all processes on the cores that this process may use."""
     taken: float = 0.0
     """Seconds per core lost to hypervisor steal or quota throttling."""
 
@@ -101,7 +101,7 @@ def cpu_use() -> CpuUse:
     except OSError:
         return CpuUse(own_s)
     ticks_by_core = [line[1:9] for line in lines if line[0] in cores]
-    # LXC numbers its cores from 0, but the affinity is the host's.
+    # LXC numbers the cores of a container from 0, but the affinity has the numbers of the host.
     if len(ticks_by_core) < len(cores):
         return CpuUse(own_s)
     user, nice, system, _, _, irq, softirq, stolen = (

@@ -337,8 +337,8 @@ class RunOutcome:
 
     @property
     def stop(self) -> StopReason | None:
-        """Reason why the run ended, as given by its last evaluation; None if it has not ended that
-        way."""
+        """Stop reason of the last evaluation; None if the run is not over, or ended by a failure or
+        from outside."""
         return self.evaluation.stop if self.evaluation else None
 
     @property
@@ -371,7 +371,7 @@ class RunOutcome:
             spec: Run spec of the run.
             role: Purpose of the run.
             source: Trial or cell that the run repeats; None for other runs.
-            stopped_by: Stop reason to record if no evaluation gives one.
+            stopped_by: Stop reason to record if the last evaluation has none.
         """
         point = self.evaluation
         names = {item.name for item in fields(self)} & {item.name for item in fields(RunRecord)}

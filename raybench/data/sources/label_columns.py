@@ -115,7 +115,8 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     numbers = np.unique(as_numbers(table.column(columns[0])))
     numbers = numbers[~np.isnan(numbers)]
     are_whole = bool((numbers == np.round(numbers)).all())
-    # Two rows per class on average: with few rows, quantities have few distinct values, too.
+    # Classes must have two rows on average, since quantities also have few distinct values in few
+    # rows.
     are_few = len(numbers) <= max_classes and 2 * len(numbers) <= table.num_rows
     return "classification" if are_whole and are_few else "regression"
 

@@ -195,7 +195,7 @@ def is_picture_type(kind: Any) -> bool:
 
 
 def require_image_column(table: Table, column: str) -> None:
-    """Raise UserError if a column cannot hold images."""
+    """Raise UserError if the type of a column does not allow images."""
     kind = table.kind(column)
     tests = (pa.types.is_binary, pa.types.is_large_binary, is_text_type, is_picture_type)
     if not any(test(kind) for test in tests):

@@ -302,7 +302,7 @@ def _with_all_splits(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, 
         )
     splits = {"test": rest[:0]} | pieces
     for split, size in missing.items():
-        # One more token is needed, as the label of the last one.
+        # One more token is needed, which is the label of the last token.
         keep = len(rest) - (size * spec.sequence_length + 1)
         splits[split], rest = rest[keep:], rest[:keep]
     splits["train"] = rest
