@@ -117,10 +117,11 @@ def best_of(results: Study, gpu_model: str) -> Verdict | None:
 def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     """Return whether the fastest configuration is better than a constant prediction.
 
-    The test split is used, because no choice depended on it. Its bound is that of a single value,
-    although the mean over several seeds is compared with it, because all seeds are evaluated on the
-    same rows. If there is no test value and none will follow, the validation split is used; its
-    bound is stricter, because the best evaluation was selected on this split.
+    Its mean value on the test split, on which no choice depended, is compared with the best value
+    that chance may reach there. This is the bound for a single value, although several seeds are
+    averaged, because all seeds are evaluated on the same rows. If there is no test value and none
+    will follow, the validation split is used. Its bound is stricter, because the best evaluation of
+    each run was selected on this split.
 
     Returns:
         None if it is not known yet.
