@@ -32,7 +32,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, with_session
 from raybench.results.study_kind import COMPARISON, StudyKind, study_kind
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
-from raybench.runs.lifecycle import single_runs
+from raybench.runs.lifecycle import failed_before_training, single_runs
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
     check_starts,
@@ -43,7 +43,7 @@ from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import Deadline, live_session
 from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
-from raybench.spec.errors import Ended, ErrorCode, StudyError, UserError
+from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
@@ -346,9 +346,9 @@ def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pair
                     run = RUN_NAME.format(side=name, number=number)
                     record = single_run.train(spec, run, "pair", source=name)
                     if record.failure == "error" and not record.samples:
-                        why = (record.message or "").removesuffix(".")
-                        fault = f"a run of {name} failed before it trained ({why}); fix it"
-                        deadline.ends_with(StudyError(f"{fault}, then rerun the same command."))
+                        # Every side is needed, so a comparison ends with the first such run.
+                        subject, why = f"a run of {name}", record.message or ""
+                        deadline.ends_with(failed_before_training(subject, why))
                 pairs = so_far()
         deadline.raise_fault()
     return pairs

@@ -30,6 +30,19 @@ SAME_FAILURES = 3
 """A study ends with an error if this number of first runs fail with the same message."""
 
 
+def failed_before_training(runs: str, message: str) -> StudyError:
+    """Return the error that ends a study because of runs that failed before they trained.
+
+    Args:
+        runs: The runs, as the subject of the sentence.
+        message: Error message of the last of them.
+    """
+    return StudyError(
+        f"{runs} failed before training ({message.removesuffix('.')}); fix the cause, then rerun "
+        "the same command to resume."
+    )
+
+
 @dataclass(kw_only=True)
 class FirstRuns:
     """Detects that no run of a study can train, because the first runs fail before they train.
@@ -70,10 +83,7 @@ class FirstRuns:
         may_yet_train = self._running_at_failure & self._running
         if len(self._causes) < self.limit or len(set(self._causes)) > 1 or may_yet_train:
             return None
-        return StudyError(
-            f"the first {len(self._causes)} {self.noun} all failed before they trained "
-            f"({message.removesuffix('.')}); fix the cause, then rerun the same command to resume."
-        )
+        return failed_before_training(f"the first {len(self._causes)} {self.noun} all", message)
 
 
 @dataclass(frozen=True, kw_only=True)

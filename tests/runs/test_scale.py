@@ -432,7 +432,7 @@ class BrokenMachine(Machine):
 def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path) -> None:
     """And the same command runs them again, once the cause is gone."""
     machine = BrokenMachine(monkeypatch)
-    with pytest.raises(StudyError, match=r"runs all failed before they trained \(no file \d+\)"):
+    with pytest.raises(StudyError, match=r"runs all failed before training \(no file \d+\)"):
         machine.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
     assert len(machine.ran) == len(CELLS), "the first of two repeats"
     again = Machine(monkeypatch)
