@@ -32,9 +32,9 @@ def ray_worker(config: dict[str, Any]) -> None:
     import ray.train
 
     from raybench.cluster.worker import join_group
-    from raybench.spec.run import Placement
+    from raybench.spec.run import ResourceRequest
 
-    world = join_group(Placement("torch", 1), config["search_path"])
+    world = join_group(ResourceRequest("torch", 1), config["search_path"])
     spec = real_task.spec_of(config["config"], config["seed"])
     for evaluation in real_task.train(spec, world):
         ray.train.report(

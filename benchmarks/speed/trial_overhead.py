@@ -77,7 +77,7 @@ def stock_worker(config: dict[str, Any]) -> None:
 
     ledger = Ledger("setup")
     spec = RunSpec(**config["spec"])
-    world = join_group(spec.placement, config["search_path"])
+    world = join_group(spec.resources, config["search_path"])
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
     for evaluation in run(spec, dataset, trainer, world, ledger):

@@ -17,7 +17,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.machine import (
     Facts,
@@ -70,10 +70,10 @@ def examine(session: Session, address: str | None) -> Facts:
         problems += problems_of(facts, facts["ray_gpus"])
         notes += notes_of(facts)
     problems += problems_between(hosts)
-    placement = network_group(hosts)
-    network = _network(session, NAME, placement, problems, notes)
+    request = network_group(hosts)
+    network = _network(session, NAME, request, problems, notes)
     inside = None
-    if network and (within := single_host_group(hosts, placement)):
+    if network and (within := single_host_group(hosts, request)):
         inside = _network(session, INSIDE, within, problems, notes)
     return {
         "version": VERSION,
@@ -141,7 +141,7 @@ def _facts_there(has_gpus: bool) -> Facts:
     return machine_facts()
 
 
-def network_group(hosts: list[Facts]) -> Placement | None:
+def network_group(hosts: list[Facts]) -> ResourceRequest | None:
     """Return the worker group that measures the network.
 
     With several hosts, one worker runs on each host that has CPUs in Ray, with a GPU if all these
@@ -161,14 +161,16 @@ def network_group(hosts: list[Facts]) -> Placement | None:
     gpus = min(int(host["ray_gpus"]) for host in hosts)
     each = 1 if gpus else 0
     if len(hosts) > 1:
-        return Placement(works[0], len(hosts), gpus_per_worker=each, strategy="spread")
+        return ResourceRequest(works[0], len(hosts), gpus_per_worker=each, packing="spread")
     room = gpus if gpus > 1 else min(int(hosts[0]["ray_cpus"]), 2)
     each = 1 if gpus > 1 else 0
     number = min(room, int(hosts[0]["ray_cpus"]), MAX_WORKERS)
-    return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
+    return ResourceRequest(works[0], number, gpus_per_worker=each) if number > 1 else None
 
 
-def single_host_group(hosts: list[Facts], between: Placement | None) -> Placement | None:
+def single_host_group(
+    hosts: list[Facts], between: ResourceRequest | None
+) -> ResourceRequest | None:
     """Return a worker group on a single host, for comparison with a group on several hosts.
 
     `raybench scale --fit --network` needs the ratio of the all-reduce times of these two groups.
@@ -181,41 +183,45 @@ def single_host_group(hosts: list[Facts], between: Placement | None) -> Placemen
         A group with the framework and the GPUs per worker of `between`. None if `between` is itself
         on a single host, or if no host has room for such a group.
     """
-    if between is None or between.strategy != "spread":
+    if between is None or between.packing != "spread":
         return None
-    for placement in filter(None, (network_group([host]) for host in hosts)):
-        is_alike = placement.framework == between.framework
-        if is_alike and placement.gpus_per_worker == between.gpus_per_worker:
-            return placement
+    for request in filter(None, (network_group([host]) for host in hosts)):
+        is_alike = request.framework == between.framework
+        if is_alike and request.gpus_per_worker == between.gpus_per_worker:
+            return request
     return None
 
 
 def _network(
-    session: Session, name: str, placement: Placement | None, problems: list[str], notes: list[str]
+    session: Session,
+    name: str,
+    request: ResourceRequest | None,
+    problems: list[str],
+    notes: list[str],
 ) -> Facts | None:
     """Measure all-reduces between workers; if that fails, return None and append the reason to
     `problems` or `notes`."""
-    if placement is None:
+    if request is None:
         return None
     pool = session.pool
     try:
-        ray.get(pool.acquire.remote(name, placement), timeout=WORKERS_S)
+        ray.get(pool.acquire.remote(name, request), timeout=WORKERS_S)
         replies = ray.get(pool.command.remote(name, Measure(SIZES, ROUNDS), MEASURE_S))
     except RunFailed as failure:
-        problems.append(f"{placement.num_workers} workers: {failure.message.rstrip('.')}.")
+        problems.append(f"{request.num_workers} workers: {failure.message.rstrip('.')}.")
         return None
     except ray.exceptions.GetTimeoutError:
         notes.append(
-            f"the network was not measured: {placement.num_workers} workers did not start within "
+            f"the network was not measured: {request.num_workers} workers did not start within "
             f"{WORKERS_S:g} s; run it again when the cluster has room for them."
         )
         return None
     finally:
         ray.get(pool.release.remote(name, keep=False, for_good=True))
-    return summary(placement, replies)
+    return summary(request, replies)
 
 
-def summary(placement: Placement, replies: list[Any]) -> Facts:
+def summary(request: ResourceRequest, replies: list[Any]) -> Facts:
     """Return the network section of the JSON document, computed from all workers' `MeasuredSums`.
 
     The time of an all-reduce is that of its slowest worker. For each size, the section has the
@@ -228,9 +234,9 @@ def summary(placement: Placement, replies: list[Any]) -> Facts:
         seconds = statistics.median(max(times) for times in rounds)
         sizes.append({"bytes": size, "seconds": seconds, "bytes_per_s": size / seconds})
     return {
-        "workers": placement.num_workers,
-        "gpus_per_worker": placement.gpus_per_worker,
-        "framework": placement.framework,
+        "workers": request.num_workers,
+        "gpus_per_worker": request.gpus_per_worker,
+        "framework": request.framework,
         "through": replies[0].through,
         "interfaces": sorted({reply.interface for reply in replies} - {""}),
         "sizes": sizes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import ROUNDING, Placement
+from raybench.spec.run import ROUNDING, ResourceRequest
 from raybench.spec.text import counted
 from raybench.training.machine import gpus_of_driver, num_visible
 
@@ -32,11 +32,11 @@ class Node:
     parts: tuple[float, ...] = ()
     """Free fraction of each GPU that is partly taken; all other GPUs are entirely free."""
 
-    def room(self, placement: Placement) -> int:
+    def room(self, request: ResourceRequest) -> int:
         """Return how many workers of a group fit on the node, at most the size of the group."""
-        if placement.accelerator_type not in (None, self.accelerator):
+        if request.accelerator_type not in (None, self.accelerator):
             return 0
-        return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
+        return request.num_fitting(self.cpus, self.usable_gpus(request.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
         """Return the resources left after a worker takes `cpus` and `gpus`, or after several other
@@ -80,27 +80,27 @@ class Node:
         return num_workers * each
 
 
-def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
+def num_nodes(request: ResourceRequest, empty: Sequence[Node]) -> int:
     """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`) possible.
 
-    The number is computed for empty nodes, so that all runs with the same placement (workers and
+    The number is computed for empty nodes, so that all runs with the same request (workers and
     their resources) use the same number of nodes. 0 if the group does not fit.
     """
-    room = sorted((node.room(placement) for node in empty), reverse=True)
-    if placement.shares_a_gpu or sum(room) < placement.num_workers:
+    room = sorted((node.room(request) for node in empty), reverse=True)
+    if request.shares_a_gpu or sum(room) < request.num_workers:
         return 0
-    if placement.strategy == "spread":
-        return min(placement.num_workers, sum(count > 0 for count in room))
-    return next(n for n in range(1, len(room) + 1) if sum(room[:n]) >= placement.num_workers)
+    if request.packing == "spread":
+        return min(request.num_workers, sum(count > 0 for count in room))
+    return next(n for n in range(1, len(room) + 1) if sum(room[:n]) >= request.num_workers)
 
 
 def lay_out(
-    placement: Placement, free: Sequence[Node], empty: Sequence[Node] | None = None
+    request: ResourceRequest, free: Sequence[Node], empty: Sequence[Node] | None = None
 ) -> tuple[int, ...] | None:
     """Choose a node for every worker.
 
     Args:
-        placement: Number and resources of the workers.
+        request: Number and resources of the workers.
         free: Free resources of every node.
         empty: Total resources of every node; None if they equal `free`.
 
@@ -108,21 +108,21 @@ def lay_out(
         The index of each worker's node. None if the workers do not fit now on as many nodes as
         `num_nodes` requires.
     """
-    count = num_nodes(placement, free if empty is None else empty)
+    count = num_nodes(request, free if empty is None else empty)
     if not count:
         return None
-    if placement.strategy == "spread":
-        return _spread(placement, free, count)
+    if request.packing == "spread":
+        return _spread(request, free, count)
     # CPU workers avoid nodes with GPUs, unless they would then need more nodes.
-    for spares_gpus in (not placement.gpus_per_worker, False):
-        nodes = _pack(placement, free, spares_gpus=spares_gpus)
+    for spares_gpus in (not request.gpus_per_worker, False):
+        nodes = _pack(request, free, spares_gpus=spares_gpus)
         if nodes is not None and len(set(nodes)) <= count:
             return nodes
     return None
 
 
 def _pack(
-    placement: Placement, free: Sequence[Node], *, spares_gpus: bool
+    request: ResourceRequest, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
     """Fill one node after another, beginning with the node that has room for most workers.
 
@@ -135,30 +135,30 @@ def _pack(
         free_node = free[node]
         return (
             spares_gpus and free_node.gpus > 0,
-            -free_node.room(placement),
+            -free_node.room(request),
             free_node.cpus,
             free_node.gpus,
         )
 
     nodes: list[int] = []
     for node in sorted(range(len(free)), key=order):
-        nodes += [node] * min(free[node].room(placement), placement.num_workers - len(nodes))
-    return tuple(nodes) if len(nodes) == placement.num_workers else None
+        nodes += [node] * min(free[node].room(request), request.num_workers - len(nodes))
+    return tuple(nodes) if len(nodes) == request.num_workers else None
 
 
-def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
+def _spread(request: ResourceRequest, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
     """Distribute the workers in turn over the `count` nodes with room for most workers.
 
     Returns the index of each worker's node, or None if the workers do not fit.
     """
-    room = {node: free[node].room(placement) for node in range(len(free))}
+    room = {node: free[node].room(request) for node in range(len(free))}
     chosen = sorted(room, key=lambda node: -room[node])[:count]
     nodes: list[int] = []
-    while len(nodes) < placement.num_workers:
+    while len(nodes) < request.num_workers:
         not_full = [node for node in chosen if nodes.count(node) < room[node]]
         if not not_full or (not nodes and len(not_full) < count):
             return None
-        nodes += not_full[: placement.num_workers - len(nodes)]
+        nodes += not_full[: request.num_workers - len(nodes)]
     return tuple(sorted(nodes))
 
 
@@ -232,49 +232,49 @@ class Capacity:
         """Return the resources as plain data for YAML."""
         return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
-    def num_fitting(self, placement: Placement) -> int:
+    def num_fitting(self, request: ResourceRequest) -> int:
         """Return how many workers of a group fit on each empty node, at most the size of the group,
         summed over the nodes."""
-        return sum(node.room(placement) for node in self.nodes)
+        return sum(node.room(request) for node in self.nodes)
 
-    def most_workers(self, placement: Placement) -> int:
-        """Return how many workers with the resources of `placement` fit on the empty cluster, in
+    def most_workers(self, request: ResourceRequest) -> int:
+        """Return how many workers with the resources of `request` fit on the empty cluster, in
         any number of groups."""
-        at_least_all = max(self.cpus, placement.num_workers)
-        return self.num_fitting(replace(placement, num_workers=at_least_all))
+        at_least_all = max(self.cpus, request.num_workers)
+        return self.num_fitting(replace(request, num_workers=at_least_all))
 
-    def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many groups with this placement fit on the empty cluster at the same time; at
+    def most_groups(self, request: ResourceRequest, slots: int) -> int:
+        """Return how many groups with this request fit on the empty cluster at the same time; at
         least 1, at most `slots`."""
-        return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
+        return max(1, min(slots, self.most_workers(request) // request.num_workers))
 
-    def fits(self, placement: Placement) -> bool:
+    def fits(self, request: ResourceRequest) -> bool:
         """Whether the group fits on the empty cluster."""
-        return num_nodes(placement, self.nodes) > 0
+        return num_nodes(request, self.nodes) > 0
 
-    def may_fit(self, placement: Placement) -> bool:
+    def may_fit(self, request: ResourceRequest) -> bool:
         """Whether the group fits on the empty cluster, or may fit after nodes are added."""
-        return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
+        return self.fits(request) or (self.grows and not request.shares_a_gpu)
 
-    def refuse_infeasible(self, placement: Placement) -> None:
+    def refuse_infeasible(self, request: ResourceRequest) -> None:
         """Raise UserError if the group does not fit on the empty cluster and no nodes can be
         added."""
-        if self.may_fit(placement):
+        if self.may_fit(request):
             return
-        if placement.shares_a_gpu:
+        if request.shares_a_gpu:
             raise UserError(
-                f"gpus_per_worker: {placement.gpus_per_worker} needs num_workers: 1, because NCCL "
-                f"refuses two workers on one GPU; for {placement.num_workers} workers set "
+                f"gpus_per_worker: {request.gpus_per_worker} needs num_workers: 1, because NCCL "
+                f"refuses two workers on one GPU; for {request.num_workers} workers set "
                 "gpus_per_worker: 1.",
                 ErrorCode.CONFLICT,
             )
-        needs = f"{placement.cpus_per_worker} CPU"
-        if placement.gpus_per_worker:
-            model = f"{placement.accelerator_type} " if placement.accelerator_type else ""
-            needs += f" and {placement.gpus_per_worker:g} {model}GPU"
-        workers = f"{placement.num_workers} workers of {needs} each"
-        if placement.replicas_per_process > 1:
-            workers = f"a process of {placement.replicas_per_process} replicas, {needs}"
+        needs = f"{request.cpus_per_worker} CPU"
+        if request.gpus_per_worker:
+            model = f"{request.accelerator_type} " if request.accelerator_type else ""
+            needs += f" and {request.gpus_per_worker:g} {model}GPU"
+        workers = f"{request.num_workers} workers of {needs} each"
+        if request.replicas_per_process > 1:
+            workers = f"a process of {request.replicas_per_process} replicas, {needs}"
         has = [
             " ".join(f"{node.cpus:g} CPU and {node.gpus:g} {node.accelerator} GPU".split())
             + (f" on host {node.name}" if node.name else "")

@@ -14,7 +14,7 @@ from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.cluster.ray_internals import nodes as internals
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.spec.text import counted
 
 RESEND_S = 30.0
@@ -26,7 +26,7 @@ enough, since Ray announces the shutdown of a node at least half a minute before
 
 
 @dataclass(frozen=True)
-class Request:
+class WaitingTrial:
     """A trial's unanswered request for a worker group: how long the trial has waited, and why."""
 
     what: str
@@ -75,14 +75,14 @@ class RequestQueue:
         self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
         """Future and time (`time.monotonic`) of each request, by trial."""
         self._short_s: dict[str, float] = {}
-        """`Request.short_s`, by trial."""
+        """`WaitingTrial.short_s`, by trial."""
         self._sent: list[dict[str, float]] | None = None
         """Last request to the autoscaler; None before the first one, when the request of an earlier
         driver that was killed may still be valid."""
         self._sent_at = 0.0
         """Time of the last request to the autoscaler (`time.monotonic`)."""
 
-    async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
+    async def wait(self, trial: str, request: ResourceRequest) -> tuple[Reservation, str | None]:
         """Wait, without a time limit, until resources for a worker group are reserved.
 
         Returns:
@@ -94,12 +94,12 @@ class RequestQueue:
         """
         granted: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         self._requests[trial], waited_for = (granted, time.monotonic()), None
-        self._scheduler.submit(trial, placement)
+        self._scheduler.submit(trial, request)
         try:
             await self._look_and_admit()
             while not granted.done():
                 waited_for = missing(self._scheduler).get(trial, waited_for)
-                is_short, began = self._scheduler.is_short(placement), time.monotonic()
+                is_short, began = self._scheduler.is_short(request), time.monotonic()
                 await asyncio.wait({granted}, timeout=LOOK_S)
                 if is_short:
                     waited = time.monotonic() - began
@@ -145,18 +145,18 @@ class RequestQueue:
             granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
-        """Delete the waiting time (`Request.short_s`) of a trial that is over."""
+        """Delete the waiting time (`WaitingTrial.short_s`) of a trial that is over."""
         self._short_s.pop(trial, None)
 
     def trials(self) -> list[str]:
         """Return the names of the trials that wait for a worker group."""
         return list(self._requests)
 
-    def waiting(self) -> dict[str, Request]:
+    def waiting(self) -> dict[str, WaitingTrial]:
         """Return the unanswered requests by trial."""
         now = time.monotonic()
         return {
-            trial: Request(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
+            trial: WaitingTrial(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
             for trial, what in missing(self._scheduler).items()
             if trial in self._requests
         }
@@ -209,10 +209,10 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
     reasons: dict[str, str] = {}
-    for trial, placement in scheduler.waiting.items():
-        if not scheduler.fits(placement):
+    for trial, request in scheduler.waiting.items():
+        if not scheduler.fits(request):
             present = [node for node in scheduler.nodes if not node.is_gone]
-            reasons[trial] = f"{_needed_and_present(placement, present)} in total; hosts must join"
+            reasons[trial] = f"{_needed_and_present(request, present)} in total; hosts must join"
         elif trial == head:
             reasons[trial] = reason
         else:
@@ -220,31 +220,31 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     return reasons
 
 
-def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
+def _reason(scheduler: ResourceScheduler, request: ResourceRequest) -> str:
     """Return what the trial at the head of the queue waits for: resources, or memory for more
     worker processes."""
     idle = [
         reservation for reservation in scheduler.reservations.values() if reservation.trial is None
     ]
-    if scheduler.lay_out(placement, without=idle) is None:
+    if scheduler.lay_out(request, without=idle) is None:
         nodes = zip(scheduler.free(without=idle), scheduler.nodes, strict=True)
-        free = [free_node for free_node, empty_node in nodes if empty_node.room(placement)]
-        count = num_nodes(placement, scheduler.nodes)
-        return f"{_needed_and_present(placement, free)} free (needed on {counted(count, 'host')})"
-    alive = sum(reservation.placement.num_workers for reservation in scheduler.busy)
+        free = [free_node for free_node, empty_node in nodes if empty_node.room(request)]
+        count = num_nodes(request, scheduler.nodes)
+        return f"{_needed_and_present(request, free)} free (needed on {counted(count, 'host')})"
+    alive = sum(reservation.request.num_workers for reservation in scheduler.busy)
     return (
-        f"memory for {placement.num_workers} more worker processes: {alive} of at most "
+        f"memory for {request.num_workers} more worker processes: {alive} of at most "
         f"{scheduler.max_workers} are at work"
     )
 
 
-def _needed_and_present(placement: Placement, nodes: Sequence[Node]) -> str:
+def _needed_and_present(request: ResourceRequest, nodes: Sequence[Node]) -> str:
     """Return the resources that a group needs and those of each host: `2 CPUs: 1 on host a, 1 on
     host b`."""
-    need, has = f"{placement.cpus:g} CPU{'' if placement.cpus == 1 else 's'}", "{0.cpus:g}"
-    if placement.gpus:
-        model = f"{placement.accelerator_type} " if placement.accelerator_type else ""
-        need += f" and {placement.gpus:g} {model}GPU{'' if placement.gpus == 1 else 's'}"
+    need, has = f"{request.cpus:g} CPU{'' if request.cpus == 1 else 's'}", "{0.cpus:g}"
+    if request.gpus:
+        model = f"{request.accelerator_type} " if request.accelerator_type else ""
+        need += f" and {request.gpus:g} {model}GPU{'' if request.gpus == 1 else 's'}"
         has += " CPU and {0.gpus:g} GPU"
     hosts = (f"{has.format(node)} on host {node.name or node.id[:8]}" for node in nodes)
     return f"{need}: {', '.join(hosts) or 'no host'}"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from raybench.cluster.layout import Node, lay_out, num_nodes
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 
 MAX_OVERTAKEN = 8
 """Maximum number of trials that may overtake the same head of the queue because they can use an
@@ -28,7 +28,7 @@ class Reservation:
 
     group: int
     """Number of the worker group."""
-    placement: Placement
+    request: ResourceRequest
     nodes: tuple[int, ...]
     """Index of each worker's node."""
     trial: str | None
@@ -63,7 +63,7 @@ class ResourceScheduler:
     taken: Sequence[tuple[float, float]] = ()
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """Reservations by the number of the worker group."""
-    waiting: dict[str, Placement] = field(default_factory=dict)
+    waiting: dict[str, ResourceRequest] = field(default_factory=dict)
     """Worker group that each waiting trial needs, in the order of the requests."""
     _num_overtaken: int = 0
     """Number of trials that have overtaken the current head of the queue."""
@@ -75,9 +75,7 @@ class ResourceScheduler:
     @property
     def head(self) -> str | None:
         """First waiting trial that would fit on empty nodes; None if there is none."""
-        return next(
-            (trial for trial, placement in self.waiting.items() if self.fits(placement)), None
-        )
+        return next((trial for trial, request in self.waiting.items() if self.fits(request)), None)
 
     @property
     def busy(self) -> list[Reservation]:
@@ -88,17 +86,17 @@ class ResourceScheduler:
             if reservation.trial is not None
         ]
 
-    def fits(self, placement: Placement) -> bool:
+    def fits(self, request: ResourceRequest) -> bool:
         """Whether the group would fit on empty nodes."""
-        return num_nodes(placement, self.nodes) > 0
+        return num_nodes(request, self.nodes) > 0
 
-    def submit(self, trial: str, placement: Placement) -> None:
+    def submit(self, trial: str, request: ResourceRequest) -> None:
         """Put a trial at the end of the queue."""
-        assert self.on_cluster or self.fits(placement), (
-            f"{placement} can never fit: refuse it before the search starts"
+        assert self.on_cluster or self.fits(request), (
+            f"{request} can never fit: refuse it before the search starts"
         )
         # `group` leaves out the batch size etc., so that trials that can share a group are equal.
-        self.waiting[trial] = placement.group
+        self.waiting[trial] = request
 
     def cancel(self, trial: str) -> None:
         """Remove a trial from the queue, if it waits."""
@@ -152,16 +150,16 @@ class ResourceScheduler:
             del self.reservations[number]
         return lost
 
-    def is_short(self, placement: Placement) -> bool:
+    def is_short(self, request: ResourceRequest) -> bool:
         """Whether the group would not fit now even if all other worker groups were closed."""
-        return self.lay_out(placement, without=self.reservations.values()) is None
+        return self.lay_out(request, without=self.reservations.values()) is None
 
-    def needed(self) -> list[Placement]:
-        """Return the placements of all busy groups and of all groups that trials wait for; empty if
+    def needed(self) -> list[ResourceRequest]:
+        """Return the requests of all busy groups and of all groups that trials wait for; empty if
         no trial waits."""
         if not self.waiting:
             return []
-        return [reservation.placement for reservation in self.busy] + [*self.waiting.values()]
+        return [reservation.request for reservation in self.busy] + [*self.waiting.values()]
 
     def held(self) -> list[tuple[float, float]]:
         """Return the CPU cores and GPUs that busy and idle groups have reserved on every node."""
@@ -175,21 +173,21 @@ class ResourceScheduler:
     def accelerators(self, reservation: Reservation) -> tuple[str, ...]:
         """Return the models of a group's GPUs, each once; empty for a group without GPUs."""
         models = {self.nodes[node].accelerator for node in reservation.nodes}
-        return tuple(sorted(models - {""})) if reservation.placement.gpus_per_worker else ()
+        return tuple(sorted(models - {""})) if reservation.request.gpus_per_worker else ()
 
     def lay_out(
-        self, placement: Placement, *, without: Collection[Reservation]
+        self, request: ResourceRequest, *, without: Collection[Reservation]
     ) -> tuple[int, ...] | None:
         """Choose a node for every worker of a new group.
 
         Args:
-            placement: Number and resources of the workers.
+            request: Number and resources of the workers.
             without: Reservations whose resources count as free.
 
         Returns:
             The index of each worker's node; None if the workers do not fit now.
         """
-        return lay_out(placement, self.free(without=without), self.nodes)
+        return lay_out(request, self.free(without=without), self.nodes)
 
     def free(self, *, without: Collection[Reservation] = ()) -> list[Node]:
         """Return the free resources of every node; those of the reservations `without` also count
@@ -209,11 +207,11 @@ class ResourceScheduler:
         This happens only if the head of the queue can use no idle group and there is no room for a
         new group. Returns None if no trial may overtake the head.
         """
-        placement = self.waiting[head]
-        blocks_when_idle = self.on_cluster or placement.gpus_per_worker > 0
+        request = self.waiting[head]
+        blocks_when_idle = self.on_cluster or request.gpus_per_worker > 0
         if not blocks_when_idle or self._num_overtaken == MAX_OVERTAKEN:
             return None
-        if self._idle(placement) or self._find_room(placement, []) is not None:
+        if self._idle(request) or self._find_room(request, []) is not None:
             return None
         for trial, other in self.waiting.items():
             if self._idle(other):
@@ -228,15 +226,15 @@ class ResourceScheduler:
         If necessary, other idle groups are closed for the new group. Returns None if neither is
         possible now.
         """
-        placement = self.waiting[trial]
-        if usable := self._idle(placement):
+        request = self.waiting[trial]
+        if usable := self._idle(request):
             if not self._can_wake(usable[-1]):
                 return None
             usable[-1].trial, usable[-1].is_new, usable[-1].evict = trial, False, ()
             return usable[-1]
         idle = self._idle()
         evict: list[Reservation] = []
-        while (nodes := self._find_room(placement, evict)) is None:
+        while (nodes := self._find_room(request, evict)) is None:
             if not idle:
                 return None
             evict.append(idle.pop(0))
@@ -244,26 +242,26 @@ class ResourceScheduler:
         # needed after all; keep these alive.
         for idle_group in list(evict):
             others = [other for other in evict if other is not idle_group]
-            if (layout := self._find_room(placement, others)) is not None:
+            if (layout := self._find_room(request, others)) is not None:
                 evict, nodes = others, layout
         for closed in evict:
             del self.reservations[closed.group]
         number = self._next_group
         self._next_group += 1
         closing = tuple(closed.group for closed in evict)
-        reservation = Reservation(number, placement, nodes, trial, evict=closing)
+        reservation = Reservation(number, request, nodes, trial, evict=closing)
         self.reservations[number] = reservation
         return reservation
 
-    def _idle(self, placement: Placement | None = None) -> list[Reservation]:
+    def _idle(self, request: ResourceRequest | None = None) -> list[Reservation]:
         """Return the reservations of the idle groups, those unused for longest first; with
-        `placement`, only of the groups that a trial with this placement can use."""
+        `request`, only of the groups that a trial with this request can use."""
         idle = [
             reservation
             for reservation in self.reservations.values()
             if reservation.trial is None
-            and (placement is None or placement == reservation.placement)
-            and not (placement and self._has_lost_a_node(reservation))
+            and (request is None or request == reservation.request)
+            and not (request and self._has_lost_a_node(reservation))
         ]
         return sorted(idle, key=lambda reservation: reservation.last_used)
 
@@ -276,13 +274,13 @@ class ResourceScheduler:
 
         Always True on a cluster, where idle groups keep their cores. GPUs are always kept.
         """
-        free, cpus = self.free(), idle.placement.cpus_per_worker
+        free, cpus = self.free(), idle.request.cpus_per_worker
         return self.on_cluster or all(
             free[node].cpus >= idle.nodes.count(node) * cpus for node in set(idle.nodes)
         )
 
     def _find_room(
-        self, placement: Placement, evicted: Collection[Reservation]
+        self, request: ResourceRequest, evicted: Collection[Reservation]
     ) -> tuple[int, ...] | None:
         """Choose a node for every worker of a new group, for which the groups `evicted` are closed.
 
@@ -292,13 +290,13 @@ class ResourceScheduler:
         others = (
             reservation for reservation in self.reservations.values() if reservation not in evicted
         )
-        alive = sum(reservation.placement.num_workers for reservation in others)
-        if alive and alive + placement.num_workers > self.max_workers:
+        alive = sum(reservation.request.num_workers for reservation in others)
+        if alive and alive + request.num_workers > self.max_workers:
             return None
-        return self.lay_out(placement, without=evicted)
+        return self.lay_out(request, without=evicted)
 
     def _held_by_worker(self, reservation: Reservation) -> tuple[float, float]:
         """Return the number of CPU cores and of GPUs that each worker of a group has reserved."""
         holds_cpus = reservation.trial is not None or self.on_cluster
-        cpus = reservation.placement.cpus_per_worker if holds_cpus else 0
-        return cpus, reservation.placement.gpus_per_worker
+        cpus = reservation.request.cpus_per_worker if holds_cpus else 0
+        return cpus, reservation.request.gpus_per_worker

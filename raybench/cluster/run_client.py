@@ -313,7 +313,7 @@ class RunClient:
     def _acquire(self) -> None:
         """Request workers, wait for them, and record them in the outcome."""
         self._account.begin_attempt()
-        allocation = _get(self._pool.acquire.remote(self._name, self._spec.placement))
+        allocation = _get(self._pool.acquire.remote(self._name, self._spec.resources))
         self._account.workers_given(allocation)
         evaluation = self._outcome.evaluation
         if evaluation is None and allocation.resume is not None:

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Capacity, Node, as_nodes, num_local_cores
-from raybench.cluster.queue import Request
+from raybench.cluster.queue import WaitingTrial
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
@@ -114,7 +114,7 @@ class Session:
             return "Ray's own processes were killed or have crashed (out of memory?)"
         return None
 
-    def waiting(self) -> dict[str, Request]:
+    def waiting(self) -> dict[str, WaitingTrial]:
         """Return the requests of all trials that wait for workers, by trial.
 
         Empty if the pool does not answer in time. May be called in any thread.

@@ -28,7 +28,7 @@ from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
 from raybench.stats.record import Evaluation
@@ -81,7 +81,7 @@ def _serve(config: dict[str, Any]) -> None:
     scratch = states.scratch_on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
-        world = join_group(config["placement"], config["search_path"])
+        world = join_group(config["request"], config["search_path"])
         try_exchange(world)
     except UserError as error:  # new workers would fail in the same way
         rank = ray.train.get_context().get_world_rank()
@@ -252,11 +252,11 @@ class _Run:
         )
 
 
-def join_group(placement: Placement, search_path: str) -> DistributedContext:
+def join_group(request: ResourceRequest, search_path: str) -> DistributedContext:
     """Join the worker group from inside a Ray Train worker.
 
     Args:
-        placement: Framework, number and resources of the workers.
+        request: Framework, number and resources of the workers.
         search_path: Folder of the user's modules; added to `sys.path`.
 
     Returns:
@@ -264,7 +264,7 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
     """
     import ray.train
 
-    framework, gpus = placement.framework, placement.gpus_per_worker
+    framework, gpus = request.framework, request.gpus_per_worker
     if not gpus:  # Ray does not set this variable, so a CPU worker would see all GPUs of its node
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -276,15 +276,15 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
         import ray.train.torch
 
         device = str(ray.train.torch.get_device())
-    os.environ["OMP_NUM_THREADS"] = str(placement.cpus_per_worker)
+    os.environ["OMP_NUM_THREADS"] = str(request.cpus_per_worker)
     if framework == "python":
         return PlainWorld("gpu" if gpus else "cpu")
     return find_backend(framework).join(
         rank=context.get_world_rank(),
         num_workers=context.get_world_size(),
         device=device,
-        num_threads=placement.cpus_per_worker,
-        num_replicas=placement.replicas_per_process,
+        num_threads=request.cpus_per_worker,
+        num_replicas=request.replicas_per_process,
         num_gpus=math.ceil(gpus),
     )
 

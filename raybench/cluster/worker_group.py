@@ -19,7 +19,7 @@ from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import rendezvous_config
 from raybench.cluster.worker import serve
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
@@ -49,13 +49,13 @@ class PoolOptions:
 
 
 def build_trainer(
-    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[str] = ()
+    number: int, request: ResourceRequest, options: PoolOptions, nodes: Sequence[str] = ()
 ) -> Any:
     """Return a Ray Train trainer whose workers execute commands of the pool.
 
     Args:
         number: Number of the group.
-        placement: Framework, number and resources of the workers.
+        request: Framework, number and resources of the workers.
         options: Options of the pool.
         nodes: Ray's id of the node of every worker, by rank; ignored if `options.is_local`.
     """
@@ -63,25 +63,25 @@ def build_trainer(
 
     # On a cluster, Ray must reserve the workers' cores, or other jobs would take them.
     resources: dict[str, float] = {
-        "CPU": NOMINAL_CPU if options.is_local else placement.cpus_per_worker
+        "CPU": NOMINAL_CPU if options.is_local else request.cpus_per_worker
     }
-    if placement.gpus_per_worker:
-        resources["GPU"] = placement.gpus_per_worker
+    if request.gpus_per_worker:
+        resources["GPU"] = request.gpus_per_worker
     config = {
         "pool": options.pool,
         "group": number,
-        "placement": placement,
+        "request": request,
         "search_path": options.search_path,
         "scratch": options.scratch,
     }
     arguments = {
         "train_loop_config": config,
         "scaling_config": ray.train.ScalingConfig(
-            num_workers=placement.num_workers,
-            use_gpu=placement.gpus_per_worker > 0,
+            num_workers=request.num_workers,
+            use_gpu=request.gpus_per_worker > 0,
             resources_per_worker=resources,
-            placement_strategy=placement.strategy.upper(),
-            accelerator_type=placement.accelerator_type,
+            placement_strategy=request.packing.upper(),
+            accelerator_type=request.accelerator_type,
             label_selector=None if options.is_local else [{NODE_ID: node} for node in nodes],
         ),
         "run_config": ray.train.RunConfig(
@@ -92,9 +92,9 @@ def build_trainer(
         ),
     }
     file = Path(options.scratch) / f"group-{number}.store"
-    if placement.framework == "python":  # one worker, no rendezvous
+    if request.framework == "python":  # one worker, no rendezvous
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer as Trainer
-    elif placement.framework == "torch":
+    elif request.framework == "torch":
         from ray.train.torch import TorchTrainer as Trainer
 
         through = {"file": str(file)} if options.is_local else {"interface": options.interface}
@@ -132,21 +132,21 @@ class WorkerGroup:
     def __init__(
         self,
         number: int,
-        placement: Placement,
+        request: ResourceRequest,
         options: PoolOptions,
         nodes: Sequence[str] = (),
     ) -> None:
         """Create a group without workers; `start` starts them. Arguments: see `build_trainer`."""
-        self.placement = placement
+        self.request = request
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core to which the current run is pinned."""
         self._number, self._options, self._nodes = number, options, nodes
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
-            asyncio.Queue() for _ in range(placement.num_workers)
+            asyncio.Queue() for _ in range(request.num_workers)
         ]
         """Commands that each rank has not received yet, by rank."""
-        self._turns = [0] * placement.num_workers
+        self._turns = [0] * request.num_workers
         """Number of replies received from each rank, by rank."""
         self._next_commands: dict[int, asyncio.Task[Command]] = {}
         """Task that waits for the next command, by rank."""
@@ -231,7 +231,7 @@ class WorkerGroup:
         """Record a worker's reply; set the result of `_answered` if the reply is the last one, or
         its error if the worker has crashed."""
         if isinstance(reply, protocol.WorkerAnswer | protocol.Crashed) and reply.printed:
-            self._printed.append(prefix_rank(reply.printed, rank, self.placement.num_workers))
+            self._printed.append(prefix_rank(reply.printed, rank, self.request.num_workers))
             reply = replace(reply, printed=b"")
         self._replies[rank] = reply
         if isinstance(reply, Ready):
@@ -241,7 +241,7 @@ class WorkerGroup:
                 self._answered.set_exception(
                     RunFailed(reply.failure, reply.message, reply.traceback, reply.mistake)
                 )
-            elif len(self._replies) == self.placement.num_workers:
+            elif len(self._replies) == self.request.num_workers:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
@@ -249,7 +249,7 @@ class WorkerGroup:
         start another run."""
         if self._has_run:
             try:
-                replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
+                replies = await self.ask([Finish()] * self.request.num_workers, SETTLE_TIMEOUT_S)
             except RunFailed:
                 return False
             if not all(isinstance(reply, protocol.Finished) for reply in replies):
@@ -286,7 +286,7 @@ class WorkerGroup:
         printed and not sent.
         """
         if is_lost:
-            number = self.placement.num_workers
+            number = self.request.num_workers
             unsent = unsent_output(self._options.scratch, self._number, number)
             self._printed += [prefix_rank(content, rank, number) for rank, content in unsent]
         printed, self._printed = b"".join(self._printed), []
@@ -305,17 +305,17 @@ class WorkerGroup:
             free, so that no rank is pinned.
         """
         self.cores, chosen = [], []
-        if self.placement.gpus_per_worker:
+        if self.request.gpus_per_worker:
             return [member.cores for member in self.members()]
         for member in self.members():
             free = [
                 core
                 for core in member.cores
                 if (member.node, core) not in taken and (member.node, core) not in self.cores
-            ][: self.placement.cpus_per_worker]
-            if len(free) < self.placement.cpus_per_worker:
+            ][: self.request.cpus_per_worker]
+            if len(free) < self.request.cpus_per_worker:
                 self.cores = []
-                return [()] * self.placement.num_workers
+                return [()] * self.request.num_workers
             self.cores += [(member.node, core) for core in free]
             chosen.append(tuple(free))
         return chosen
@@ -364,7 +364,7 @@ class WorkerGroup:
 
     def _has_lost_a_worker(self) -> bool:
         """Return whether any worker's actor does not answer."""
-        if self.placement.num_workers == 1:
+        if self.request.num_workers == 1:
             return False  # the only worker has just answered
         actors = [member.actor for member in self._members.values()]
         return internals.has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
@@ -373,7 +373,7 @@ class WorkerGroup:
         """Run the trainer until the group ends; runs in a separate thread."""
         self._end_message = "the worker group has ended"
         try:
-            self._trainer = build_trainer(self._number, self.placement, self._options, self._nodes)
+            self._trainer = build_trainer(self._number, self.request, self._options, self._nodes)
             self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             self._end_message = end_message(error)

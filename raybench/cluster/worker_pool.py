@@ -31,11 +31,11 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.queue import Request, RequestQueue
+from raybench.cluster.queue import RequestQueue, WaitingTrial
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
 
@@ -166,7 +166,7 @@ class WorkerPool:
             run = self._runs[trial]
             run.printed = keep_end(run.printed + printed)
 
-    async def acquire(self, trial: str, placement: Placement) -> Allocation:
+    async def acquire(self, trial: str, request: ResourceRequest) -> Allocation:
         """Wait for a worker group and assign it to the trial.
 
         Raises:
@@ -174,7 +174,7 @@ class WorkerPool:
                 released.
         """
         self._refuse_abandoned(trial)
-        acquiring = asyncio.ensure_future(self._acquire(trial, placement))
+        acquiring = asyncio.ensure_future(self._acquire(trial, request))
         if await _ended_before(acquiring, self._stop):
             return acquiring.result()
         await self.release(trial)
@@ -203,14 +203,14 @@ class WorkerPool:
             ended[trial] = now - command.began
         return ended
 
-    async def _acquire(self, trial: str, placement: Placement) -> Allocation:
+    async def _acquire(self, trial: str, request: ResourceRequest) -> Allocation:
         """Wait for a worker group and assign it to the trial; a group whose workers do not start is
         not started again."""
         requested = time.perf_counter()
-        reserved, waited_for = await self._queue.wait(trial, placement)
+        reserved, waited_for = await self._queue.wait(trial, request)
         while not reserved.is_new and self._has_ended(reserved.group):
             await self._drop(trial, reserved.group)
-            reserved, waited_for = await self._queue.wait(trial, placement)
+            reserved, waited_for = await self._queue.wait(trial, request)
         started = time.perf_counter()
         run = self._runs[trial]
         run.is_starting = True
@@ -377,16 +377,16 @@ class WorkerPool:
             await self.release(trial)
         await asyncio.gather(*map(self._close, list(self._groups)))
 
-    def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
-        """Return the trial (None if idle), the placement and the workers' process ids of every
+    def groups(self) -> list[tuple[str | None, ResourceRequest, list[int]]]:
+        """Return the trial (None if idle), the request and the workers' process ids of every
         group; used by tests."""
         trials = {run.group: trial for trial, run in self._runs.items()}
         return [
-            (trials.get(number), group.placement, [member.pid for member in group.members()])
+            (trials.get(number), group.request, [member.pid for member in group.members()])
             for number, group in self._groups.items()
         ]
 
-    def waiting(self) -> dict[str, Request]:
+    def waiting(self) -> dict[str, WaitingTrial]:
         """Return the request of every trial that waits for workers, by trial."""
         return self._queue.waiting()
 
@@ -408,7 +408,7 @@ class WorkerPool:
                 await evicted.wait_for_end()  # until then its processes occupy the GPUs
         if reserved.is_new:
             nodes = [self._scheduler.nodes[node].id for node in reserved.nodes]
-            group = WorkerGroup(reserved.group, reserved.placement, self._options, nodes)
+            group = WorkerGroup(reserved.group, reserved.request, self._options, nodes)
             self._groups[reserved.group] = group
             await group.start()
         return self._groups[reserved.group]
@@ -424,7 +424,7 @@ class WorkerPool:
         The command `Start` also contains the cores to which each worker is pinned.
         """
         group = self._groups[number]
-        commands: list[Command] = [command] * group.placement.num_workers
+        commands: list[Command] = [command] * group.request.num_workers
         if isinstance(command, Start):
             taken = {
                 c for other in self._groups.values() if other is not group for c in other.cores

@@ -514,7 +514,7 @@ def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> Leeway:
         equal_frameworks=isinstance(workload, LayerWorkload),
         batch_statistics=False,
         reads=bool(spec.augment) or dataset.train.is_on_demand,
-        fits=local_capacity().fits if is_here else spec.placement.group.__eq__,
+        fits=local_capacity().fits if is_here else spec.resources.__eq__,
     )
 
 

@@ -40,7 +40,7 @@ from raybench.spec.metric import (
 )
 from raybench.spec.objective import BUDGET, Objective, resolved
 from raybench.spec.own_loop import is_command, is_launched, is_own_loop, keys_of, words_of
-from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested
+from raybench.spec.run import OPEN, RESOURCES, ResourceRequest, RunSpec, is_open, nested
 from raybench.spec.space import (
     Choices,
     Powers,
@@ -340,11 +340,7 @@ def drop_worker_counts_without_room(
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
         return content, []
-    fitting = {
-        group.num_workers * group.replicas_per_process
-        for group in groups(study, space)
-        if capacity.fits(group)
-    }
+    fitting = {group.num_replicas for group in groups(study, space) if capacity.fits(group)}
     values = possible_values(dimension)
     counts = [value for value in values if value in fitting]
     if not counts or len(counts) == len(values):
@@ -358,13 +354,13 @@ def drop_worker_counts_without_room(
     return content | {"space": content["space"] | {"num_workers": counts}}, [sentence]
 
 
-def groups(study: StudySpec, space: Space) -> list[Placement]:
+def groups(study: StudySpec, space: Space) -> list[ResourceRequest]:
     """Return all worker groups that the runs of a study may need; of a range of values, only the
     bounds are considered."""
-    unique: dict[Placement, None] = {}
+    unique: dict[ResourceRequest, None] = {}
     for values in combinations(space, study.fixed, GROUP_KEYS):
         resources = [values[key] for key in RESOURCES]
-        group = Placement(values["framework"], values["num_workers"], 0, *resources)
+        group = ResourceRequest(values["framework"], values["num_workers"], *resources)
         is_alone = is_command(study.workload) and not is_launched(study.workload)
         is_one = values["strategy"] == "single_process" or is_alone
         unique[group.in_one_process if is_one else group] = None
@@ -396,7 +392,7 @@ def with_gpus(
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
-    workers = [group.num_workers * group.replicas_per_process for group in groups(study, space)]
+    workers = [group.num_replicas for group in groups(study, space)]
     frameworks = [str(name) for name in values_of("framework", space, study.fixed)]
     num_workers = max(workers) if all_workers else min(workers)
     is_used, sentences = _uses_gpus(capacity, frameworks, num_workers, "--gpus-per-worker ")
@@ -420,7 +416,7 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
     """
     if GPUS in spec.model_fields_set:
         return spec, []
-    num_workers = spec.placement.num_workers * spec.placement.replicas_per_process
+    num_workers = spec.resources.num_replicas
     is_used, sentences = _uses_gpus(capacity, [spec.framework], num_workers, f"--set {key}=")
     if is_used:
         spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
@@ -495,13 +491,13 @@ def files_of(spec: RunSpec) -> list[Path]:
     return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
-def check_gpus(placements: Iterable[Placement]) -> None:
+def check_gpus(requests: Iterable[ResourceRequest]) -> None:
     """Raise UserError if a framework on this machine does not see the GPUs of its workers."""
     num_gpus: dict[str, int] = {}
-    for placement in placements:
-        if placement.gpus_per_worker:
-            number = math.ceil(placement.gpus_per_worker)
-            num_gpus[placement.framework] = max(number, num_gpus.get(placement.framework, 0))
+    for request in requests:
+        if request.gpus_per_worker:
+            number = math.ceil(request.gpus_per_worker)
+            num_gpus[request.framework] = max(number, num_gpus.get(request.framework, 0))
     for framework, visible in _visible_gpus(list(num_gpus)):
         require_gpus(framework, num_gpus[framework], len(visible.names), visible.problem)
 
@@ -531,7 +527,7 @@ def check_room(
         UserError: No group fits, or one of `firsts` does not fit.
     """
     for spec in firsts:
-        capacity.refuse_infeasible(spec.placement.group)
+        capacity.refuse_infeasible(spec.resources)
     all_groups = groups(study, space)
     unfitting = [group for group in all_groups if not capacity.may_fit(group)]
     if not unfitting:
@@ -539,7 +535,7 @@ def check_room(
     if len(unfitting) == len(all_groups):
         capacity.refuse_infeasible(min(unfitting, key=lambda group: (group.gpus, group.cpus)))
     sizes = dict.fromkeys(
-        f"{group.num_workers * group.replicas_per_process} of {group.cpus_per_worker} CPU"
+        f"{group.num_replicas} of {group.cpus_per_worker} CPU"
         + (f" and {group.gpus_per_worker:g} GPU" if group.gpus_per_worker else "")
         for group in unfitting
     )

@@ -54,7 +54,7 @@ from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import naming
-from raybench.spec.run import Placement, describe, label_keys
+from raybench.spec.run import ResourceRequest, describe, label_keys
 from raybench.spec.scaling_study import (
     OWN_KEYS,
     ScalingStudy,
@@ -122,9 +122,9 @@ def run_order(
     once; the order of the groups, and of the cells of a group, is random. A larger `repeats` does
     not change the order of the first repeats.
     """
-    groups: dict[Placement, list[StudyCell]] = {}
+    groups: dict[ResourceRequest, list[StudyCell]] = {}
     for cell in cells:
-        groups.setdefault(cell.spec.placement.group, []).append(cell)
+        groups.setdefault(cell.spec.resources, []).append(cell)
     for number in range(repeats):
         rng = random.Random(f"{seed}/{number}")
         for group in rng.sample(list(groups), len(groups)):
@@ -167,7 +167,7 @@ def print_study(
     if datasets_read and len(datasets) == 1:
         epochs = study.repeats * sum(cell.spec.epochs for cell in cells)
         length = f", about {epochs * datasets_read[0].num_train_samples:,.0f} samples in all"
-    groups = len({cell.spec.placement.group for cell in cells})
+    groups = len({cell.spec.resources for cell in cells})
     say(
         console,
         f"{len(cells)} cells, {study.repeats} repeats: {runs} runs, one at a time, in a random "
@@ -306,7 +306,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     objective = study.base.objective.model_copy(update=naming(checked.metric))
     study = with_base(study, objective=objective)
     if is_local:
-        check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
+        check_gpus(cell.spec.resources for cell in study_cells(study, chosen.source))
     if options.dry_run:
         print_study(frame.console, study, checked.datasets, place)
         return frame.planned(sentences, study.document() | {"results": place})
@@ -383,7 +383,7 @@ def with_room(
             wider = " and ".join(str(count) for count in counts if count not in fitting)
             left_out(f"cells of {wider} workers are skipped: there is room for {fitting[-1]}.")
     for cell in study_cells(study, source):
-        capacity.refuse_infeasible(cell.spec.placement.group)
+        capacity.refuse_infeasible(cell.spec.resources)
     return study
 
 
@@ -393,7 +393,7 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
     if is_grid and "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
         return False
     cells = study_cells(study.only_workers([num_workers]), source)
-    return all(capacity.fits(cell.spec.placement.group) for cell in cells)
+    return all(capacity.fits(cell.spec.resources) for cell in cells)
 
 
 def _continued(
@@ -461,7 +461,7 @@ def _run(options: ScaleOptions, chosen: ChosenStudy, checked: Checked, opened: O
             keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
             outcome=outcome_words,
             lines=lines_for(options.progress),
-            num_workers=lambda spec: session.capacity.most_workers(spec.placement),
+            num_workers=lambda spec: session.capacity.most_workers(spec.resources),
         )
         interrupt.can_continue = True
         with (
@@ -591,7 +591,7 @@ class Until:
             return {key: getattr(cell, key) for key in OWN_KEYS}
 
         def placed_cell(cell: Measured) -> Measured | None:
-            group = alike[0].model_copy(update=axis_values(cell)).placement.group
+            group = alike[0].model_copy(update=axis_values(cell)).resources
             nodes = num_nodes(group, self.capacity.nodes)
             is_new = tuple(axis_values(cell).values()) not in measured
             return replace(cell, num_nodes=nodes) if nodes and is_new else None

@@ -138,14 +138,14 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
     """
     capacity = local_capacity()
     spec, sentences = spec_on_gpus(spec, capacity)
-    capacity.refuse_infeasible(spec.placement.group)
-    check_gpus([spec.placement])
+    capacity.refuse_infeasible(spec.resources)
+    check_gpus([spec.resources])
     return spec, sentences
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
     """Raise UserError if the cluster lacks resources or files that a run needs."""
-    session.capacity.refuse_infeasible(spec.placement.group)
+    session.capacity.refuse_infeasible(spec.resources)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
     check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
 

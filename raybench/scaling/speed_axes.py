@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from scipy.special import stdtrit
 
 from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
-from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
+from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, ResourceRequest, RunSpec
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
 """Values to try: the number of passes into which a step is split, and the worker count."""
@@ -37,7 +37,7 @@ class Leeway:
     """Whether a layer normalizes over the samples that one worker processes in one pass."""
     reads: bool
     """Whether samples are read on demand, or augmented."""
-    fits: Callable[[Placement], bool]
+    fits: Callable[[ResourceRequest], bool]
     """Returns whether a worker group fits on the cluster."""
 
 
@@ -135,7 +135,7 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
             other = RunSpec.model_validate(spec.document() | change)
         except ValidationError:  # keys that exclude each other
             continue
-        if leeway.fits(other.placement.group):
+        if leeway.fits(other.resources):
             variants.setdefault(label.format_map(other.document()), other)
     return variants if len(variants) > 1 else "there is no other"
 

@@ -10,7 +10,6 @@ the speed, so it is sampled, and step times are modeled separately for each prec
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from raybench.models.base import LayerWorkload
@@ -109,11 +108,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     if reason is not None:
         return reason
     placements = [
-        replace(
-            Placement(*(combination[key] for key in (*SPEED_KEYS[:3], *RESOURCES))),
-            **{key: combination[key] for key in (*SPEED_KEYS[4:], "precision")},
-        )
-        for combination in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES, "precision"})
+        Placement(**combination)
+        for combination in combinations(space, study.fixed, {*SPEED_KEYS, "precision"})
     ]
     products = sorted({placement.samples for placement in placements})
     sampled: Space = {}

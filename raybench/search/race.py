@@ -200,7 +200,7 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     """
     ordered: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):
-        round_runs = sorted(of_round, key=lambda run: repr(specs[run.name].placement.group))
+        round_runs = sorted(of_round, key=lambda run: repr(specs[run.name].resources))
         turn = number % len(round_runs)
         ordered += [*round_runs[turn:], *round_runs[:turn]]
     return ordered

@@ -24,6 +24,7 @@ from raybench.runs.lifecycle import FirstRuns, SingleRun, single_runs
 from raybench.runs.preflight import (
     first_values,
     following,
+    groups,
     num_queued_ahead,
 )
 from raybench.runs.wait_watch import RAY_LOG, Deadline
@@ -239,7 +240,7 @@ class StudyPipeline:
         factors = None if isinstance(self._plan.factors, str) else self._plan.factors
         slots, capacity = None, self.session.capacity
         if factors is not None and not capacity.grows:
-            slots = max(map(capacity.num_fitting, factors.all_placements))
+            slots = max(map(capacity.num_fitting, groups(self.study, self.space)))
         search = Search(
             self.study,
             self.space,
@@ -323,7 +324,7 @@ class StudyPipeline:
         return max(1, follow(self.session.nodes()))
 
     def _at_once(self, slots: int) -> Callable[[RunSpec], int]:
-        return lambda spec: self.session.capacity.most_groups(spec.placement, slots)
+        return lambda spec: self.session.capacity.most_groups(spec.resources, slots)
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
@@ -334,7 +335,7 @@ class StudyPipeline:
         return baseline_value_of(self.study.objective, self.resolved.dataset.num_classes)
 
     def _has_room(self, spec: RunSpec) -> bool:
-        return self.session.capacity.may_fit(spec.placement.group)
+        return self.session.capacity.may_fit(spec.resources)
 
     def _note(self, sentence: str) -> None:
         self._update(notes=tuple(dict.fromkeys([*self.state.notes, sentence])))
@@ -350,7 +351,7 @@ class StudyPipeline:
             keys=label_keys(self.study.space),
             began=self.deadline.began,
             ends_in_s=self.deadline.left_s,
-            num_workers=lambda spec: self.session.capacity.most_workers(spec.placement),
+            num_workers=lambda spec: self.session.capacity.most_workers(spec.resources),
             lines=self.lines,
         )
 

@@ -1,10 +1,10 @@
-"""Run spec (all settings of one training run): keys, conflicts between keys, the workers of the run
-(`Placement`), and the one-line label of a configuration.
+"""Run spec (all settings of one training run): keys, conflicts between keys, the worker group that
+the run needs, and the one-line label of a configuration.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -45,49 +45,27 @@ each fit on one GPU."""
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Workers of a run: framework, number, resources, and how they execute an optimizer step."""
+class ResourceRequest:
+    """The worker group that a run needs: framework, number and resources of its workers."""
 
     framework: str
     num_workers: int
-    batch_size_per_worker: int = 0
-    """Samples per worker in one forward and backward pass; 0 if only the worker group matters, as
-    in the property `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
     """GPUs per worker; a fraction only if there is a single worker."""
-    strategy: str = "pack"
+    packing: str = "pack"
     """`pack` places the workers on as few hosts as possible, `spread` on as many as possible."""
     accelerator_type: str | None = None
     """Ray's name for the GPU model; None for any model."""
     replicas_per_process: int = 1
     """Replicas of the model in each process. A process with several replicas is the only worker of
     its group and has the resources of all replicas."""
-    compile: str = "none"
-    """Compilation mode of the forward and backward pass (`RunSpec.compile`)."""
-    accumulate: int = 1
-    """Forward and backward passes per optimizer step."""
-    prefetch: int = 0
-    """Number of prefetched batches."""
-    precision: str = "fp32"
-    """Floating-point precision of the forward and backward pass."""
 
     @property
-    def samples(self) -> int:
-        """Samples per optimizer step."""
-        return self.num_workers * self.batch_size_per_worker * self.accumulate
-
-    @property
-    def in_one_process(self) -> "Placement":
+    def in_one_process(self) -> Self:
         """Copy in which a single process runs all workers as replicas of the model."""
-        placement = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
-        return replace(placement, num_workers=1, replicas_per_process=self.num_workers)
-
-    @property
-    def group(self) -> "Placement":
-        """Copy that describes only the worker group; all settings of a step have their defaults."""
-        bare = replace(self, batch_size_per_worker=0, accumulate=1, prefetch=0)
-        return replace(bare, compile="none", precision="fp32")
+        request = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
+        return replace(request, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def cpus(self) -> int:
@@ -98,6 +76,11 @@ class Placement:
     def gpus(self) -> float:
         """GPUs of the whole group."""
         return self.num_workers * self.gpus_per_worker
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of the model in the whole group."""
+        return self.num_workers * self.replicas_per_process
 
     @property
     def shares_a_gpu(self) -> bool:
@@ -117,6 +100,33 @@ class Placement:
             if per_worker:
                 fitting = min(fitting, free / per_worker)
         return max(0, int(fitting + ROUNDING))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """All that determines the step time of a configuration, apart from its optimizer and its model:
+    the workers, and how they execute a step. A search predicts and chooses placements.
+    """
+
+    framework: str
+    num_workers: int
+    batch_size_per_worker: int
+    """Samples per worker in one forward and backward pass."""
+    accelerator_type: str | None = None
+    """Ray's name for the GPU model; None for any model."""
+    compile: str = "none"
+    """Compilation mode of the forward and backward pass (`RunSpec.compile`)."""
+    accumulate: int = 1
+    """Forward and backward passes per optimizer step."""
+    prefetch: int = 0
+    """Number of prefetched batches."""
+    precision: str = "fp32"
+    """Floating-point precision of the forward and backward pass."""
+
+    @property
+    def samples(self) -> int:
+        """Samples per optimizer step."""
+        return self.num_workers * self.batch_size_per_worker * self.accumulate
 
 
 Framework = Literal["torch", "tensorflow", "python"]
@@ -346,22 +356,31 @@ class RunSpec(Document):
         return self.batch_size_per_worker * self.num_workers * self.accumulate
 
     @property
-    def placement(self) -> Placement:
-        """Workers of the run, their resources, and how they execute an optimizer step."""
-        workers = Placement(
+    def resources(self) -> ResourceRequest:
+        """Worker group that the run needs."""
+        request = ResourceRequest(
             self.framework,
             self.num_workers,
-            self.batch_size_per_worker,
             self.cpus_per_worker,
             self.gpus_per_worker,
             self.placement_strategy,
             self.accelerator_type,
-            compile=self.compile,
-            accumulate=self.accumulate,
-            prefetch=self.prefetch,
-            precision=self.precision,
         )
-        return workers.in_one_process if self.replicas_per_process > 1 else workers
+        return request.in_one_process if self.replicas_per_process > 1 else request
+
+    @property
+    def placement(self) -> Placement:
+        """The workers and how they execute a step, which determine the step time."""
+        return Placement(
+            self.framework,
+            self.num_workers,
+            self.batch_size_per_worker,
+            self.accelerator_type,
+            self.compile,
+            self.accumulate,
+            self.prefetch,
+            self.precision,
+        )
 
     def complete(self) -> dict[str, Any]:
         """Return the run spec as plain data for other programs.

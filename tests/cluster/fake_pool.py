@@ -79,8 +79,8 @@ class FakePool:
         self.command = SimpleNamespace(remote=self._command)
         self.release = SimpleNamespace(remote=self._release)
 
-    def _acquire(self, name: str, placement: Any) -> Allocation:
-        self.heard.append(placement)
+    def _acquire(self, name: str, request: Any) -> Allocation:
+        self.heard.append(request)
         time.sleep(0.03)
         self._raise(Allocation)
         return Allocation(

@@ -17,7 +17,7 @@ from raybench.cluster.protocol import MeasuredSums, RunFailed
 from raybench.commands import cli
 from raybench.commands import doctor as command
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from raybench.training import machine
 from raybench.training.machine import (
     GpusSeen,
@@ -185,26 +185,26 @@ def test_framework_that_fails_to_import_is_a_problem(monkeypatch: pytest.MonkeyP
     assert any("libcudart.so" in problem for problem in problems_of(host_facts))
 
 
-SPREAD = Placement("torch", 2, strategy="spread")
-OF_GPUS = Placement("torch", 2, gpus_per_worker=1, strategy="spread")
+SPREAD = ResourceRequest("torch", 2, packing="spread")
+OF_GPUS = ResourceRequest("torch", 2, gpus_per_worker=1, packing="spread")
 
 
 @pytest.mark.parametrize(
     ("hosts", "between", "inside"),
     [
         ([(1, 0)], None, None),
-        ([(8, 0)], Placement("torch", 2), None),
-        ([(8, 4)], Placement("torch", 4, gpus_per_worker=1), None),
-        ([(0, 0), (8, 0)], Placement("torch", 2), None),
+        ([(8, 0)], ResourceRequest("torch", 2), None),
+        ([(8, 4)], ResourceRequest("torch", 4, gpus_per_worker=1), None),
+        ([(0, 0), (8, 0)], ResourceRequest("torch", 2), None),
         ([(1, 0), (1, 0)], SPREAD, None),
-        ([(8, 0), (8, 0)], SPREAD, Placement("torch", 2)),
+        ([(8, 0), (8, 0)], SPREAD, ResourceRequest("torch", 2)),
         # With one GPU per host, two workers of one host would run on cores: nothing to compare.
         ([(8, 1), (8, 1)], OF_GPUS, None),
-        ([(8, 8), (8, 8)], OF_GPUS, Placement("torch", 8, gpus_per_worker=1)),
+        ([(8, 8), (8, 8)], OF_GPUS, ResourceRequest("torch", 8, gpus_per_worker=1)),
     ],
 )
 def test_placements_of_the_network_measurement(
-    hosts: list[tuple[int, int]], between: Placement | None, inside: Placement | None
+    hosts: list[tuple[int, int]], between: ResourceRequest | None, inside: ResourceRequest | None
 ) -> None:
     host_facts = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
     assert doctor.network_group(host_facts) == between
@@ -225,7 +225,7 @@ class FakeSession:
         self.released: list[dict[str, bool]] = []
         acquired: set[str] = set()
 
-        def acquire(name: str, placement: Placement) -> Any:
+        def acquire(name: str, request: ResourceRequest) -> Any:
             assert name not in acquired, "the pool refuses a name that was released for good"
             acquired.add(name)
             return allocation

@@ -12,7 +12,7 @@ from raybench.cluster import output
 from raybench.cluster.output import CUT, Capture, keep_end, output_path, prefix_rank, unsent_output
 from raybench.cluster.protocol import Advance, Finished
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 
 
 def test_end_of_long_output_is_kept(
@@ -89,7 +89,7 @@ def test_lines_of_several_workers_start_with_their_rank() -> None:
 
 async def test_group_moves_output_out_of_replies(tmp_path: Path) -> None:
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
-    group = WorkerGroup(5, Placement("torch", 2), options)
+    group = WorkerGroup(5, ResourceRequest("torch", 2), options)
     pending = asyncio.ensure_future(group.ask([Advance()] * 2, 5))
     await asyncio.sleep(0)
     for rank in (1, 0):

@@ -15,7 +15,7 @@ from raybench.cluster.queue import RequestQueue, missing
 from raybench.cluster.ray_internals.nodes import resource_bundles, taken_by_others
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from tests.refusals import shortage_in
 
 ENTRIES = [
@@ -23,7 +23,7 @@ ENTRIES = [
     {"NodeID": "id-b", "NodeManagerHostname": "b", "Resources": {"CPU": 2.0}},
 ]
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
-ONE, TWO = Placement("torch", 1), Placement("torch", 2)
+ONE, TWO = ResourceRequest("torch", 1), ResourceRequest("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
 
 
@@ -105,15 +105,15 @@ def test_nodes_of_equal_name_are_named_by_address() -> None:
 
 
 A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
-WIDE = Placement("torch", 5)
+WIDE = ResourceRequest("torch", 5)
 
 
 def scheduler(*nodes: Node) -> ResourceScheduler:
     return ResourceScheduler(nodes, on_cluster=True)
 
 
-def granted(pool: ResourceScheduler, trial: str, placement: Placement) -> tuple[int, ...]:
-    pool.submit(trial, placement)
+def granted(pool: ResourceScheduler, trial: str, request: ResourceRequest) -> tuple[int, ...]:
+    pool.submit(trial, request)
     (grant,) = pool.admit()
     return grant.nodes
 
@@ -136,7 +136,7 @@ class TestNodes:
 
     def test_busy_group_on_a_lost_host_keeps_its_other_resources(self) -> None:
         pool = scheduler(A, B)
-        assert granted(pool, "wide", Placement("torch", 4)) == (0, 0, 1, 1)
+        assert granted(pool, "wide", ResourceRequest("torch", 4)) == (0, 0, 1, 1)
         assert pool.update([B]) == []
         assert pool.held() == [(2, 0), (2, 0)]
         pool.submit("next", ONE)
@@ -153,8 +153,8 @@ class TestNodes:
 
     def test_trial_too_large_for_the_cluster_does_not_block_others(self) -> None:
         pool = scheduler(A, B)
-        for trial, placement in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
-            pool.submit(trial, placement)
+        for trial, request in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
+            pool.submit(trial, request)
         assert [grant.trial for grant in pool.admit()] == ["0", "1"]
         shortages = missing(pool)
         assert shortage_in(shortages["wide"])[:5] == ["5 CPUs", "2", "host a", "2", "host b"]
@@ -293,7 +293,9 @@ async def test_request_is_repeated_because_another_job_may_replace_it(
 
 
 def test_request_lists_every_worker_and_the_resources_of_others() -> None:
-    gpus = Placement("torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100")
+    gpus = ResourceRequest(
+        "torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100"
+    )
     worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}
     assert resource_bundles([gpus, ONE], [(0, 0), (2, 0), (1, 1)]) == [
         worker,

@@ -23,7 +23,7 @@ from raybench.cluster.ray_internals import local_ray, trainer
 from raybench.cluster.ray_internals import nodes as nodes_internals
 from raybench.cluster.ray_internals.trainer import LOST, NOT_STARTED, OUT_OF_REACH
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ class TestWords:
         )
         options = PoolOptions(scratch="", search_path="", is_local=True)
         with pytest.raises(RunFailed) as caught:
-            await WorkerGroup(0, Placement("torch", 1), options).start()
+            await WorkerGroup(0, ResourceRequest("torch", 1), options).start()
         assert (caught.value.failure, caught.value.message) == ("worker_lost", message)
 
 

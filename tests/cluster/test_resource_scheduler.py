@@ -19,7 +19,7 @@ from raybench.cluster.queue import missing
 from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
 from raybench.runs.preflight import ASKED_AHEAD
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from tests.refusals import refused, shortage_in
 
 WIDTHS = (1, 2, 4, 8)
@@ -27,7 +27,7 @@ FRAMEWORKS = ("torch", "tensorflow")
 
 
 def place(num_workers, framework="torch", **resources):
-    return Placement(framework, num_workers, **resources)
+    return ResourceRequest(framework, num_workers, **resources)
 
 
 def nodes_of(*sizes):
@@ -52,16 +52,16 @@ def split_over_nodes(draw, cpus, gpus, *, at_least):
             return nodes_of(*nodes)
 
 
-def run(scheduler, trial, placement):
+def run(scheduler, trial, request):
     """Submit a trial that must be granted at once."""
-    scheduler.submit(trial, placement)
+    scheduler.submit(trial, request)
     (grant,) = scheduler.admit()
     assert grant.trial == trial
     return grant
 
 
 class Simulation:
-    """Trials of random placements and durations on one cluster, with checks after every event."""
+    """Trials of random requests and durations on one cluster, with checks after every event."""
 
     def __init__(self, seed, *, gpus_per_worker):
         draw = self.draw = random.Random(seed)
@@ -102,13 +102,12 @@ class Simulation:
         return self
 
     def submit(self, number):
-        placement = place(
+        request = place(
             self.draw.choice(WIDTHS),
             self.draw.choice(FRAMEWORKS),
             gpus_per_worker=self.gpus_per_worker,
-            batch_size_per_worker=number,  # plays no role for a group
         )
-        self.scheduler.submit(str(number), placement)
+        self.scheduler.submit(str(number), request)
         self.order.append(number)
 
     def take(self, now, grant):
@@ -123,8 +122,8 @@ class Simulation:
             del self.alive[group]
         assert grant.is_new == (grant.group not in self.alive)
         if grant.is_new:
-            self.alive[grant.group] = grant.placement
-        assert self.alive[grant.group] == grant.placement
+            self.alive[grant.group] = grant.request
+        assert self.alive[grant.group] == grant.request
         assert grant.group not in running, "two trials in one group"
         self.running[int(grant.trial)] = grant
         event = "crash" if self.draw.random() < 0.03 else "end"
@@ -132,11 +131,11 @@ class Simulation:
         self.finished.append(int(grant.trial))
 
     def check(self):
-        placements_at_work = [grant.placement for grant in self.running.values()]
+        requests_at_work = [grant.request for grant in self.running.values()]
         busy_trials = {reservation.trial for reservation in self.scheduler.busy}
         assert busy_trials == {str(number) for number in self.running}
         assert set(self.scheduler.reservations) == set(self.alive)
-        placements = self.alive.values()
+        requests = self.alive.values()
         for index, node in enumerate(self.scheduler.nodes):
             groups = [
                 (group, group.nodes.count(index), group.trial is not None)
@@ -146,14 +145,14 @@ class Simulation:
             assert sum(busy_workers) <= node.cpus
             # GPUs are held by idle groups too.
             held_gpus = [
-                num_workers * group.placement.gpus_per_worker for group, num_workers, _ in groups
+                num_workers * group.request.gpus_per_worker for group, num_workers, _ in groups
             ]
             assert sum(held_gpus) <= node.gpus
             if self.scheduler.on_cluster:
                 assert sum(num_workers for _, num_workers, _ in groups) <= node.cpus
-        num_workers = sum(placement.num_workers for placement in placements)
+        num_workers = sum(request.num_workers for request in requests)
         assert num_workers <= max(self.scheduler.max_workers, *WIDTHS)
-        if not placements_at_work:
+        if not requests_at_work:
             assert not self.scheduler.waiting, "the queue waits although the cluster is empty"
 
 
@@ -186,8 +185,8 @@ def test_search_over_frameworks_and_workers_starts_few_groups(
         num_submitted, running = 0, []
         while num_submitted < 60 or running:
             while num_submitted < 60 and len(running) + len(scheduler.waiting) < gpus + ASKED_AHEAD:
-                placement = place(draw.choice(widths), draw.choice(frameworks), gpus_per_worker=1)
-                scheduler.submit(str(num_submitted), placement)
+                request = place(draw.choice(widths), draw.choice(frameworks), gpus_per_worker=1)
+                scheduler.submit(str(num_submitted), request)
                 num_submitted += 1
             grants = scheduler.admit()
             starts += sum(grant.is_new for grant in grants)
@@ -281,18 +280,18 @@ def test_layout_on_an_empty_cluster(
     cpus: tuple[int, ...], workers: int, packed: tuple[int, ...], spread: tuple[int, ...]
 ) -> None:
     empty = nodes_of(*((num_cpus, 0) for num_cpus in cpus))
-    for strategy, expected in (("pack", packed), ("spread", spread)):
-        nodes = lay_out(place(workers, strategy=strategy), empty)
+    for packing, expected in (("pack", packed), ("spread", spread)):
+        nodes = lay_out(place(workers, packing=packing), empty)
         assert nodes is not None
         assert workers_per_node(nodes) == expected
-        assert num_nodes(place(workers, strategy=strategy), empty) == len(expected)
+        assert num_nodes(place(workers, packing=packing), empty) == len(expected)
 
 
 TWO_HOSTS = ((2, 0), (2, 0))
 
 
 @pytest.mark.parametrize(
-    ("strategy", "free", "empty", "expected"),
+    ("packing", "free", "empty", "expected"),
     [
         ("pack", ((4, 0), (2, 0)), None, (1, 1)),  # the smaller node with room for both
         ("pack", ((1, 0), (1, 0), (1, 0)), None, (0, 1)),
@@ -307,13 +306,13 @@ TWO_HOSTS = ((2, 0), (2, 0))
     ],
 )
 def test_group_gets_as_many_nodes_as_on_an_empty_cluster(
-    strategy: str,
+    packing: str,
     free: tuple[tuple[int, int], ...],
     empty: tuple[tuple[int, int], ...] | None,
     expected: tuple[int, ...] | None,
 ) -> None:
     total = None if empty is None else nodes_of(*empty)
-    assert lay_out(place(2, strategy=strategy), nodes_of(*free), total) == expected
+    assert lay_out(place(2, packing=packing), nodes_of(*free), total) == expected
 
 
 def test_fractional_gpus_are_for_runs_of_one_worker() -> None:
@@ -347,7 +346,7 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "limits", "placements", "shortages"),
+    ("nodes", "limits", "requests", "shortages"),
     [
         (
             nodes_of((8, 2), (8, 2)),
@@ -382,11 +381,11 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
         ),
     ],
 )
-def test_shortage_names_needed_and_free_resources(nodes, limits, placements, shortages) -> None:
+def test_shortage_names_needed_and_free_resources(nodes, limits, requests, shortages) -> None:
     scheduler = ResourceScheduler(nodes, **limits)
-    for number, placement in enumerate(placements):
-        scheduler.submit(str(number), placement)
-    assert len(scheduler.admit()) == len(placements) - len(shortages)
+    for number, request in enumerate(requests):
+        scheduler.submit(str(number), request)
+    assert len(scheduler.admit()) == len(requests) - len(shortages)
     assert {
         trial: shortage_in(sentence) for trial, sentence in missing(scheduler).items()
     } == shortages
@@ -403,7 +402,7 @@ def test_accelerator_type_chooses_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "placement", "code", "names"),
+    ("capacity", "resources", "code", "names"),
     [
         (
             Capacity((A100,), 0.0),
@@ -426,10 +425,10 @@ def test_accelerator_type_chooses_the_node() -> None:
         ),
     ],
 )
-def test_infeasible_placement_is_refused_with_the_available_resources(
-    capacity: Capacity, placement: Placement, code: ErrorCode, names: list[str]
+def test_infeasible_request_is_refused_with_the_available_resources(
+    capacity: Capacity, resources: ResourceRequest, code: ErrorCode, names: list[str]
 ) -> None:
     with refused(code, *names):
-        capacity.refuse_infeasible(placement)
+        capacity.refuse_infeasible(resources)
     capacity.refuse_infeasible(place(1))
     replace(capacity, grows=True).refuse_infeasible(place(5))  # an autoscaler may add nodes

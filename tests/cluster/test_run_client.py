@@ -62,7 +62,7 @@ def test_run_without_workers_has_only_queue_time(fault: RunFailed, failure: str 
     assert outcome.ledger == {"queue": pytest.approx(outcome.wall_s), "other": 0.0}
     num_requests = 1 if failure is None else 1 + RESTARTS
     assert outcome.restarts == num_requests - 1
-    expected = num_requests * [SPEC.placement] + [("a", {"keep": True})]
+    expected = num_requests * [SPEC.resources] + [("a", {"keep": True})]
     assert pool.heard == expected, "no command is sent"
 
 
@@ -78,7 +78,7 @@ def test_run_steps_through_evaluations_to_its_end() -> None:
     assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, Path("weights"), 3)
     assert (outcome.hosts, outcome.devices) == (("here",), ("cpu",))
     commands = [Start(spec=SPEC), Advance(), Finish(save=True, test=True)]
-    assert pool.heard == [SPEC.placement, *commands, ("a", {"keep": False})]
+    assert pool.heard == [SPEC.resources, *commands, ("a", {"keep": False})]
 
 
 @pytest.mark.parametrize("fault", [BROKEN, RunFailed("oom", "CUDA out of memory")])
@@ -210,7 +210,7 @@ def test_number_of_restarts_is_limited() -> None:
     assert f"{RESTARTS} times" in outcome.message
     assert outcome.evaluation is not None, "measured values are kept"
     assert outcome.ledger["train"] == outcome.evaluation.train_s
-    assert pool.heard.count(SPEC.placement) == 1 + RESTARTS
+    assert pool.heard.count(SPEC.resources) == 1 + RESTARTS
 
 
 def test_starts_on_draining_hosts_do_not_count_as_restarts() -> None:

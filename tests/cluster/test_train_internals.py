@@ -19,7 +19,7 @@ from raybench.cluster.connectivity import Place
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import ResourceRequest, RunSpec
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +84,9 @@ class TestController:
 
         monkeypatch.setattr(module, "TrainController", FakeController)
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
-        placement = Placement("torch", 2)
+        request = ResourceRequest("torch", 2)
         pool_options = options(torch_options.scratch, is_local=is_local)
-        result: Any = build_trainer(0, placement, pool_options, ("id-a", "id-b")).fit()
+        result: Any = build_trainer(0, request, pool_options, ("id-a", "id-b")).fit()
         controller, why = result.controller, "otherwise Train's controller is an actor"
         assert controller.has_run, why
         accepted = set(inspect.signature(TrainController.__init__).parameters)
@@ -208,7 +208,7 @@ class TestFileMeeting:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(ray, "get", lambda joining, timeout=None: joining)
-        trainer = build_trainer(7, Placement("torch", 2), torch_options)
+        trainer = build_trainer(7, ResourceRequest("torch", 2), torch_options)
         config = pickle.loads(pickle.dumps(trainer.backend_config))  # the controller gets a copy
         group = FakeGroup(2, gpus)
         config.backend_cls().on_start(group, config)
@@ -237,7 +237,7 @@ class TestNetworkMeeting:
 
     def config(self, framework: str, scratch: Path) -> Any:
         pool_options = replace(options(str(scratch), is_local=False), interface="ib0")
-        trainer = build_trainer(0, Placement(framework, 2), pool_options, ("id-b", "id-a"))
+        trainer = build_trainer(0, ResourceRequest(framework, 2), pool_options, ("id-b", "id-a"))
         scaling = trainer.scaling_config
         selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
         assert scaling._label_selector_per_worker(2) == selectors
@@ -287,9 +287,9 @@ def test_single_process_strategy_requests_one_worker_with_all_resources(tmp_path
         gpus_per_worker=1,
     )
     pool_options = options(str(tmp_path), is_local=False)
-    trainer = build_trainer(0, spec.placement.group, pool_options, ("id-a",))
+    trainer = build_trainer(0, spec.resources, pool_options, ("id-a",))
     scaling = trainer.scaling_config
     assert scaling.num_workers == 1
     assert scaling.resources_per_worker == {"CPU": 8, "GPU": 4}
-    placement = trainer.train_loop_config["placement"]
-    assert (placement.replicas_per_process, placement.cpus_per_worker) == (4, 8)
+    request = trainer.train_loop_config["request"]
+    assert (request.replicas_per_process, request.cpus_per_worker) == (4, 8)

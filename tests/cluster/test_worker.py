@@ -33,7 +33,7 @@ from raybench.cluster.states import (
 )
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 from tests.refusals import refused
 from tests.training.fake_gpus import FakeNvml
 
@@ -124,7 +124,7 @@ async def test_workers_with_gpus_share_cores_and_others_are_pinned(
 ) -> None:
     """Regression test: workers with GPUs were pinned to a single core."""
     monkeypatch.setattr(worker_group, "POLL_S", 0.0)
-    group = WorkerGroup(0, Placement("torch", 2, gpus_per_worker=gpus), OPTIONS)
+    group = WorkerGroup(0, ResourceRequest("torch", 2, gpus_per_worker=gpus), OPTIONS)
     for rank, available in enumerate([(0, 1, 2, 3), (2, 3) if gpus else (0, 1, 2, 3)]):
         await group.exchange(rank, 1, Ready(host="a", node="a", pid=1, device="", cores=available))
     assert group.choose_cores(set()) == cores
@@ -168,7 +168,7 @@ async def test_repeated_turn_gets_the_same_command_and_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_group, "POLL_S", 0.01)
-    group = WorkerGroup(0, Placement("torch", 1, 1, 0), OPTIONS)
+    group = WorkerGroup(0, ResourceRequest("torch", 1, 0), OPTIONS)
     assert await group.exchange(0, 1, FIRST) is None, "there is no command yet"
     pending = asyncio.ensure_future(group.ask([Advance()], 5))
     await asyncio.sleep(0)
@@ -192,7 +192,7 @@ async def test_group_that_misses_its_start_is_killed_entirely(
     monkeypatch.setattr(worker_group, "POLL_S", 0.01)
     monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
     ready = Ready(host="a", node="n", pid=1, device="cuda:0", cores=(), actor="rank 0")
-    group = WorkerGroup(0, Placement("torch", 2, 1, 1), OPTIONS)
+    group = WorkerGroup(0, ResourceRequest("torch", 2, 1), OPTIONS)
     starting = asyncio.ensure_future(group.start())
     await asyncio.sleep(0)
     await group.exchange(0, 1, ready)

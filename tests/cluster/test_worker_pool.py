@@ -28,11 +28,11 @@ from raybench.cluster.protocol import (
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import ResourceRequest, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from tests.factories import evaluation
 
-ONE, TWO = Placement("torch", 1), Placement("torch", 2)
+ONE, TWO = ResourceRequest("torch", 1), ResourceRequest("torch", 2)
 
 
 class FakeGroup:
@@ -50,9 +50,9 @@ class FakeGroup:
     """Whether the next evaluation is never reached: commands are not answered."""
 
     def __init__(
-        self, number: int, placement: Placement, options: PoolOptions, nodes: list[str]
+        self, number: int, request: ResourceRequest, options: PoolOptions, nodes: list[str]
     ) -> None:
-        self.placement = placement
+        self.request = request
         self.cores: list[tuple[str, int]] = []
         self.ended = asyncio.Event()
 
@@ -83,11 +83,11 @@ class FakeGroup:
         return [Finished(ledger={}, busy_s=1.0, weights=None, test_value=None)]
 
     def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
-        return [()] * self.placement.num_workers
+        return [()] * self.request.num_workers
 
     def members(self) -> list[Ready]:
         member = Ready(host="here", node="here", pid=1, device="cpu", cores=())
-        return [member] * self.placement.num_workers
+        return [member] * self.request.num_workers
 
     def nodes(self) -> list[str]:
         return [member.node for member in self.members()]

@@ -31,11 +31,11 @@ LISTS = (
 SHELL = """
 import time
 from raybench.cluster.session import Session
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 import ray
 with Session(address="auto") as session:
     assert session.capacity.grows
-    two = Placement("python", 1, cpus_per_worker=2)
+    two = ResourceRequest("python", 1, cpus_per_worker=2)
     session.capacity.refuse_infeasible(two)
     print("nodes", len(session.nodes()), flush=True)
     asking = session.pool.acquire.remote("0000", two)

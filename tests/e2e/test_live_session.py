@@ -32,7 +32,7 @@ from raybench.runs.scale import run_study
 from raybench.runs.wait_watch import Deadline
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from raybench.spec.run import DatasetSpec, Placement, RunSpec
+from raybench.spec.run import DatasetSpec, ResourceRequest, RunSpec
 from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
@@ -235,7 +235,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
         )
         assert to_the_end(RunClient(session.pool, f"{framework}{number}", spec)).stop == "epochs"
         groups = ray.get(session.pool.groups.remote())
-        pids = next(pids for _, one, pids in groups if one == Placement(framework, 1))
+        pids = next(pids for _, one, pids in groups if one == ResourceRequest(framework, 1))
         sizes.append(psutil.Process(pids[0]).memory_info().rss / 2**20)
     settled, last = sorted(sizes[SETTLED - 3 : SETTLED])[1], sorted(sizes[-3:])[1]
     # A run that kept its model and optimizer would add 5 MB each, 70 MB in all.
@@ -295,8 +295,8 @@ def test_nothing_listens_on_the_network(session: Session) -> None:
                 found |= set(listening(pids))
                 time.sleep(0.2)
         assert run.result().failure is None
-        for _, placement, own in ray.get(session.pool.groups.remote()):
-            if placement.framework == "tensorflow":
+        for _, request, own in ray.get(session.pool.groups.remote()):
+            if request.framework == "tensorflow":
                 of_tensorflow |= set(own)
     assert_only_here(found, tensorflow=of_tensorflow)
 

@@ -185,8 +185,8 @@ def test_two_workers_sum_gradients_and_are_reused_by_the_next_trial(
     with Session() as session:
         first, weights = trained_on(session, "first", two_workers)
         second, second_weights = trained_on(session, "again", two_workers)
-        placement, command = two_workers.placement, Measure((2**20,), 3)
-        ray.get(session.pool.acquire.remote("sums", placement))
+        request, command = two_workers.resources, Measure((2**20,), 3)
+        ray.get(session.pool.acquire.remote("sums", request))
         measured = ray.get(session.pool.command.remote("sums", command, 120.0))
         ray.get(session.pool.release.remote("sums"))
         _, weights_of_one = trained_on(session, "alone", one_worker)

@@ -72,7 +72,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
         recorded = read_records(store.folder).runs
         runs, curves = run_of(study)
         for name in runs.keys() - recorded.keys():
-            nodes = lay_out(runs[name].spec.placement, body.local_capacity().nodes)
+            nodes = lay_out(runs[name].spec.resources, body.local_capacity().nodes)
             ended = replace(runs[name], workers_per_node=list(workers_per_node(nodes or ())))
             for at in curves[name]:
                 store.append(at.line(name))
@@ -343,7 +343,7 @@ def test_every_repeat_shuffles_all_cells() -> None:
 
 
 def test_a_worker_group_is_requested_once_per_repeat() -> None:
-    groups = {cell.name: cell.spec.placement.group for cell in CELLS}
+    groups = {cell.name: cell.spec.resources for cell in CELLS}
     first = []
     for order in orders(8):
         row = [group for group, _ in groupby(groups[name] for name in order)]

@@ -12,11 +12,11 @@ from raybench.scaling.speed_axes import (
     gains_sentence,
     variants_of,
 )
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import ResourceRequest, RunSpec
 
 
-def fits_two(placement: Placement) -> bool:
-    return placement.num_workers <= 2
+def fits_two(request: ResourceRequest) -> bool:
+    return request.num_workers <= 2
 
 
 LEEWAY = {

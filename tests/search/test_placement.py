@@ -21,8 +21,8 @@ def spec(placement: Placement) -> RunSpec:
     return placed(RunSpec(), placement)
 
 
-def group(framework: str, workers: int) -> Placement:
-    return Placement(framework, workers)
+def group(placement: Placement) -> tuple[str, int]:
+    return placement.framework, placement.num_workers
 
 
 def step_s(place: Placement) -> float:
@@ -71,8 +71,8 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
         measure(placer, str(number), place)
         chosen.append(place)
     # More workers are worth a probe while they may be faster than what is known.
-    assert {place.group for place in chosen[:2]} == {group("tensorflow", 1), group("torch", 1)}
-    assert {group("torch", 2), group("torch", 4)} <= {place.group for place in chosen}
+    assert {*map(group, chosen[:2])} == {("tensorflow", 1), ("torch", 1)}
+    assert {("torch", 2), ("torch", 4)} <= {*map(group, chosen)}
     assert chosen[-1] == Placement("torch", 4, 16)
 
 
@@ -97,12 +97,12 @@ def test_concurrent_trials_probe_different_placements() -> None:
 def test_a_failed_probe_is_repeated() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     first = placer.choose("a", "adam", options(64, placer))
-    assert placer.choose("b", "adam", options(64, placer)).group != first.group
-    assert placer.choose("d", "adam", options(64, placer)).group != group("tensorflow", 2)
+    assert group(placer.choose("b", "adam", options(64, placer))) != group(first)
+    assert group(placer.choose("d", "adam", options(64, placer))) != ("tensorflow", 2)
     measure(placer, "b", Placement("torch", 1, 64))
-    assert placer.choose("e", "adam", options(64, placer)).group != first.group
+    assert group(placer.choose("e", "adam", options(64, placer))) != group(first)
     placer.ended("a", spec(first), samples=0, compile_s=0.0)
-    assert placer.choose("c", "adam", options(64, placer)).group == first.group
+    assert group(placer.choose("c", "adam", options(64, placer))) == group(first)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.cluster.queue import Request
+from raybench.cluster.queue import WaitingTrial
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.wait_watch import Deadline, WaitWatch, quiet
@@ -20,14 +20,14 @@ from raybench.spec.errors import StudyError
 from tests.factories import begun
 from tests.refusals import shortage_in
 
-BEHIND = Request("its turn, after trial 0001", 9.0, 0.0)
-SHORT = Request("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
+BEHIND = WaitingTrial("its turn, after trial 0001", 9.0, 0.0)
+SHORT = WaitingTrial("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 
 
 class Stage:
     """A screen and a session; records what the watch shows, says and ends."""
 
-    def __init__(self, **waiting: Request) -> None:
+    def __init__(self, **waiting: WaitingTrial) -> None:
         self.pool_says = waiting
         self.shown: list[Any] = []
         self.said: list[str] = []
@@ -45,7 +45,7 @@ class Stage:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def ask(self) -> dict[str, Request]:
+    def ask(self) -> dict[str, WaitingTrial]:
         self.looked.set()
         return self.pool_says
 
@@ -98,7 +98,7 @@ def test_missing_machines_end_the_study_after_a_time_limit(wait_s: float, ends: 
 
 
 @pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
-def test_nothing_waits_once_the_study_is_over(waiting: dict[str, Request]) -> None:
+def test_nothing_waits_once_the_study_is_over(waiting: dict[str, WaitingTrial]) -> None:
     stage = Stage(**waiting)
     stage.interrupt.is_set = True
     with stage.watch(0.0):

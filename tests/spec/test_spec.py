@@ -8,7 +8,7 @@ from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import parse_yaml, to_yaml, validate
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from raybench.spec.run import DatasetSpec, Placement, RunSpec
+from raybench.spec.run import DatasetSpec, ResourceRequest, RunSpec
 from tests.refusals import refused
 
 
@@ -125,24 +125,24 @@ def of_replicas(**changes: Any) -> RunSpec:
 
 def test_a_single_process_has_the_resources_of_all_replicas():
     resources = {"cpus_per_worker": 2, "gpus_per_worker": 1, "num_workers": 4}
-    placement = of_replicas(**resources).placement
-    assert placement == Placement("tensorflow", 1, 64, 8, 4, "pack", None, 4)
-    assert (placement.cpus, placement.gpus) == (8, 4)
-    assert placement.num_fitting(15, 9) == 1
-    assert placement.num_fitting(15, 3) == 0
-    assert not placement.shares_a_gpu
-    assert placement.group.replicas_per_process == 4
-    assert placement.group != of_replicas(**resources, strategy="distributed").placement.group
-    wide = Placement("tensorflow", 1, cpus_per_worker=8, gpus_per_worker=4)
-    assert placement.group != wide, "a worker with equal resources has other devices"
+    request = of_replicas(**resources).resources
+    assert request == ResourceRequest("tensorflow", 1, 8, 4, "pack", None, 4)
+    assert (request.cpus, request.gpus) == (8, 4)
+    assert request.num_fitting(15, 9) == 1
+    assert request.num_fitting(15, 3) == 0
+    assert not request.shares_a_gpu
+    assert request.num_replicas == 4
+    assert request != of_replicas(**resources, strategy="distributed").resources
+    wide = ResourceRequest("tensorflow", 1, cpus_per_worker=8, gpus_per_worker=4)
+    assert request != wide, "a worker with equal resources has other devices"
     alone = of_replicas(num_workers=1)
-    assert alone.placement == of_replicas(num_workers=1, strategy="distributed").placement
+    assert alone.resources == of_replicas(num_workers=1, strategy="distributed").resources
     in_process, distributed = of_replicas(), of_replicas(strategy="distributed")
     assert in_process.global_batch_size == distributed.global_batch_size == 128
     assert (in_process.replicas_per_process, distributed.replicas_per_process) == (2, 1)
 
 
-def test_a_placement_has_the_gpus_of_its_run():
-    assert RunSpec(gpus_per_worker=0.5).placement.gpus == 0.5
-    chosen = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
-    assert (chosen.placement.accelerator_type, chosen.placement.strategy) == ("H100", "spread")
+def test_a_run_requests_its_gpus():
+    assert RunSpec(gpus_per_worker=0.5).resources.gpus == 0.5
+    spec = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
+    assert (spec.resources.accelerator_type, spec.resources.packing) == ("H100", "spread")

@@ -13,7 +13,7 @@ import ray
 from ray._private import state
 
 from raybench.cluster.layout import Node
-from raybench.spec.run import Placement
+from raybench.spec.run import ResourceRequest
 
 ADDRESS = "node:"
 """Prefix of the name of a resource that only one node has; the node's address follows."""
@@ -130,7 +130,7 @@ def request(bundles: Sequence[Mapping[str, float]]) -> None:
 
 
 def resource_bundles(
-    placements: Iterable[Placement], taken: Iterable[tuple[float, float]]
+    requests: Iterable[ResourceRequest], taken: Iterable[tuple[float, float]]
 ) -> list[dict[str, float]]:
     """Return the resource bundles for a request to the autoscaler.
 
@@ -138,17 +138,17 @@ def resource_bundles(
     The latter are needed because a request states the size of the whole cluster.
 
     Args:
-        placements: The worker groups for which nodes are needed.
+        requests: The worker groups for which nodes are needed.
         taken: CPU cores and GPUs that other jobs use on each node.
     """
     wanted: list[dict[str, float]] = []
-    for placement in placements:
-        bundle: dict[str, float] = {"CPU": placement.cpus_per_worker}
-        if placement.gpus_per_worker:
-            bundle["GPU"] = placement.gpus_per_worker
-            if placement.accelerator_type:
-                bundle[f"accelerator_type:{placement.accelerator_type}"] = ANY_OF_A_MODEL
-        wanted += [dict(bundle) for _ in range(placement.num_workers)]
+    for request in requests:
+        bundle: dict[str, float] = {"CPU": request.cpus_per_worker}
+        if request.gpus_per_worker:
+            bundle["GPU"] = request.gpus_per_worker
+            if request.accelerator_type:
+                bundle[f"accelerator_type:{request.accelerator_type}"] = ANY_OF_A_MODEL
+        wanted += [dict(bundle) for _ in range(request.num_workers)]
     used = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in taken if cpus or gpus)
     return wanted + [
         {name: amount for name, amount in amounts.items() if amount} for amounts in used

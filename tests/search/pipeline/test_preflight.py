@@ -31,7 +31,7 @@ from raybench.search.reference import reference_spec
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import ResourceRequest, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import GpusSeen
 from tests.refusals import refused
@@ -211,7 +211,7 @@ def test_combinations_without_room_are_left_out_and_reported(
     assert [warning.partition(":")[0] for warning in check_room(study, parsed, two)] == left
 
     def has_room(spec: RunSpec) -> bool:
-        return two.may_fit(spec.placement.group)
+        return two.may_fit(spec.resources)
 
     search = Search(study, parsed, tmp_path, has_room=has_room)
     tried = {(record.spec.num_workers, record.spec.cpus_per_worker) for record in run_all(search)}
@@ -376,8 +376,8 @@ def test_one_run_trains_on_available_gpus(
 
 
 def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:
-    check_gpus([Placement("torch", 2, gpus_per_worker=1), Placement("tensorflow", 1)])
-    of_gpus = Placement("tensorflow", 1, gpus_per_worker=0.5)
+    check_gpus([ResourceRequest("torch", 2, gpus_per_worker=1), ResourceRequest("tensorflow", 1)])
+    of_gpus = ResourceRequest("tensorflow", 1, gpus_per_worker=0.5)
     with refused(ErrorCode.UNSUPPORTED, "tensorflow", "pip install"):
         check_gpus([of_gpus])
 
@@ -390,7 +390,7 @@ def test_a_framework_that_does_not_answer_is_not_reported_as_without_gpus(
     content = {**STUDY, "space": {"framework": ["tensorflow"]}}
     _, (warning,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
     with refused(ErrorCode.UNSUPPORTED) as error:
-        check_gpus([Placement("tensorflow", 1, gpus_per_worker=1)])
+        check_gpus([ResourceRequest("tensorflow", 1, gpus_per_worker=1)])
     for sentence in (warning, str(error.value)):
         assert f": {late}" in sentence
         assert "install" not in sentence
