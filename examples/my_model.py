@@ -1,4 +1,4 @@
-"""A model of your own with settings of its own, in the README's words.
+"""Your own model with its own settings, as in docs/models.md.
 
 raybench tune --workload my_model:MyModel --set space.model.hidden_units=[64,128,256] --trials 6
 """

@@ -1,6 +1,6 @@
-"""Any script that prints JSON lines, without a word of raybench: scikit-learn's `partial_fit`.
+"""A script that prints JSON lines and does not import raybench: scikit-learn's `partial_fit`.
 
-`train_s` is the time of training alone, since the line before.
+`train_s` is the training time since the previous line.
 
 raybench tune own_loop.yaml --set "space.model={hidden_units: [32, 64]}" \
     --command "python own_command.py --rate {learning_rate} --hidden {model.hidden_units} \

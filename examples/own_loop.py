@@ -1,4 +1,4 @@
-"""A training loop of your own, in the README's words: the last function is all that raybench sees.
+"""Your own training loop, as in the README: raybench calls only the last function.
 
 raybench tune own_loop.yaml --train own_loop.py:train
 """
@@ -21,7 +21,7 @@ def build(hidden_units: int) -> torch.nn.Module:
 
 
 def batches(size: int, rank: int, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    order = torch.randperm(1400)[rank::number]  # the same on all workers: their seed is one
+    order = torch.randperm(1400)[rank::number]  # equal on all workers, which have the same seed
     for rows in order.split(size):
         yield IMAGES[rows], LABELS[rows]
 

@@ -1,4 +1,4 @@
-"""Read a study: the answer, the best configurations, a figure of each trial's curve.
+"""Read a study: its answer, its best configurations, and a figure of all learning curves.
 
 python examples/read_a_study.py results/digits
 """

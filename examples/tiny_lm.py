@@ -1,4 +1,4 @@
-"""A character-level language model whose width is a setting, to tune small and train large.
+"""A character-level language model with a width setting, to tune small and train large.
 
 raybench tune tiny_lm.yaml
 """

@@ -1,4 +1,4 @@
-"""A loop that edits train.py and keeps what `raybench compare --session` calls better.
+"""A loop that edits train.py and keeps changes that `raybench compare --session` calls better.
 
 python loop.py
 """

@@ -1,4 +1,4 @@
-"""The training that the loop edits: constants at the top, and what else a program changes."""
+"""The training that the loop edits, by the constants at the top."""
 
 import torch
 from sklearn.datasets import load_digits

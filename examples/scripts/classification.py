@@ -1,4 +1,4 @@
-"""A script with argparse, as the reference scripts of torchvision: digits of scikit-learn.
+"""A script with argparse, like the reference scripts of torchvision, for digits of scikit-learn.
 
 python classification.py --lr 0.1, or torchrun --nproc-per-node 2 classification.py --lr 0.1
 """

@@ -1,4 +1,4 @@
-"""A loop over steps as nanoGPT has it: settings are globals, `--name=value` overrides them.
+"""A loop over steps like nanoGPT's: settings are globals that `--name=value` overrides.
 
 python nano_gpt.py --learning_rate=3e-3, or torchrun --nproc-per-node 2 nano_gpt.py
 """

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer fits a small BERT: has a text more 1s than 2s?
+"""Hugging Face's Trainer fits a small BERT that classifies whether a text has more 1s than 2s.
 
 python text_classifier.py, or torchrun --nproc-per-node 2 text_classifier.py
 """
