@@ -25,8 +25,8 @@ UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 8640
 
 
 def seconds_of(text: str) -> float | None:
-    """Convert text such as `90`, `90s`, `30min`, `2h`, `1d` or `8w` to seconds; return None for other
-    text, and for a duration of 0."""
+    """Convert text such as `90`, `90s`, `30min`, `2h`, `1d` or `8w` to seconds; return None for
+    other text, and for a duration of 0."""
     match = DURATION.fullmatch(text)
     return float(match[1]) * UNITS[match[2]] or None if match else None
 
