@@ -46,7 +46,7 @@ each fit on one GPU."""
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """The worker group that a run needs: framework, number and resources of its workers."""
+    """Worker group that a run needs: framework, number and resources of its workers."""
 
     framework: str
     num_workers: int
@@ -79,7 +79,7 @@ class ResourceRequest:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas of the model in the whole group."""
+        """Number of replicas of the model in the whole worker group."""
         return self.num_workers * self.replicas_per_process
 
     @property
@@ -104,8 +104,10 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Placement:
-    """All that determines the step time of a configuration, apart from its optimizer and its model:
-    the workers, and how they execute a step. A search predicts and chooses placements.
+    """Workers of a run, and how they execute an optimizer step.
+
+    The placement, the model and the optimizer determine the step time. A search predicts the step
+    times of placements and chooses among them.
     """
 
     framework: str
@@ -370,7 +372,7 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """The workers and how they execute a step, which determine the step time."""
+        """Workers of the run, and how they execute an optimizer step."""
         return Placement(
             self.framework,
             self.num_workers,
