@@ -73,9 +73,9 @@ def run_line(
     return run.line()
 
 
-def raced(trial, own, times, alone=(), *, missed_s=20.0, **spec):
+def raced(trial, search_s, times, alone=(), *, missed_s=20.0, **spec):
     """Return lines of a trial, its race runs (None is a miss at the cap) and its solo runs."""
-    lines = [run_line(trial, own, **spec)]
+    lines = [run_line(trial, search_s, **spec)]
     for number, time in enumerate(times):
         keys = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
         lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **keys))

@@ -200,7 +200,7 @@ def test_a_disturbed_run_is_marked(desk: Desk) -> None:
 def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(
     desk: Desk, cap_s: float, reason: str
 ) -> None:
-    """Its whole training time counts: it is ended between two evaluations, the last at 3 s."""
+    """The training time after the last evaluation, at 3 s, also counts against the cap."""
     desk.deadline = Deadline(1000.0)
 
     def resume(name: str, spec: RunSpec) -> tuple[()]:

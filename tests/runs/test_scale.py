@@ -308,7 +308,7 @@ def test_no_useful_cell_with_room_is_reported(capsys: Any) -> None:
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_slow_worker_is_noted(tmp_path: Path, exchanges: bool) -> None:
-    """It is found from parts of each rank, or from runs without exchange if there are any."""
+    """The worker is identified by the step parts of each rank, or by runs without exchange."""
     study = study_of(num_workers=[2], axes={"exchange_gradients": [True, exchanges][exchanges:]})
     runs, curves = run_of(study, hosts=["a", "b"], devices=["cpu", "cpu"])
     for name, run in runs.items():
@@ -430,14 +430,14 @@ class BrokenMachine(Machine):
 
 
 def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path) -> None:
-    """And the same command runs them again, once the cause is gone."""
+    """The same command runs the cells again once the cause is fixed."""
     machine = BrokenMachine(monkeypatch)
     with pytest.raises(StudyError, match=r"runs all failed before training \(no file \d+\)"):
         machine.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
     assert len(machine.ran) == len(CELLS), "the first of two repeats"
-    again = Machine(monkeypatch)
-    again.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
-    assert len(again.ran) == len(CELLS) * 2
+    repaired = Machine(monkeypatch)
+    repaired.run(tmp_path, STUDY, first_runs_of(STUDY, {}))
+    assert len(repaired.ran) == len(CELLS) * 2
 
 
 @pytest.mark.parametrize(("able", "failure"), [((1,), "error"), ((), "oom")])

@@ -92,7 +92,9 @@ def study_named(name: str, *, quick: bool) -> ScalingStudy:
     return STUDIES[name].study(quick).model_copy(update={"repeats": 1})
 
 
+@cache
 def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
+    """Return the claims of a published study by name, as judged on a made-up machine."""
     study = study_named(name, quick=quick)
     return {claim.claim: claim for claim in STUDIES[name].compare(study, cells_on(machine, study))}
 
@@ -159,7 +161,7 @@ def test_every_claim_is_judged_in_a_full_study(name: str) -> None:
 
 
 def test_workloads_of_the_studies_train_in_their_framework() -> None:
-    """Their data are loaded with the input shape of the layers."""
+    """The loaded data have the input shape of the layers."""
     for name in ("finetune_lr_schedule", "synthetic_throughput"):
         cells = study_cells(STUDIES[name].study(True))
         for spec in {cell.spec.workload: cell.spec for cell in cells}.values():

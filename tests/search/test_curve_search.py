@@ -109,7 +109,7 @@ def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path: P
 
 
 def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path: Path) -> None:
-    """Its speed is known although the value of its first evaluation was NaN."""
+    """The speed of a trial is known although the value of its first evaluation was NaN."""
     search = make_search(tmp_path, MODEL, apart=True, slots=1)
     name, spec = ask(search)
     search.on_result(name, outcome(0.25, index=0, value=math.nan, samples=2500))

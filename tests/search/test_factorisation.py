@@ -121,7 +121,7 @@ def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     assert factorized.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
 
 
-def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
+def test_a_single_global_batch_is_a_choice_of_one_value() -> None:
     factorized = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
     assert factorized.sampled[GLOBAL_BATCH] == Choices((128,))
     placements = factorized.of_values({GLOBAL_BATCH: 128})
@@ -141,7 +141,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
         ({"bucket_mb": [1.0, 25.0]}, {}, "space.bucket_mb"),
         ({"compile": BY_OPTIMIZER}, {}, "space.compile"),
-        ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "single_process"),
+        ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "strategy"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"weight_decay": BY_WORKERS}, {}, "space.weight_decay"),
         ({}, {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}}, "seconds"),

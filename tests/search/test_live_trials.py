@@ -143,7 +143,7 @@ def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
 
 
 def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
-    """Its recorded curve is complete, although the earlier driver recorded none of it."""
+    """The recorded curve is complete although the earlier driver recorded no evaluation."""
     first, second = FIRST.evaluation, SECOND.evaluation
     assert first is not None
     assert second is not None

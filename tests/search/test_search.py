@@ -112,7 +112,7 @@ def test_stop_reasons_by_study_settings(
 
 @pytest.mark.parametrize("is_new_session", [False, True])
 def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_path: Path) -> None:
-    """Also in earlier sessions, whose placement checks count for nothing."""
+    """Placement checks of earlier sessions do not count, although they are recorded."""
     content = STUDY | {"search": {"trials": 4}}
     search = make_search(tmp_path, content)
     best = record(*ask(search), 0.3)

@@ -61,7 +61,7 @@ def test_before_any_hit_an_interim_target_is_used() -> None:
 
 
 def test_a_run_that_missed_is_not_predicted_to_be_fast() -> None:
-    """Even if it was the first run to pass the interim target."""
+    """A run that was the first to pass the interim target may still miss the target."""
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "missed", ONE, 100.0, until=0.9)
     run_to(model, "goes on", ONE, 200.0, until=0.9)

@@ -99,7 +99,7 @@ def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
     assert 0.87 <= covered / 1500 <= 0.93
 
 
-def test_an_interval_of_values_knows_only_what_was_repeated() -> None:
+def test_an_interval_of_values_uses_only_the_spread_of_its_own_runs() -> None:
     low, high = interval(hits(0.1, 0.3), VALUES)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert high - low == pytest.approx(2 * t.ppf(0.95, 1) * math.sqrt(0.02 / 2))

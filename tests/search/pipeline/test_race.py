@@ -198,7 +198,7 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) ->
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
-def test_a_run_at_the_target_is_not_capped_while_it_holds_it(make_world: Make) -> None:
+def test_a_run_at_the_target_is_not_capped_during_the_hold(make_world: Make) -> None:
     world = make_world(race=20)
     world.value = 0.9
     assert "cap" not in {run.stop for run in world.run().values()}

@@ -58,7 +58,7 @@ def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_targ
     assert (spec.objective.kind, spec.objective.max_train_seconds) == ("best_at_budget", 5)
 
 
-def test_the_target_is_the_median_of_what_was_held_less_half_a_point() -> None:
+def test_the_target_is_half_a_point_below_the_median_of_held_values() -> None:
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
     with refused(ErrorCode.NO_RESULT, "target"):
         target_from([0.1, 0.108, 0.3], 0.1)
@@ -94,7 +94,7 @@ def test_a_resumed_study_keeps_its_reference_settings() -> None:
 
 
 def test_seconds_come_from_the_run_that_set_the_target() -> None:
-    """It was trained without a target, so its record has no time to target."""
+    """The reference run is trained without a target, so its record has no time to target."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
     run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)

@@ -41,7 +41,7 @@ def test_the_cheapest_is_run_though_it_is_slow() -> None:
 
 
 def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
-    """Their prices differ, so worker-seconds of two models cannot be compared."""
+    """Prices of GPU models differ, so worker-seconds of two models cannot be compared."""
     fast = [
         way("a", 1.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="H100") for n in (0, 3)
     ]

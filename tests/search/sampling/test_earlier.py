@@ -116,7 +116,7 @@ def test_earlier_trials_outside_the_space_are_left_out(
 
 
 def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:
-    """They are observations of the model, but no trials, and stop none."""
+    """Earlier curves are observations of the model. They are not trials and stop no trial."""
     folder, study = tmp_path / "earlier", build()
     common = {"num_workers": 1, "batch_size_per_worker": 32, "optimizer": "adam"}
     with Store(folder) as store:

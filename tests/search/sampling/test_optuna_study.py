@@ -51,7 +51,7 @@ def states(search: Search) -> dict[str, tuple[str, list[float] | None]]:
 def test_interrupted_trials_return_after_any_number_of_sessions(
     is_recorded: bool, tmp_path: Path
 ) -> None:
-    """They keep their names and placements, whether the driver was interrupted or killed."""
+    """Trials keep their names and placements, whether the driver was interrupted or killed."""
     first = make_search(tmp_path, study(3), apart=True)
     before = [ask(first) for _ in range(3)]
     ended = [record(*trial, stop=None, stopped_by="interrupted") for trial in before]
@@ -117,7 +117,7 @@ def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
     assert ask(resumed)[0] == "0000"
 
 
-def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
+def test_a_new_session_restores_the_failures_of_the_previous_one(tmp_path: Path) -> None:
     content = study() | {"space": {"batch_size_per_worker": [64, 128]}}
     first = parts_of(content)[0].run_spec({"batch_size_per_worker": 64})
     failed = record("0000", first, failure="oom")
