@@ -1,8 +1,10 @@
 """Data that users pass to the Python API as objects: written to a file, which is then read like any
 other dataset."""
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,10 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
         splits = data.values() if isinstance(data, Mapping) else [data]
         name = "-".join(str(split._fingerprint) for split in splits)
         if not (path := folder / name).exists():
-            data.save_to_disk(str(path))
+            with _partial(folder, "") as partial:
+                data.save_to_disk(str(partial))
+                if not path.exists():  # written by another process in the meantime
+                    partial.replace(path)
         return {"name": "huggingface", "path": str(path.resolve())} | named
     if hasattr(data, "to_parquet") and hasattr(data, "columns"):
         return {"name": "parquet", "path": _written(folder, ".parquet", _table(data))} | named
@@ -99,13 +104,21 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
         end: Suffix of the file name.
         write: Function that writes the content to an open file.
     """
+    with _partial(folder, end) as partial:
+        with partial.open("wb") as file:
+            write(file)
+        with partial.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return str(partial.replace(folder / f"{digest}{end}").resolve())
+
+
+@contextlib.contextmanager
+def _partial(folder: Path, end: str) -> Iterator[Path]:
+    """Yield a path in a temporary folder below `folder`, for data that get their name once they are
+    complete; an interrupted call leaves no data that look complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".partial{end}"
-    with partial.open("wb") as file:
-        write(file)
-    with partial.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return str(partial.replace(folder / f"{digest}{end}").resolve())
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
+        yield Path(temporary, f"data{end}")
 
 
 def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:

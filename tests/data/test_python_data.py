@@ -113,3 +113,16 @@ def test_data_are_written_beside_the_results_and_settings_are_passed_on(tmp_path
     path = Path(read_spec(options).dataset.path or "")
     assert path.parent == tmp_path / FOLDER
     assert call_options("train", {"data": {"window": 16}}).settings == {"data": {"window": 16}}
+
+
+def test_interrupted_save_leaves_no_data(tmp_path):
+    class Interrupted:
+        _fingerprint = "f"
+
+        def save_to_disk(self, path):
+            Path(path).mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        spec_of(Interrupted(), None, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,7 @@ def test_an_own_loop_has_its_own_data_and_evaluation_interval():
     assert study.run_spec({"learning_rate": 0.1, "model.hidden_units": 8}).model == (
         {"hidden_units": 8}
     )
-    assert "your own" in str(study_factors(study, space))
+    assert "training loop" in str(study_factors(study, space))
     study, dataset, warnings = check_study(study, space)
     assert (warnings, len(dataset.train), study.objective.metric) == ([], 0, "accuracy")
 
