@@ -176,8 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tallies: dict[str, dict[str, dict[str, list[Any]]]] = defaultdict(dict)
     for name, groups in sets(options.data / "scaling").items():
-        for rows in groups.values():
-            for task, (fits, asked) in tasks(rows).items():
+        for steps in groups.values():
+            for task, (fits, asked) in tasks(steps).items():
                 tally = tallies[task].setdefault(name, defaultdict(list))
                 for key, values in case(fits, asked, PRIORS).items():
                     tally[key] += values

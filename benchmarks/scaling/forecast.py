@@ -39,7 +39,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from benchmarks import installed
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 from raybench.scaling.forecast import LargeRunModel, OptimumModel, SmallRun
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
 
@@ -396,13 +396,11 @@ def main() -> int:
     """Run the benchmark; return the exit code."""
     runs = load()
     parts = {"grids": grids(runs), "design": design(runs), "sizes": sizes()}
-    text = "\n\n".join("\n".join(lines) for lines, _ in parts.values())
+    lines = [line for part, _ in parts.values() for line in (*part, "")]
     missed = [name for name, (_, is_met) in parts.items() if not is_met]
-    text += f"\n\nBelow a bar: {', '.join(missed) or 'nothing'}."
-    print(text)
-    told = f"{machine()['processor']}; {versions()}."
-    title = "# Learning rate, batch and loss of a large run, from small ones"
-    RESULTS.write_text(f"{title}\n\n{told}\n\n{text}\n")
+    lines.append(f"Below a bar: {', '.join(missed) or 'nothing'}.")
+    title = "Learning rate, batch and loss of a large run, from small ones"
+    write_results(RESULTS, title, "StepLaw's models and two isoFLOP sets.", lines)
     return int(bool(missed))
 
 

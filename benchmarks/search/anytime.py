@@ -31,7 +31,7 @@ from recorded import NAMES, Config, Table, Task
 from registry import OURS, make
 from replay import search
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 
 TIMES = (3, 5, 8, 12, 20, 30, 50)
 """Times at which the incumbent is recorded, in best times to target."""
@@ -168,13 +168,11 @@ def main() -> int:
     held = bars([row for row in rows if row["contestant"] == OURS])
     for label, value, bar in held:
         lines.append(f"- {'met' if value <= bar else 'MISSED'}: {label}: {value:.2f} (bar {bar})")
-    print("\n".join(lines))
     about = (
         f"Seeds {options.seeds}, until {options.limit:g} best times, CPU charged "
-        f"{options.charge:g} times; {machine()['processor']}, Python and libraries: {versions()}."
+        f"{options.charge:g} times."
     )
-    text = "\n".join(["# What a search holds at any time", "", about, "", *lines, ""])
-    (options.out / "anytime.md").write_text(text)
+    write_results(options.out / "anytime.md", "What a search holds at any time", about, lines)
     return int(any(value > bar for _, value, bar in held))
 
 

@@ -25,7 +25,7 @@ from noisy import NOISE
 from recorded import Table, Task
 from scipy import stats
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 from raybench.stats.sequential import ALPHA, outcome_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare.md"
@@ -157,22 +157,12 @@ def main() -> int:
             if world == "the same" and test == "raybench compare":
                 is_wrong = max(share["better"], share["worse"]) > ALPHA
     found_in = ", ".join(f"{name} ({len(rows)})" for name, rows in zip(NAMES, tables, strict=True))
-    text = "\n".join(
-        [
-            "# Is B better than A?",
-            "",
-            f"`python benchmarks/search/compare.py --draws {options.draws} "
-            f"--pairs {options.pairs}`; "
-            f"configurations with {SEEDS} recorded seeds and more that all reach the target: "
-            f"{found_in}. "
-            f"{machine()['processor']}, numpy {versions()['numpy']}.",
-            "",
-            *lines,
-            "",
-        ]
+    about = (
+        f"`python benchmarks/search/compare.py --draws {options.draws} --pairs {options.pairs}`; "
+        f"configurations with {SEEDS} recorded seeds or more that all reach the target: "
+        f"{found_in}."
     )
-    RESULTS.write_text(text)
-    print(text)
+    write_results(RESULTS, "Is B better than A?", about, lines)
     return int(is_wrong)
 
 

@@ -24,7 +24,7 @@ from recorded import NAMES
 from registry import OURS, make
 from replay import search
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 
 RESULTS = Path(__file__).parents[1] / "results"
 LIMIT = 20.5
@@ -81,17 +81,13 @@ def main() -> int:
     ratio = float(np.exp(differences.mean()))
     error = float(differences.std(ddof=1) / math.sqrt(len(differences)))
     is_met = ratio <= BAR
-    about = (
-        f"Seeds {options.seeds} of {len(options.tables)} tables, CPU not charged; "
-        f"{machine()['processor']}, {versions()}."
-    )
+    about = f"Seeds {options.seeds} of {len(options.tables)} tables, CPU not charged."
     verdict = (
         f"- {'met' if is_met else 'MISSED'}: after {MOMENT} best times {ratio:.3f} times that of "
         f"the undisturbed (standard error of the log {error:.3f}; bar {BAR})"
     )
-    text = "\n".join(["# A search killed and resumed", "", about, "", *lines, "", verdict, ""])
-    print(text)
-    (options.out / "resumed.md").write_text(text)
+    lines += ["", verdict]
+    write_results(options.out / "resumed.md", "A search killed and resumed", about, lines)
     return int(not is_met)
 
 

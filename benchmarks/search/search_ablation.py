@@ -26,7 +26,7 @@ from anytime import TIMES, Row, replay_one
 from recorded import NAMES
 from registry import OURS, TPE, VARIANTS
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 
 RESULTS = Path(__file__).parents[1] / "results"
 LIMIT = 20.5
@@ -139,15 +139,11 @@ def write(rows: dict[str, list[Row]], options: argparse.Namespace, num_seeds: in
     lines += ["", f"Geometric mean of the last column: {np.exp(np.mean(total)):.2f}."]
     about = (
         f"First row: incumbent over the best; other rows: over the first row. {num_seeds} seeds "
-        f"from {options.seeds.split(':')[0]}, CPU not charged; {machine()['processor']}, "
-        f"{versions()}."
+        f"from {options.seeds.split(':')[0]}, CPU not charged."
     )
-    text = "\n".join(
-        ["# What each part and constant of the search is worth", "", about, "", *lines]
-    )
-    print(text)
     options.out.mkdir(exist_ok=True)
-    (options.out / "search_ablation.md").write_text(text + "\n")
+    title = "What each part and constant of the search is worth"
+    write_results(options.out / "search_ablation.md", title, about, lines)
 
 
 if __name__ == "__main__":

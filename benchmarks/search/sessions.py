@@ -37,7 +37,7 @@ import numpy as np
 from noisy import NOISE
 from recorded import Config, Table, Task
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 from raybench.stats.sequential import ALPHA, outcome_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "sessions.md"
@@ -219,19 +219,10 @@ def main() -> int:
                 f"{math.exp(progress[name]):.2f} | {progress[name] / progress['once']:.2f} |"
             )
             is_above |= name == OURS and share > ALPHA
-    text = "\n".join(
-        [
-            "# A program that edits a training",
-            "",
-            f"`python benchmarks/search/sessions.py --sessions {number}`; tables "
-            f"{', '.join(NAMES)}. {machine()['processor']}, numpy {versions()['numpy']}.",
-            "",
-            *lines,
-            "",
-        ]
+    about = (
+        f"`python benchmarks/search/sessions.py --sessions {number}`; tables {', '.join(NAMES)}."
     )
-    RESULTS.write_text(text)
-    print(text)
+    write_results(RESULTS, "A program that edits a training", about, lines)
     return int(is_above)
 
 

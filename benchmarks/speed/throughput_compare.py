@@ -28,7 +28,7 @@ from statistics import fmean, median
 import numpy as np
 from scipy import stats
 
-from raybench.results.store import machine, versions
+from benchmarks.output import write_results
 from raybench.runs.compare import order_of
 from raybench.stats.sequential import ALPHA, outcome_of
 
@@ -118,20 +118,11 @@ def main() -> int:
                     )
                     if name == "raybench compare" and slower in (0.0, SMALLEST):
                         is_above |= share["same" if slower else "worse"] > ALPHA
-    text = "\n".join(
-        [
-            "# Has the training become slower?",
-            "",
-            f"`python benchmarks/speed/throughput_compare.py --jobs {jobs}`; at most {PAIRS} pairs "
-            f"each, --smallest {SMALLEST:.0%}. "
-            f"{machine()['processor']}, numpy {versions()['numpy']}.",
-            "",
-            *lines,
-            "",
-        ]
+    about = (
+        f"`python benchmarks/speed/throughput_compare.py --jobs {jobs}`; at most {PAIRS} pairs "
+        f"each, --smallest {SMALLEST:.0%}."
     )
-    RESULTS.write_text(text)
-    print(text)
+    write_results(RESULTS, "Has the training become slower?", about, lines)
     return int(is_above)
 
 

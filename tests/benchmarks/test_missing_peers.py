@@ -10,7 +10,11 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
-MODULES = ["benchmarks.installed", *(file.stem for one in FOLDERS for file in one.glob("*.py"))]
+MODULES = [
+    "benchmarks.installed",
+    "benchmarks.output",
+    *(file.stem for one in FOLDERS for file in one.glob("*.py")),
+]
 PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
 """Modules that only benchmarks need: the extra `benchmarks`, or an environment of their own."""
 
