@@ -222,10 +222,11 @@ class Search:
     def on_end(self, record: RunRecord) -> None:
         """Process the record of a trial that has ended.
 
-        The next session suggests an interrupted trial again.
+        The next session suggests a trial again that was interrupted, or that the time budget ended
+        before its first evaluation.
         """
         trial, _, spec = self._open.pop(record.trial)
-        if record.stop == "interrupted":
+        if record.runs_again:
             return
         if record.failure == "oom":
             self._too_large.append(spec)
@@ -297,7 +298,7 @@ class Search:
                 self._infeasible.add(record.failure, record.spec)
             if record.failure == "oom":
                 self._too_large.append(record.spec)
-            if record.stop != "interrupted":  # interrupted trials run again
+            if not record.runs_again:
                 self.curves.learn(record, curves.get(name, []))
         self.curves.refresh()
 

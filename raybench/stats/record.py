@@ -276,6 +276,12 @@ class RunRecord:
         return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
 
     @property
+    def runs_again(self) -> bool:
+        """Whether a resumed search runs this trial again: it was interrupted, or the time budget
+        ended it before its first evaluation."""
+        return self.stop == "interrupted" or (self.stop == "time_budget" and not self.samples)
+
+    @property
     def num_nodes(self) -> int:
         """Number of nodes on which the workers ran; 0 if unknown."""
         return len(self.workers_per_node)

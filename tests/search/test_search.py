@@ -1,6 +1,7 @@
 """The search without a cluster, on made-up results."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,10 +171,22 @@ def test_configurations_out_of_memory_run_on_other_placements(
     )
 
 
-@pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
-def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
-    stop: StopReason, tmp_path: Path
+@pytest.mark.parametrize(
+    ("stop", "samples", "is_finished"),
+    [
+        ("cap", 64, True),
+        ("scheduler", 64, True),
+        ("time_budget", 64, True),
+        ("time_budget", 0, False),
+        ("interrupted", 64, False),
+    ],
+)
+def test_a_stopped_trial_runs_again_if_it_was_interrupted_or_did_not_train(
+    stop: StopReason, samples: int, is_finished: bool, tmp_path: Path
 ) -> None:
     search = make_search(tmp_path, PLAIN)
-    search.on_end(record(*ask(search), stop=None, stopped_by=stop))
-    assert search.num_finished == (stop != "interrupted")
+    ended = replace(record(*ask(search), stop=None, stopped_by=stop), samples=samples)
+    search.on_end(ended)
+    assert search.num_finished == is_finished
+    resumed = make_search(tmp_path / "resumed", PLAIN, runs={ended.trial: ended})
+    assert (ask(resumed)[0] != ended.trial) == is_finished

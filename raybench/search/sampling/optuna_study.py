@@ -144,7 +144,7 @@ def restore(
         record = trials.get(name)
         params = params_of(spec, study, space, widen=widen)
         first = _matching_first(name, spec, record, firsts)
-        if record is None or name in unfinished or record.stop == "interrupted":
+        if record is None or name in unfinished or record.runs_again:
             if first is None and params:
                 queued = {TRIAL: name, PLACEMENT: speed_values(spec.placement), SEED: spec.seed}
                 journal.enqueue_trial(params, user_attrs=queued)
