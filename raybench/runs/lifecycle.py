@@ -30,16 +30,19 @@ SAME_FAILURES = 3
 """A study ends with an error if this number of first runs fail with the same message."""
 
 
-def failed_before_training(runs: str, message: str) -> StudyError:
+def failed_before_training(
+    runs: str, message: str, rerun: str = "the same command to resume"
+) -> StudyError:
     """Return the error that ends a study because of runs that failed before they trained.
 
     Args:
         runs: The runs, as the subject of the sentence.
         message: Error message of the last of them.
+        rerun: Command to run once the cause is fixed, as the object of "rerun".
     """
+    problem = message.removesuffix(".")
     return StudyError(
-        f"{runs} failed before training ({message.removesuffix('.')}); fix the cause, then rerun "
-        "the same command to resume."
+        f"{runs} failed before training ({problem}); fix the cause, then rerun {rerun}."
     )
 
 
@@ -57,6 +60,8 @@ class FirstRuns:
     """Number of runs that must fail with the same message to end the study."""
     noun: str = "trials"
     """What the runs are called in messages."""
+    rerun: str = "the same command with --fresh"
+    """Command to run once the cause is fixed. A resumed search does not repeat failed trials."""
     _running: set[str] = field(default_factory=set)
     _causes: list[str] = field(default_factory=list)
     """Error messages, without digits, of the runs that failed before any run had trained."""
@@ -83,7 +88,8 @@ class FirstRuns:
         may_yet_train = self._running_at_failure & self._running
         if len(self._causes) < self.limit or len(set(self._causes)) > 1 or may_yet_train:
             return None
-        return failed_before_training(f"the first {len(self._causes)} {self.noun} all", message)
+        runs = f"the first {len(self._causes)} {self.noun} all"
+        return failed_before_training(runs, message, self.rerun)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRu
         runs: Runs of earlier sessions.
     """
     return FirstRuns(
+        rerun="the same command to resume",
         have_trained=any(run.samples for run in runs.values()),
         limit=max(SAME_FAILURES, len(study_cells(study))),
         noun="runs",
