@@ -57,6 +57,18 @@ CELLS = {
 """Columns of the table of cells: format by title."""
 
 
+UNITS = {
+    "step_ms": ("step_median_s", 1e-3),
+    "step_p95_ms": ("step_p95_s", 1e-3),
+    "exchanged_mb": ("bytes_exchanged_per_step", 1e6),
+    "memory_mb": ("memory_peak_bytes", 1e6),
+    "tflops": ("flops_per_s", 1e12),
+}
+"""Values in another unit: column and divisor by the name in the formats of CELLS."""
+NAMES = (*CELLS, *UNITS, "series", "outliers", "failed", "target after s")
+"""Names that a metric of a scaling study cannot have, since a column or a format has them."""
+
+
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
     """Print one table of cells (run specs) for weak scaling, and one for strong scaling."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
@@ -71,11 +83,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
     """Format cells (run specs) as a table of strings without empty columns."""
     order = ["series", "topology", "batch_size_per_worker", "num_workers"]
     cells = cells.sort_values(order, kind="stable").assign(
-        step_ms=1000 * cells["step_median_s"].astype(float),
-        step_p95_ms=1000 * cells["step_p95_s"].astype(float),
-        exchanged_mb=cells["bytes_exchanged_per_step"].astype(float) / 1e6,
-        memory_mb=cells["memory_peak_bytes"].astype(float) / 1e6,
-        tflops=cells["flops_per_s"].astype(float) / 1e12,
+        **{name: cells[column].astype(float) / unit for name, (column, unit) in UNITS.items()}
     )
     several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
     forms = CELLS | {metric.words: value_form(metric, metric.name)}

@@ -107,7 +107,8 @@ DROPPED = (
     *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),
     *("worker-s", "alone s"),
 )
-"""Prefixes of the titles of columns that are dropped on a narrow terminal, in this order."""
+"""Titles of columns that are dropped on a narrow terminal, in this order; a title that ends with a
+space is a prefix."""
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 MARKED = ("s to target", "worker-s", "median s", "expected s", "alone s")
 DISTURBED = "!"
@@ -132,8 +133,8 @@ def print_frame(
         frame: Table of strings.
         title: Line above the table.
         below: Lines below the table.
-        drop: Prefixes of the titles of columns that are dropped on a narrow terminal, in this
-            order.
+        drop: Titles of columns that are dropped on a narrow terminal, in this order; a title that
+            ends with a space is a prefix.
         is_explained: Whether a line below the table explains MARK, if it occurs in a cell.
     """
     cells = frame.astype(str)
@@ -141,7 +142,8 @@ def print_frame(
     if "trial" in cells and cells["trial"].str.endswith(DISTURBED).any():
         notes.append(DISTURBED_SAYS)
     widths = {str(name): _least_width(str(name), cells[name]) for name in cells}
-    for name in [column for begin in drop for column in widths if column.startswith(begin)]:
+    dropped = [column for title in drop for column in widths if _has_title(column, title)]
+    for name in dict.fromkeys(dropped):
         if sum(widths.values()) + len(widths) - 1 > console.width:
             del widths[name]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -165,6 +167,11 @@ def print_frame(
         for part in wrapped(line, console.width):
             say(console, part)
     console.print()
+
+
+def _has_title(column: str, title: str) -> bool:
+    """Whether a column has a title, or a title that begins with it if it ends with a space."""
+    return column == title or (title.endswith(" ") and column.startswith(title))
 
 
 def _least_width(name: str, column: pd.Series) -> int:

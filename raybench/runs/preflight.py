@@ -26,6 +26,7 @@ from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.named import NamedWorkload, weights_file
 from raybench.models.user_code import refuse_hiding_files, user_code_errors
 from raybench.report.console import say
+from raybench.report.scaling_printed import NAMES
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS, RUN_COLUMNS
 from raybench.spec.errors import ErrorCode, UserError
@@ -185,7 +186,7 @@ def _reported_metric(objective: Objective) -> Metric:
 def _check_columns(metric: Metric) -> None:
     """Raise UserError if the metric has the same name as another column of the result tables."""
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
-    column_names = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
+    column_names = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS, *NAMES} - {ACCURACY.name}
     if metric.name in column_names or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
             f"objective.metric: {metric.name} is also the name of a column of the tables; rename "

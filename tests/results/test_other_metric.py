@@ -106,7 +106,7 @@ def test_a_metric_is_shown_with_its_own_name(tmp_path: Path, capsys: pytest.Capt
         ("", ErrorCode.UNKNOWN_NAME),
         (" acc", ErrorCode.INVALID_VALUE),
         ("a\nb", ErrorCode.INVALID_VALUE),
-        ("samples", ErrorCode.CONFLICT),
+        *((name, ErrorCode.CONFLICT) for name in ("samples", "evenness", "input", "n", "step_ms")),
         ("x" * 81, ErrorCode.INVALID_VALUE),
     ],
 )

@@ -1,5 +1,6 @@
 """Cells and speedup curves of a scaling study: medians, baselines, shares, outliers, failures."""
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
-from raybench.report.scaling_printed import other_lines, outlier_lines, printed_cells
+from raybench.report.scaling_printed import (
+    other_lines,
+    outlier_lines,
+    print_cells,
+    printed_cells,
+)
 from raybench.report.study import load
+from raybench.report.tables import print_frame
 from raybench.report.words import ENDINGS
 from raybench.scaling.cells import (
     CELL_COLUMNS,
@@ -25,7 +33,7 @@ from raybench.scaling.cells import (
     series_of,
 )
 from raybench.spec.errors import ErrorCode
-from raybench.spec.metric import METRICS
+from raybench.spec.metric import METRICS, named_metric
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.scaling_study import ScalingStudy, WrittenCell, study_cells
 from raybench.stats.record import Evaluation, Failure
@@ -75,6 +83,22 @@ def test_columns_are_named_after_the_metric() -> None:
     assert not {"accuracy", "best_accuracy"} & set(table.columns)
     assert table["loss"].notna().all()
     assert printed_cells(table, metric=METRICS["loss"])["loss"].tolist()[0] == "0.9"
+
+
+@pytest.mark.parametrize("name", ["nll", "ndcg", "inputs", "input"])
+def test_a_metric_may_begin_like_another_column_on_a_narrow_terminal(name: str) -> None:
+    study = study_of(base={"objective": {"metric": "loss", "direction": "min", "target": 0.1}})
+    metric = named_metric(name, "min", is_share=False)
+    console = Console(file=io.StringIO(), width=80)
+    print_cells(console, table_of(study).rename(columns={"loss": name}), metric=metric)
+    assert console.file.getvalue().count("scaling: constant") == 2
+
+
+def test_a_dropped_title_does_not_drop_columns_that_begin_with_it() -> None:
+    console = Console(file=io.StringIO(), width=10)
+    table = pd.DataFrame({"n": ["1"], "nll": ["2"], "test a": ["3"], "series": ["4"]})
+    print_frame(console, table, "title", drop=("n", "test "))
+    assert console.file.getvalue().splitlines()[1].split() == ["nll", "series"]
 
 
 def test_speedup_is_relative_to_the_best_single_worker_of_any_batch() -> None:
