@@ -9,7 +9,7 @@ from recorded import SLOTS, Config, Point, Space
 
 from raybench.search.confirm_budget import are_similar
 from raybench.search.curve_search import CurvePolicy, Decision
-from raybench.search.factorisation import Factors, factorise, placed
+from raybench.search.factorisation import Factors, factorise, with_placement
 from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
@@ -115,7 +115,7 @@ class Raybench:
         """
         if self._is_modeled and (names := self._search.curves.ranked()):
             spec = next(one.spec for one in self.records.values() if one.trial == names[0])
-            return config_of(placed(spec, self._fastest(spec)[0]))
+            return config_of(with_placement(spec, self._fastest(spec)[0]))
         ranked = self._ranked()
         return config_of(ranked[0][1]) if ranked else None
 
@@ -141,7 +141,7 @@ class Raybench:
                 fastest, ratio = self._fastest(spec)
                 score = REACHED + own * ratio
                 is_comparable = fastest == spec.placement and trial != first
-                spec, own = placed(spec, fastest), own if is_comparable else None
+                spec, own = with_placement(spec, fastest), own if is_comparable else None
             ranked.append((score, spec, own))
         return sorted(ranked, key=lambda row: row[0])
 

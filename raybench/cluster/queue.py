@@ -122,7 +122,7 @@ class RequestQueue:
         try:
             return await start
         except RunFailed:
-            await self.look()
+            await self.refresh_nodes()
             for node in (self._scheduler.nodes[number] for number in nodes):
                 if node.id in self._leaving:
                     message = f"host {node.name} is leaving the cluster"
@@ -161,7 +161,7 @@ class RequestQueue:
             if trial in self._requests
         }
 
-    async def look(self) -> None:
+    async def refresh_nodes(self) -> None:
         """Update the scheduler's nodes and the resources that other jobs use on them.
 
         Does nothing if raybench has started Ray itself, on this machine only.
@@ -179,7 +179,7 @@ class RequestQueue:
 
     async def _look_and_admit(self) -> None:
         """Update nodes and resources, serve requests, and request machines from the autoscaler."""
-        await self.look()
+        await self.refresh_nodes()
         self.admit()
         await self._request_machines()
 

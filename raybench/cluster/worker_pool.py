@@ -392,7 +392,7 @@ class WorkerPool:
 
     async def nodes(self) -> tuple[Node, ...]:
         """Return the current nodes of the cluster."""
-        await self._queue.look()
+        await self._queue.refresh_nodes()
         return tuple(node for node in self._scheduler.nodes if not node.is_gone)
 
     async def _open(self, reserved: Reservation) -> WorkerGroup:
@@ -476,7 +476,7 @@ class WorkerPool:
         group = self._groups.get(number)
         await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)
-        await self._queue.look()  # the group's host may be gone as well
+        await self._queue.refresh_nodes()  # the group's host may be gone as well
         self._queue.admit()
 
 

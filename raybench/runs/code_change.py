@@ -81,9 +81,9 @@ def _change_message(
     have = "has" if len(changed) == 1 else "have"
     since = f"{runs[0]} was" if len(runs) == 1 else f"{min(runs)} to {max(runs)} were"
     return (
-        f"{place}: {names} {have} changed since {since} run; start a new study in another --out, or "
-        f"use --keep-code-change to continue this one; {command_line('report', place)} shows it as "
-        "it is."
+        f"{place}: {names} {have} changed since {since} run; start a new study in another --out, "
+        f"or use --keep-code-change to continue this one; {command_line('report', place)} shows it "
+        "as it is."
     )
 
 

@@ -192,7 +192,7 @@ class RunLifecycle:
         if is_new and point is not None:
             self._append(point)
             recorder.progress.evaluated(self.name, point)
-        recorder.saved.look(self.name)
+        recorder.saved.write_output(self.name)
         if outcome.saved is not None and outcome.saved != previous.saved:
             recorder.saved.save(self.name)
         return is_new
@@ -240,7 +240,7 @@ class RunLifecycle:
             record = replace(record, stop="cap")
         if mistake is not None or not recorder.append(record.line()):
             record = replace(record, stop="interrupted")
-        recorder.saved.over(record)
+        recorder.saved.finish(record)
         return record
 
     def _append(self, point: Evaluation) -> None:
@@ -380,7 +380,7 @@ def single_runs(
         )
 
 
-def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
+def run_in_parallel(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
     """Run jobs in threads, `slots` at a time; they start in the given order.
 
     No job starts once `deadline` is over. An error in a job ends the study: the other jobs stop as

@@ -114,7 +114,7 @@ class SavedRuns:
         """Write the pool's newest checkpoint of a run, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
-    def look(self, name: str) -> None:
+    def write_output(self, name: str) -> None:
         """Write the output of a run so far, in the background and at most once per LOOK_S
         seconds."""
         now = time.monotonic()
@@ -127,7 +127,7 @@ class SavedRuns:
         output."""
         return self._writer.submit(self._noting_faults, self._write_log, name).result()
 
-    def over(self, record: RunRecord) -> None:
+    def finish(self, record: RunRecord) -> None:
         """Write the output of a run that has ended, and delete its checkpoints unless a later run
         may resume from them."""
         is_kept = not record.counts_for(

@@ -232,7 +232,7 @@ class CurveSearch:
         """Draw several random configurations; return the one that can run on the fewest workers."""
         if self._placer is None:
             return self._configurations.draw()
-        placements = self._placer.factors.of_values
+        placements = self._placer.factors.placements_for
         drawn = [self._configurations.draw() for _ in range(self._policy.num_narrow)]
         return min(drawn, key=lambda values: min(p.num_workers for p in placements(values)))
 

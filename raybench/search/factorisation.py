@@ -65,7 +65,7 @@ class Factors:
             key = placement.samples, *(getattr(placement, name) for name in self._sampled_keys)
             self._placements_by_key.setdefault(key, []).append(placement)
 
-    def of_values(self, values: dict[str, Any]) -> list[Placement]:
+    def placements_for(self, values: dict[str, Any]) -> list[Placement]:
         """Return all placements on which a sampled configuration can run, most workers first.
 
         Args:
@@ -74,7 +74,7 @@ class Factors:
         key = values[GLOBAL_BATCH], *(values[name] for name in self._sampled_keys)
         return list(self._placements_by_key.get(key, []))
 
-    def of_spec(self, spec: RunSpec) -> list[Placement]:
+    def placements_for_spec(self, spec: RunSpec) -> list[Placement]:
         """Return all placements on which the configuration of a run spec can run, most workers
         first."""
         key = spec.global_batch_size, *(getattr(spec, name) for name in self._sampled_keys)
@@ -86,7 +86,7 @@ def speed_values(placement: Placement) -> dict[str, Any]:
     return {key: getattr(placement, key) for key in SPEED_KEYS}
 
 
-def placed(spec: RunSpec, placement: Placement) -> RunSpec:
+def with_placement(spec: RunSpec, placement: Placement) -> RunSpec:
     """Return a copy of a run spec with another placement (framework, workers, ...)."""
     return spec.model_copy(update=speed_values(placement))
 

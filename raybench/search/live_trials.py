@@ -84,7 +84,7 @@ class LiveTrials:
         """Show that a trial is waiting for its workers."""
         self._progress.started(name, self._running[name].run.spec)
 
-    def seen(self, name: str, outcome: RunOutcome) -> None:
+    def observe(self, name: str, outcome: RunOutcome) -> None:
         """Record the newest evaluation of a trial, and save its checkpoint."""
         if (running := self._running.get(name)) is None:
             return  # the trial has ended
@@ -98,7 +98,7 @@ class LiveTrials:
 
         It must stop if it is unlikely to win, or if the time of the study is over.
         """
-        self.seen(name, outcome)
+        self.observe(name, outcome)
         run = self._running.get(name)
         if run is None or self._deadline.over:
             return True

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from raybench.search.factorisation import Factors, placed
+from raybench.search.factorisation import Factors, with_placement
 from raybench.spec.run import Placement, RunSpec
 
 OPTIMIZER_PENALTY = 0.05
@@ -300,7 +300,7 @@ class Placer:
         than were measured, its step is assumed to take as long as with the most workers measured.
         """
         speeds = []
-        for placement in self.factors.of_values(values):
+        for placement in self.factors.placements_for(values):
             step_s = self._model.step_s(placement, optimizer)
             if step_s is None and (nearest := self._nearest_measured(placement)) is not None:
                 step_s = self._model.step_s(nearest, optimizer)
@@ -325,14 +325,14 @@ class Placer:
         fewer = (replace(option, num_workers=count) for count in counts)
         return next((placement for placement in fewer if self._model.batches(placement)), None)
 
-    def to_fastest(self, spec: RunSpec) -> float:
+    def ratio_to_fastest(self, spec: RunSpec) -> float:
         """Return the predicted time on the fastest placement, relative to the placement of `spec`.
 
         1 if unknown.
         """
         return min(self.ratios(spec).values(), default=1.0)
 
-    def to_cheapest(self, spec: RunSpec) -> float:
+    def ratio_to_cheapest(self, spec: RunSpec) -> float:
         """Return the predicted worker-seconds on the cheapest placement, relative to the placement
         of `spec`; 1 if unknown."""
         ratios = self.ratios(spec).items()
@@ -348,8 +348,8 @@ class Placer:
         """Return the feasible placements for the global batch size of a run spec."""
         return [
             placement
-            for placement in self.factors.of_spec(spec)
-            if placement == spec.placement or self._is_feasible(placed(spec, placement))
+            for placement in self.factors.placements_for_spec(spec)
+            if placement == spec.placement or self._is_feasible(with_placement(spec, placement))
         ]
 
     def _is_next_probe(

@@ -16,7 +16,7 @@ from raybench.results.ranking import as_replicate, noise_of, repeated
 from raybench.results.records import Records, read_records
 from raybench.results.study import load
 from raybench.results.verdict import find_verdicts
-from raybench.runs.lifecycle import SingleRun, side_by_side
+from raybench.runs.lifecycle import SingleRun, run_in_parallel
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME
@@ -201,7 +201,7 @@ class LiveRace:
         num_before = len(self._learned)
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
-        side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
+        run_in_parallel(jobs, slots=self.slots, deadline=self.single_run.deadline)
         if len(self._learned) > num_before or self.single_run.deadline.over:
             return True
         self.out += sorted({run.name for run in due})

@@ -76,7 +76,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Record the evaluation, since Tune does not pass a trial's last one to the scheduler."""
-        self._trials.seen(trial.config["trial"], outcome_of(result))
+        self._trials.observe(trial.config["trial"], outcome_of(result))
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any

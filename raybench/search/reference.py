@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from raybench.results.records import read_records
-from raybench.runs.lifecycle import SingleRun, side_by_side
+from raybench.runs.lifecycle import SingleRun, run_in_parallel
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
@@ -180,7 +180,7 @@ def _train(
         records[index] = single_run.train(seeded, f"reference{index}", "reference")
 
     jobs = [partial(train, index) for index in range(number)]
-    side_by_side(jobs, slots=slots, deadline=deadline)
+    run_in_parallel(jobs, slots=slots, deadline=deadline)
     curves = read_records(single_run.store.folder).curves
     return [
         ReferenceRun(record, curves.get(record.trial, [])) for _, record in sorted(records.items())
@@ -201,7 +201,7 @@ def _count_as_trial(reference: ReferenceRun, record: RunRecord, single_run: Sing
     for point in reference.curve:
         single_run.append(point.line(record.trial, role="trial", spec=record.spec))
     single_run.append(record.line())
-    single_run.saved.over(record)
+    single_run.saved.finish(record)
 
 
 def reference_spec(

@@ -6,7 +6,7 @@ from typing import Any
 
 from raybench.results.store import machine
 from raybench.search.curve_search import CurvePolicy, CurveSearch, Decision
-from raybench.search.factorisation import Factors, placed
+from raybench.search.factorisation import Factors, with_placement
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import first_specs, num_outside, num_trials
 from raybench.search.sampling.earlier import Earlier, EarlierRun
@@ -15,7 +15,7 @@ from raybench.search.sampling.feedback import (
     Answer,
     FailurePredictor,
     Feedback,
-    answer_by,
+    answer_for_score,
 )
 from raybench.search.sampling.optuna_space import distributions, values_of_params
 from raybench.search.sampling.optuna_study import (
@@ -199,7 +199,7 @@ class Search:
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
             # The last option has the fewest workers.
-            proposal = self._proposer.rerun(placed(spec, options[-1])) if options else None
+            proposal = self._proposer.rerun(with_placement(spec, options[-1])) if options else None
             if proposal is not None or not options:
                 self._too_large.remove(spec)
             if proposal is not None:
@@ -272,7 +272,7 @@ class Search:
         if run.record is not None:
             return self._feedback.answer(run.record, fastest_s=run.time_to_target_s)
         score = run.score(self._study.objective)
-        return None if score is None else answer_by(score)
+        return None if score is None else answer_for_score(score)
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:

@@ -11,7 +11,7 @@ from raybench.results.ranking import gpu_model_of, gpu_models, ranked
 from raybench.results.study import Study, load
 from raybench.runs.lifecycle import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import SPEED_KEYS, Factors, placed, speed_values
+from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, with_placement
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
@@ -76,7 +76,7 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
         for placement, ratio in placer.ratios(record.spec).items():
             speed = speed_values(placement)
             expected = recorded.get((trial, *speed.values()), record.time_to_target_s * ratio)
-            spec = placed(record.spec, placement)
+            spec = with_placement(record.spec, placement)
             prediction = Prediction(trial=trial, time_to_target_s=expected, **speed)
             options.append(PlacementOption(prediction, spec, spec in searched))
     return sorted(options, key=lambda option: option.prediction.time_to_target_s)

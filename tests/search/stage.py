@@ -73,13 +73,13 @@ class FakeSavedRuns:
     def save(self, name: str) -> None:
         self.written.append(name)
 
-    def look(self, name: str) -> None:
+    def write_output(self, name: str) -> None:
         pass
 
     def log(self, name: str) -> Path | None:
         return None
 
-    def over(self, record: RunRecord) -> None:
+    def finish(self, record: RunRecord) -> None:
         self.over_with.append(record.trial)
 
 

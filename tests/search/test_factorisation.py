@@ -10,8 +10,8 @@ from raybench.search.factorisation import (
     SAMPLED_WHOLE,
     Factors,
     factorise,
-    placed,
     study_factors,
+    with_placement,
 )
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
@@ -47,23 +47,23 @@ def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> No
     space = factors({})
     assert set(space.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     assert space.sampled[GLOBAL_BATCH] == Powers(16, 256)
-    placements = space.of_values({GLOBAL_BATCH: 64})
+    placements = space.placements_for({GLOBAL_BATCH: 64})
     assert [(place.num_workers, place.batch_size_per_worker) for place in placements] == [
         *[(4, 16)] * 2,
         *[(2, 32)] * 2,
         *[(1, 64)] * 2,
     ]
     assert {place.framework for place in placements} == {"torch", "tensorflow"}
-    assert space.of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == placements
+    assert space.placements_for_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == placements
 
 
 def test_frameworks_that_train_different_networks_stay_sampled() -> None:
     factorized = factors({}, equal=False)
     assert "framework" in factorized.sampled
-    placements = factorized.of_values({GLOBAL_BATCH: 64, "framework": "torch"})
+    placements = factorized.placements_for({GLOBAL_BATCH: 64, "framework": "torch"})
     assert {place.framework for place in placements} == {"torch"}
     spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
-    assert factorized.of_spec(spec) == placements
+    assert factorized.placements_for_spec(spec) == placements
 
 
 def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
@@ -76,7 +76,7 @@ def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
     assert set(factorized.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     ways = [
         (place.framework, place.compile, place.accelerator_type)
-        for place in factorized.of_values(BATCH)
+        for place in factorized.placements_for(BATCH)
     ]
     torch, tensorflow = ("torch", ("none", "default")), ("tensorflow", ("none", "xla"))
     assert sorted(ways) == sorted(
@@ -91,28 +91,34 @@ def test_accumulation_and_prefetching_decide_speed_alone() -> None:
     factorized = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
     assert factorized.sampled[GLOBAL_BATCH] == Powers(16, 128)
     passes = {
-        (place.batch_size_per_worker, place.accumulate) for place in factorized.of_values(BATCH)
+        (place.batch_size_per_worker, place.accumulate)
+        for place in factorized.placements_for(BATCH)
     }
     assert passes == {(64, 1), (32, 2)}
-    assert {place.prefetch for place in factorized.of_values(BATCH)} == {0, 1}
+    assert {place.prefetch for place in factorized.placements_for(BATCH)} == {0, 1}
 
 
 def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:
     factorized = factors({"precision": ["fp32", "bf16"]})
     assert "precision" in factorized.sampled
-    placements = factorized.of_values({**BATCH, "precision": "bf16"})
+    placements = factorized.placements_for({**BATCH, "precision": "bf16"})
     assert {place.precision for place in placements} == {"bf16"}
     assert {place.framework for place in placements} == {"torch", "tensorflow"}
-    assert factorized.of_spec(placed(RunSpec(precision="bf16"), placements[0])) == placements
+    assert (
+        factorized.placements_for_spec(with_placement(RunSpec(precision="bf16"), placements[0]))
+        == placements
+    )
     placer = Placer(factorized)
     for number, place in enumerate(
-        [*placements, *factorized.of_values({**BATCH, "precision": "fp32"})]
+        [*placements, *factorized.placements_for({**BATCH, "precision": "fp32"})]
     ):
         step_s = (0.1 if place.precision == "bf16" else 1.0) * place.batch_size_per_worker
-        spec = placed(RunSpec(precision=place.precision), place)
+        spec = with_placement(RunSpec(precision=place.precision), place)
         placer.observe(str(number), spec, samples=50 * place.samples, train_s=50 * step_s)
     for precision in ("fp32", "bf16"):
-        narrow = placed(RunSpec(precision=precision), replace(placements[-1], precision=precision))
+        narrow = with_placement(
+            RunSpec(precision=precision), replace(placements[-1], precision=precision)
+        )
         assert {place.precision for place in placer.ratios(narrow)} == {precision}
 
 
@@ -124,7 +130,7 @@ def test_batches_that_are_no_powers_of_two_are_listed() -> None:
 def test_a_single_global_batch_is_a_choice_of_one_value() -> None:
     factorized = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
     assert factorized.sampled[GLOBAL_BATCH] == Choices((128,))
-    placements = factorized.of_values({GLOBAL_BATCH: 128})
+    placements = factorized.placements_for({GLOBAL_BATCH: 128})
     assert [place.framework for place in placements] == ["torch", "tensorflow"]
 
 

@@ -19,8 +19,8 @@ from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 Event = Callable[[LiveTrials, str, RunOutcome], Any]
 
 
-def seen(trials: LiveTrials, name: str, current: RunOutcome) -> None:
-    trials.seen(name, current)
+def observed(trials: LiveTrials, name: str, current: RunOutcome) -> None:
+    trials.observe(name, current)
 
 
 def judged(trials: LiveTrials, name: str, current: RunOutcome) -> None:
@@ -31,8 +31,8 @@ def broken(message: str) -> RunOutcome:
     return RunOutcome(is_over=True, failure="error", message=message)
 
 
-@pytest.mark.parametrize("last", [(seen,), (seen, judged, seen)])
-@pytest.mark.parametrize("order", [(judged,), (judged, seen), (seen, seen, judged, judged)])
+@pytest.mark.parametrize("last", [(observed,), (observed, judged, observed)])
+@pytest.mark.parametrize("order", [(judged,), (judged, observed), (observed, observed, judged, judged)])
 @pytest.mark.parametrize("lost", [[False], [False, True]])
 def test_every_order_of_hooks_writes_the_same_and_reports_once(
     order: tuple[Event, ...], last: tuple[Event, ...], lost: list[bool], stage: Stage
@@ -43,7 +43,7 @@ def test_every_order_of_hooks_writes_the_same_and_reports_once(
             event(stage.trials, name, current)
     for is_lost in lost:
         stage.trials.ended(name, is_lost=is_lost)
-    stage.trials.seen(name, REACHED)
+    stage.trials.observe(name, REACHED)
     assert stage.trials.must_stop(name, FIRST)
     lines = stage.lines()
     assert [(line["kind"], line.get("index")) for line in lines] == [
@@ -63,7 +63,7 @@ def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     name = stage.start()
     failed = replace(SECOND, is_over=True, failure="error", message="it broke")
     for current in (SECOND, FIRST, failed, SECOND, RunOutcome()):
-        stage.trials.seen(name, current)
+        stage.trials.observe(name, current)
     stage.trials.ended(name)
     assert [line.get("index") for line in stage.lines()] == [1, None]
     record = stage.record(name)
@@ -87,7 +87,7 @@ def test_a_lost_trial_keeps_its_last_outcome(stage: Stage) -> None:
     last = replace(
         FIRST, num_parameters=7, batch_statistics=True, hosts=("one",), devices=("cpu",), wall_s=9.0
     )
-    stage.trials.seen(name, last)
+    stage.trials.observe(name, last)
     stage.trials.ended(name, is_lost=True)
     stage.trials.ended(name)
     record = stage.record(name)
@@ -127,10 +127,10 @@ def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
     for current in (FIRST, SECOND):
         judged(stage.trials, name, current)
     restarted = replace(outcome(2.5, index=1), restarts=1, restart_reason="a worker has died")
-    for event in (judged, seen):
+    for event in (judged, observed):
         event(stage.trials, name, restarted)
-    seen(stage.trials, name, SECOND)
-    stage.trials.seen(name, replace(REACHED, restarts=1))
+    observed(stage.trials, name, SECOND)
+    stage.trials.observe(name, replace(REACHED, restarts=1))
     stage.trials.ended(name)
     assert [line.get("index") for line in stage.lines()] == [0, 1, 1, 2, None]
     curve = read_records(stage.store.folder).curves[name]
@@ -149,7 +149,7 @@ def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage)
     assert second is not None
     stage.saved.curve = (first, second)
     name = stage.start()
-    stage.trials.seen(name, REACHED)
+    stage.trials.observe(name, REACHED)
     stage.trials.ended(name)
     assert [line.get("index") for line in stage.lines()] == [0, 1, 2, None]
     assert stage.record(name).stop == "target"
@@ -157,7 +157,7 @@ def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage)
 
 def run(stage: Stage, current: RunOutcome) -> str:
     name = stage.start()
-    stage.trials.seen(name, current)
+    stage.trials.observe(name, current)
     stage.trials.ended(name)
     return name
 
@@ -228,9 +228,9 @@ def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
     assert proposal is not None
     name, spec = proposal
     stage.trials.started(name)
-    stage.trials.seen(name, FIRST)
+    stage.trials.observe(name, FIRST)
     assert (stage.deadline.fault is None) == bool(room)
-    stage.trials.seen(name, last)
+    stage.trials.observe(name, last)
     fault = stage.deadline.fault
     assert isinstance(fault, OSError)
     assert fault.strerror == "No space left for 1", "the first one"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.search.factorisation import Factors, placed
+from raybench.search.factorisation import Factors, with_placement
 from raybench.search.placement import Placer, Setup, StepTime
 from raybench.spec.run import Placement, RunSpec
 
@@ -18,7 +18,7 @@ PLACEMENTS = [
 
 
 def spec(placement: Placement) -> RunSpec:
-    return placed(RunSpec(), placement)
+    return with_placement(RunSpec(), placement)
 
 
 def group(placement: Placement) -> tuple[str, int]:
@@ -49,7 +49,7 @@ def measured(*, slower: float = 1.0) -> Placer:
 
 
 def options(batch: int, placer: Placer) -> list[Placement]:
-    return placer.factors.of_values({"global_batch_size": batch})
+    return placer.factors.placements_for({"global_batch_size": batch})
 
 
 def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_model() -> None:
@@ -119,7 +119,7 @@ def test_the_fastest_placement_is_taken_while_it_is_efficient(
 def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
     narrow = Placement("torch", 1, 64)
     placer = Placer(Factors({}, PLACEMENTS))
-    assert (placer.ratios(spec(narrow)), placer.to_fastest(spec(narrow))) == ({}, 1.0), (
+    assert (placer.ratios(spec(narrow)), placer.ratio_to_fastest(spec(narrow))) == ({}, 1.0), (
         "not measured yet"
     )
     placer = measured()
@@ -129,10 +129,12 @@ def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
     assert ratios[narrow] == 1.0
     for place, ratio in ratios.items():
         assert ratio == pytest.approx(step_s(place) / step_s(narrow), rel=0.05), place
-    assert placer.to_fastest(spec(narrow)) == min(ratios.values())
-    assert placer.to_cheapest(spec(narrow)) == pytest.approx(1.0)
+    assert placer.ratio_to_fastest(spec(narrow)) == min(ratios.values())
+    assert placer.ratio_to_cheapest(spec(narrow)) == pytest.approx(1.0)
     wide = spec(Placement("tensorflow", 4, 16))
-    assert placer.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(wide.placement)), rel=0.05)
+    assert placer.ratio_to_cheapest(wide) == pytest.approx(
+        5e-3 / (4 * step_s(wide.placement)), rel=0.05
+    )
 
 
 COSTS = {"adam": 0.2e-3, "lamb": 0.5e-3, "lars": 0.3e-3}
@@ -209,7 +211,7 @@ def test_compilation_is_used_if_a_trial_amortizes_it(compile_s: float, is_taken:
     placer, placements = lanes([plain, COMPILED], times, compile_s=compile_s)
     assert [place.compile for place in placements[:2]] == ["none", "default"]
     assert {place.compile for place in placements[2:]} == {"default" if is_taken else "none"}
-    assert placer.to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
+    assert placer.ratio_to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
 
 
 def test_compilation_waits_until_the_study_can_amortize_it() -> None:

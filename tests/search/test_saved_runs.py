@@ -124,17 +124,17 @@ def test_printed_output_is_written_during_and_after_runs(
     run = bench.pool.pool._runs["0001"]
     log = bench.store.folder / "logs" / "0001.txt"
     with bench.saved() as saved:
-        saved.look("0001")
+        saved.write_output("0001")
         assert saved.log("0001") is None, "it has printed nothing"
         run.printed += b"first\n"
         assert saved.log("0001") == log
         run.printed += b"second\n"
         monkeypatch.setattr(module, "LOOK_S", 0.0)
-        saved.look("0001")
+        saved.write_output("0001")
     assert log.read_text() == "first\nsecond\n"
     with bench.saved() as saved:  # another session
         run.printed += b"third\n"
-        saved.over(record("0001"))
+        saved.finish(record("0001"))
     assert log.read_text() == "first\nsecond\nthird\n"
     assert not run.printed
 
@@ -155,7 +155,7 @@ def test_only_checkpoints_of_unfinished_runs_are_kept(
 ) -> None:
     bench.write("0001", 2)
     with bench.saved() as saved:
-        saved.over(ended)
+        saved.finish(ended)
     assert (bench.store.folder / "checkpoints" / "0001").exists() == is_kept
     assert bench.pool.held == {}, "its memory is given back in any case"
 

@@ -325,7 +325,7 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
     all_values = known_values(study.fixed, values)
     if factors is None:
         return int(all_values["num_workers"])
-    return min(placement.num_workers for placement in factors.of_values(all_values))
+    return min(placement.num_workers for placement in factors.placements_for(all_values))
 
 
 def _rate_distance(study: StudySpec, values: dict[str, Any]) -> int:

@@ -123,7 +123,7 @@ class Answer(NamedTuple):
     """Step at which the value of a PRUNED trial is reported, in training samples."""
 
 
-def answer_by(score: float) -> Answer:
+def answer_for_score(score: float) -> Answer:
     """Return the result reported to Optuna for a run of which only the score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
@@ -166,7 +166,7 @@ class Feedback:
             trial.set_user_attr(name, value)
         self._answer(trial, answer)
 
-    def tell_would_fail(self, trial: optuna.Trial) -> None:
+    def tell_predicted_failure(self, trial: optuna.Trial) -> None:
         """Report the worst score for a proposal that is skipped because it would fail."""
         self._answer(trial, self._failed())
 
@@ -190,8 +190,8 @@ class Feedback:
         if fastest_s is not None and record.time_to_target_s is not None:
             seconds += math.log(fastest_s / record.time_to_target_s)
         elif record.time_to_target_s is not None and self._placer is not None:
-            seconds += math.log(self._placer.to_fastest(record.spec))
-            cost += math.log(self._placer.to_cheapest(record.spec))
+            seconds += math.log(self._placer.ratio_to_fastest(record.spec))
+            cost += math.log(self._placer.ratio_to_cheapest(record.spec))
         if self._is_pareto:
             return Answer(TrialState.COMPLETE, [seconds, cost])
         is_stopped = record.state == "stopped"

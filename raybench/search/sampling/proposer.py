@@ -149,7 +149,7 @@ class Proposer:
         if is_feasible:
             self._journal.tell(trial, state=TrialState.FAIL)
         else:  # the sampler learns that the configuration is bad
-            self._feedback.tell_would_fail(trial)
+            self._feedback.tell_predicted_failure(trial)
             self._count_skipped(values)
         self._add_draw(trial.params, is_known=not is_feasible)
 
@@ -370,7 +370,7 @@ class Proposer:
         if self._placer is None:
             return [self._study.run_spec(values)]
         settings = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-        placements = self._placer.factors.of_values(values)
+        placements = self._placer.factors.placements_for(values)
         return [
             self._study.run_spec(settings | speed_values(placement)) for placement in placements
         ]
