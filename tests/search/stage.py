@@ -121,7 +121,7 @@ class Stage:
     def lead(self) -> None:
         """Run a trial so fast that others are beyond the cap."""
         name = self.start()
-        self.trials.seen(name, LEADER)
+        self.trials.observe(name, LEADER)
         self.trials.ended(name)
 
     def lines(self) -> list[dict[str, Any]]:
