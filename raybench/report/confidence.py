@@ -24,6 +24,7 @@ from raybench.results.analyses import ledger_totals
 from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study
+from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.own_loop import is_command
@@ -278,6 +279,8 @@ class SuggestedStep:
 
 def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     """Return the next steps, the most useful first."""
+    is_search = results.kind is StudyKind.SEARCH
+    verdict = verdict if is_search else None  # what follows continues a search or trains its winner
     steps = []
     if verdict is not None:
         is_run = is_command(results.specs[verdict.fastest].workload)
@@ -290,7 +293,7 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
         steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _more_confidence(results, verdict)
-    remaining = _remaining_trials(results)
+    remaining = _remaining_trials(results) if is_search else []
     if remaining and steps and steps[-1].do == remaining[0].do:  # one command does both
         return [*steps[:-1], SuggestedStep(f"{remaining[0].what}, confirm", remaining[0].do)]
     return [*steps, *remaining]

@@ -115,6 +115,12 @@ def test_a_study_without_a_race_is_advised_to_confirm(tmp_path):
     assert command in steps(results)
 
 
+def test_no_search_is_suggested_for_a_training(tmp_path):
+    results = results_folder(tmp_path, [run_line("0000", 4.0)], study={"run": True})
+    (tmp_path / "report.html").write_text("")
+    assert list(steps(results)) == [f"{tmp_path}/report.html"]
+
+
 @pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])
 def test_suggested_commands_reuse_the_program_and_options(tmp_path, program):
     path, name = program.rsplit(" ", 1)
