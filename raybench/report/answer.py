@@ -442,7 +442,10 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 def _why_no_winner(results: Study) -> str:
     """Return a sentence that explains why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
-    best = metric.best(trials[metric.best_column])
+    candidates = ranked(trials)  # as in `nearest`, so that both name the same value
+    if candidates.empty:
+        candidates = trials[trials["state"] != "failed"]
+    best = metric.best(candidates[metric.best_column])
     failed = int((trials["state"] == "failed").sum())
     if failed == len(trials):
         return f"No result: {'the run' if failed == 1 else f'all {failed} runs'} failed."
@@ -467,7 +470,7 @@ def _why_no_winner(results: Study) -> str:
     if ended := _cut_by_budget(results):
         hint = "rerun the same command with a longer --time-budget to resume."
         return f"{subject}: {ended}; {hint}"
-    if any(metric.reaches(value, target) for value in trial_runs[metric.best_column].dropna()):
+    if best is not None and metric.reaches(best, target):
         reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
     return f"{subject}: {reached}; {advice}."

@@ -49,6 +49,14 @@ def test_a_first_configuration_that_has_not_run_is_not_mentioned(tmp_path):
     assert "your first" not in answer(tmp_path, [run_line("0001", 2.0, **OTHER)])
 
 
+@pytest.mark.parametrize("role", ["trial", "reference"])
+def test_the_best_value_is_that_of_the_nearest_run(tmp_path, role):
+    failed = run_line("0001", failure="error", best_value=0.85, role=role)
+    text = answer(tmp_path, [failed, run_line("0000", best_value=0.8)], {})
+    assert "85.0 %" not in text
+    assert text.count("80.0 %") == 2
+
+
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
