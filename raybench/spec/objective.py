@@ -51,7 +51,7 @@ class Objective(Document):
     your own training loop reports."""
     metric_pattern: str | None = None
     """Regular expression whose first group is the metric in the output of a command, such as
-    `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default,
+    `accuracy=(\\S+)`. Groups named `train_s`, `samples` and `test` are also read. By default,
     the command must print lines of JSON."""
     target: float | None = None
     """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, `auto`
@@ -73,7 +73,7 @@ class Objective(Document):
         except re.error as error:
             raise ValueError(f"is no regular expression ({error})") from None
         if groups < 1:
-            raise ValueError("needs a group around the number, such as accuracy=([0-9.]+)")
+            raise ValueError("needs a group around the number, such as accuracy=(\\S+)")
         return pattern
 
     @model_validator(mode="after")

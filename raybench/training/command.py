@@ -1,6 +1,7 @@
 """User commands as training loops: start a command, read its reports, kill it with its children.
 
-A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
+A line of stdout that ends in a JSON object is a report: `{"accuracy": 0.91, "samples": 50000,
+"train_s": 12.3}`. Color codes and text before the object, such as a progress bar, are skipped.
 `samples` and `train_s` (training seconds) are optional and count since the previous report, or
 since the start of the command. A report without `samples` counts as one sample. If `train_s` is
 missing, all time since the previous report counts as training. If `train_s` is given, it does not
@@ -67,6 +68,12 @@ MAX_LINE_BYTES = 1 << 20
 """Size in bytes above which a line is shortened to its end."""
 TAIL_BYTES = 4000
 """Number of bytes of stderr that are kept for an error message."""
+ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Pattern of an ANSI escape code, such as that of a color."""
+OBJECT_START = re.compile(r'\{\s*"')
+"""Pattern of the start of a JSON object with at least one key."""
+AFTER_NUMBER = ".,;:%)]"
+"""Characters that may follow a number that a pattern such as `loss=(\\S+)` has found."""
 MAX_KEYS = 12
 """Maximum number of a line's keys that an error message lists."""
 POLL_S = 0.1
@@ -325,6 +332,7 @@ class _Reports:
 
     def _parse(self, line: str) -> dict[str, Any] | None:
         """Return the values that a line reports, or None if it reports nothing."""
+        line = ESCAPE_CODE.sub("", line) if "\x1b" in line else line
         values = self._match_pattern(line) if self._pattern else _json(line)
         if values is None:
             return None
@@ -355,9 +363,9 @@ class _Reports:
             return None
         texts = {key: text for key, text in match.groupdict().items() if key in OPTIONAL_KEYS}
         try:
-            values = {key: float(text) for key, text in texts.items() if text}
-            return {self._metric: float(match[1])} | values
-        except (TypeError, ValueError):
+            values = {key: _to_float(text) for key, text in texts.items() if text}
+            return {self._metric: _to_float(match[1])} | values
+        except (AttributeError, ValueError):  # the group has matched nothing, or no number
             return None
 
     def _line_error(self, line: str, problem: str) -> UserError:
@@ -368,15 +376,20 @@ class _Reports:
 
 
 def _json(line: str) -> dict[str, Any] | None:
-    """Return the content of a line that is a JSON object, with metrics under raybench's names; None
-    for other lines."""
+    """Return the JSON object at the end of a line, with metrics under raybench's names; None for
+    lines without one."""
+    if (start := OBJECT_START.search(line)) is None:
+        return None
     try:
-        content = json.loads(line) if line.lstrip().startswith("{") else None
+        content: dict[str, Any] = json.loads(line[start.start() :])
     except (ValueError, RecursionError):
         return None
-    if not isinstance(content, dict):
-        return None
     return {OTHER_METRIC_NAMES.get(key) or key: value for key, value in content.items()}
+
+
+def _to_float(text: str) -> float:
+    """Return the number in a text that a pattern has found, without punctuation after it."""
+    return float(text.rstrip(AFTER_NUMBER))
 
 
 def _is_number(value: object) -> bool:

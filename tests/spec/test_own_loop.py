@@ -88,7 +88,7 @@ def test_searched_keys_missing_from_the_command_are_reported():
         (
             {"objective": {"target": 0.9, "metric_pattern": "acc="}},
             "INVALID_VALUE",
-            ["'objective.metric_pattern'", "([0-9.]+)"],
+            ["'objective.metric_pattern'", "accuracy=("],
         ),
     ],
 )

@@ -171,6 +171,33 @@ def test_lines_without_a_value_of_the_metric_are_skipped(script: Any) -> None:
     assert curve[1].train_s == pytest.approx(0.01, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '\x1b[32m{"accuracy": 0.95}\x1b[0m',
+        '\x1b[1;38;5;4mepoch 3\x1b[0m {"accuracy": 0.95}',
+        '[###..] 28/30{"accuracy": 0.95}',
+        '\r[#....] 1/30\r[###..] 28/30{ "accuracy": 0.95}',
+        '{"accuracy": 0.95}\r[#....] 1/30',
+        '{1, 2} INFO: {"accuracy": 0.95}',
+    ],
+)
+def test_json_after_other_text_or_color_codes_is_read(text: str, script: Any) -> None:
+    (only,) = trainer_of(script(f"print({text!r}, flush=True)\n")).evaluations()
+    assert (only.value, only.stop) == (0.95, "target")
+
+
+def test_pattern_reads_all_notations_of_a_number_and_colored_ones(script: Any) -> None:
+    lines = ["loss 9.5e-05,", "loss -1.25 (best)", "loss \x1b[31m+2\x1b[0m", "loss 3.%", "loss nan"]
+    path = script(f"for line in {lines}:\n    time.sleep(0.05)\n    print(line, flush=True)\n")
+    objective = Objective(
+        kind="best_at_budget", metric="loss", direction="max", metric_pattern=r"loss (\S+)"
+    )
+    curve = list(trainer_of(path, objective=objective).evaluations())
+    assert [point.value for point in curve[:4]] == [9.5e-05, -1.25, 2.0, 3.0]
+    assert curve[4].failure == "nan"
+
+
 def test_target_reached_by_the_first_line_ends_the_command(script: Any) -> None:
     path = script("for _ in range(99):\n    time.sleep(0.05)\n    print('acc 0.95')\n")
     objective = Objective(target=0.9, metric_pattern="acc ([0-9.]+)")
