@@ -447,6 +447,13 @@ def _why_no_winner(results: Study) -> str:
         candidates = trials[trials["state"] != "failed"]
     best = metric.best(candidates[metric.best_column])
     failed = int((trials["state"] == "failed").sum())
+    if results.owner:
+        progress = "nothing was measured so far"
+        if best is not None:
+            progress = f"the best so far is {metric.shown(best)}"
+        elif failed:
+            progress = f"{failed} of {counted(len(trials), 'run')} failed so far"
+        return f"No result yet, and the study is still running: {progress}."
     if failed == len(trials):
         return f"No result: {'the run' if failed == 1 else f'all {failed} runs'} failed."
     if failed and best is None:

@@ -291,6 +291,8 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
             steps.append(SuggestedStep(purpose, results.command("train", results.folder / file)))
     if (results.folder / PAGE_FILE).is_file():
         steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
+    if results.owner:  # its folder is locked
+        return steps
     if verdict is not None:
         steps += _more_confidence(results, verdict)
     remaining = _remaining_trials(results) if is_search else []

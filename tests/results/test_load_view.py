@@ -4,13 +4,17 @@ import json
 import platform
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import raybench
+from raybench.report.answer import summary_of
+from raybench.report.confidence import next_steps
 from raybench.report.study import arguments_of, load
 from raybench.results.place import OWNER_FILE
 from raybench.results.store import RECORDS_FILE
+from raybench.results.verdict import judge
 from raybench.runs.train import read_spec
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode
@@ -96,6 +100,24 @@ def test_a_running_study_is_loaded_and_marked(tmp_path):
     for content in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
         (tmp_path / OWNER_FILE).write_text(content)
         assert "still running" not in repr(raybench.load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (run_line("0001"), "the best so far is 80.0 %"),
+        (run_line("0001", failure="oom"), "1 of 1 run failed so far"),
+    ],
+)
+def test_a_running_study_without_a_hit_is_not_judged(
+    tmp_path: Path, line: dict[str, Any], words: str
+) -> None:
+    study = results_folder(tmp_path, [line], study={"search": {"trials": 10}})
+    owner = {"pid": 1, "host": platform.node(), "since": "now", "command": "x"}
+    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    answer = summary_of(study).lines[0]
+    assert answer.startswith(f"No result yet, and the study is still running: {words}.")
+    assert not next_steps(study, judge(study)), "the folder is locked"
 
 
 @pytest.mark.parametrize(
