@@ -240,7 +240,8 @@ def tried_words(results: Study) -> str:
     num_unknown = len(set(configuration) - set(configuration[~is_unknown]))
     is_repeated = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
-    is_stopped = (searched["state"] == "stopped") & ~is_repeated
+    is_judged = searched["stop"].isin(("scheduler", "cap"))  # the other stops are no judgment
+    is_stopped = (searched["state"] == "stopped") & is_judged & ~is_repeated
     configs = is_stopped[~is_unknown].groupby(configuration[~is_unknown]).all()
     num_stopped = int(configs.sum())
     verb = "was" if num_stopped == 1 else "were"

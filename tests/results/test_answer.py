@@ -57,6 +57,15 @@ def test_the_best_value_is_that_of_the_nearest_run(tmp_path, role):
     assert text.count("80.0 %") == 2
 
 
+@pytest.mark.parametrize("stop", ["scheduler", "cap", "interrupted", "time_budget"])
+def test_only_runs_that_were_judged_count_as_unpromising(tmp_path, stop):
+    stopped = run_line("0000", outer_stop=stop, **OWN)
+    text = answer(tmp_path, [stopped, run_line("0001", 2.0, **OTHER)])
+    assert ("(1 of them was stopped early as unpromising)" in text) == (
+        stop in ("scheduler", "cap")
+    )
+
+
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 
 
