@@ -105,7 +105,8 @@ def _scatter(results: Study, noise: Noise) -> str:
         size = f"{100 * noise.sigma:.2g} points"
     else:
         size = f"{noise.sigma:.2g} ({results.metric.words})"
-    return f"the standard deviation between runs of one configuration is about {size}"
+    is_about = "is assumed to be about" if noise.is_assumed else "is about"
+    return f"the standard deviation between runs of one configuration {is_about} {size}"
 
 
 class MoreRuns(NamedTuple):

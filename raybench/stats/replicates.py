@@ -65,6 +65,11 @@ class Noise:
     is_timed: bool = True
     """Whether `sigma` refers to log seconds; otherwise, it refers to metric values."""
 
+    @property
+    def is_assumed(self) -> bool:
+        """Whether `sigma` is the prior PRIOR_SIGMA, since no configuration has several hits."""
+        return self.is_timed and self.freedom <= PRIOR_FREEDOM
+
     @cached_property
     def half_width(self) -> float:
         """Half-width of the interval around the mean of a configuration that contains 90 % of its

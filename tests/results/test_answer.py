@@ -57,6 +57,13 @@ def test_the_best_value_is_that_of_the_nearest_run(tmp_path, role):
     assert text.count("80.0 %") == 2
 
 
+def test_a_scatter_that_was_not_measured_is_called_assumed(tmp_path):
+    once = results_folder(tmp_path / "once", [run_line("0001", 2.0)])
+    assert "is assumed to be about 30 %" in confidence_of(once, judge(once))
+    again = results_folder(tmp_path / "again", NEAR[0])
+    assert "assumed" not in confidence_of(again, judge(again))
+
+
 @pytest.mark.parametrize("stop", ["scheduler", "cap", "interrupted", "time_budget"])
 def test_only_runs_that_were_judged_count_as_unpromising(tmp_path, stop):
     stopped = run_line("0000", outer_stop=stop, **OWN)
