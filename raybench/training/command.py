@@ -108,6 +108,7 @@ def run_command(run: Run) -> None:
             with run.training():
                 report, train_s = command.next_of_ranks(run) if is_everywhere else command.next()
             if train_s is None:
+                run.override_training_time(0.0)  # time from the last line to the end is no training
                 break
             run.override_training_time(train_s)
             run.note = UNTIMED if command.timing.is_untimed else None

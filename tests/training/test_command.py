@@ -135,6 +135,16 @@ def test_reported_seconds_count_whenever_their_lines_arrive(prints: str, script:
     assert not trainer.notes
 
 
+@pytest.mark.parametrize("train_s", [{"train_s": 0.05}, {}])
+def test_time_after_the_last_line_is_no_training(train_s: dict[str, float], script: Any) -> None:
+    trainer = trainer_of(script(2 * line(**train_s) + "time.sleep(0.5)\n"))
+    curve = list(trainer.evaluations())
+    trainer.finish()
+    assert curve[-1].train_s < 0.4 or not train_s
+    assert trainer._ledger.seconds("train") == pytest.approx(curve[-1].train_s)
+    assert trainer._ledger.seconds("eval") >= 0.5
+
+
 def test_time_between_lines_counts_without_reported_seconds(script: Any) -> None:
     """However late they are read. The first interval contains the start-up, with a note."""
     path = script(
