@@ -217,10 +217,15 @@ class Run:
 
         Raises:
             UserError: The value is not one number, a metric such as accuracy is not in [0, 1],
-                `samples` is less than 1, the keyword is not the objective's metric, or there was
-                no training time since the last report.
+                `samples` is less than 1, the keyword is not the objective's metric, there was no
+                training time since the last report, or the call is inside `training`.
         """
         self._refuse_stopped()
+        if self._ledger.phase == "train":
+            raise _report_error(
+                "call it outside of `with run.training():`, so that evaluation does not count as "
+                "training."
+            )
         number = self._metric_value(value, metric)
         if samples < 1:
             raise _report_error(

@@ -145,9 +145,15 @@ def raise_value_error(run: Run) -> None:
     raise ValueError("no such thing")
 
 
+def report_while_training(run: Run) -> None:
+    with run.training():
+        run.report(0.5, samples=1)
+
+
 @pytest.mark.parametrize(
     ("loop", "names"),
     [
+        (report_while_training, ["run.report", "outside of `with run.training():`"]),
         (raise_value_error, ["train.py:train", "test_own_runs.py", "ValueError: no such thing"]),
         (lambda run: sys.exit("enough"), ["sys.exit('enough')"]),
         (lambda run: None, ["accuracy"]),
