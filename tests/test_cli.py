@@ -4,8 +4,10 @@ import io
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -195,3 +197,15 @@ def test_log_messages_are_shown_on_request(capfd, monkeypatch, words):
     assert cli.main(["doctor", *words]) == cli.DONE
     assert ("no driver" in capfd.readouterr().err) == bool(words)
     assert not logging.getLogger("raybench").handlers
+
+
+@pytest.mark.skipif("RAYBENCH_DATA" not in os.environ, reason="set RAYBENCH_DATA to MNIST")
+def test_dry_run_of_more_names_the_configurations_that_would_run_again(capsys, tmp_path):
+    study = Path(__file__).parent / "fixtures" / "mnist_workers"
+    shutil.copytree(study, tmp_path / "results" / "mnist")
+    words = ["tune", "mnist", "--time-budget", "20min", "--more", "32", "--dry-run"]
+    assert cli.main([*words, "--out", str(tmp_path / "results" / "mnist")]) == cli.DONE
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "at most 32 confirmation runs of trials 0031, 0029, 0009" in printed
+    assert cli.main([*words, "--out", str(tmp_path / "empty")]) == cli.WRONG_INPUT
+    assert "--more 32" in capsys.readouterr().err

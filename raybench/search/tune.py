@@ -14,17 +14,18 @@ from raybench.results.ranking import ranked
 from raybench.results.records import read_records
 from raybench.results.storage import study_file
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
-from raybench.results.study import Study
+from raybench.results.study import Study, load
 from raybench.results.verdict import judge
 from raybench.runs import preflight
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
-from raybench.search.race_stage import STUDY_KEY_OVER
+from raybench.search.race_stage import DECIDED, STUDY_KEY_OVER
 from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, NOT_REACHED, Ended, ErrorCode, UserError
+from raybench.spec.text import counted
 from raybench.training.machine import machine_facts, problems_of
 
 
@@ -42,9 +43,12 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     is_local = chosen_address(options.address) is None
     capacity = local_capacity() if is_local else None
     resolved = resolve_study(options, capacity)
-    if options.dry_run:
-        return _show_plan(frame, resolved.continued(study_file(resolved.place)), capacity)
     place = resolved.place
+    if options.dry_run:
+        resolved = resolved.continued(study_file(place))
+        if options.more is not None:
+            return _show_more(frame, options.more, place)
+        return _show_plan(frame, resolved, capacity)
     frame.say(*resolved.sentences)
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
@@ -85,6 +89,18 @@ def _show_plan(frame: CommandFrame, resolved: ResolvedStudy, capacity: Capacity 
     plan = resolved.plan
     plan.show(frame.console, resolved.dataset, resolved.place, capacity)
     return frame.planned(sentences, plan.document(resolved.place, capacity))
+
+
+def _show_more(frame: CommandFrame, number: int, place: str) -> Ended:
+    """Print the plan of `--more` for `--dry-run`: the configurations that would run again."""
+    results = load(place) if study_file(place) is not None else None
+    check_finished(number, place, None if results is None else results.folder)
+    verdict = None if results is None else judge(results)
+    assert verdict is not None  # a confirmed study has a winner
+    undecided = list(verdict.undecided)
+    plan = f"at most {counted(number, 'confirmation run')} of trials {', '.join(undecided)}"
+    frame.say(plan if undecided else DECIDED)
+    return frame.planned((), {"results": place, "more": number, "trials": undecided})
 
 
 def refuse_spent(deadline: Deadline) -> None:

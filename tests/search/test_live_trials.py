@@ -32,7 +32,9 @@ def broken(message: str) -> RunOutcome:
 
 
 @pytest.mark.parametrize("last", [(observed,), (observed, judged, observed)])
-@pytest.mark.parametrize("order", [(judged,), (judged, observed), (observed, observed, judged, judged)])
+@pytest.mark.parametrize(
+    "order", [(judged,), (judged, observed), (observed, observed, judged, judged)]
+)
 @pytest.mark.parametrize("lost", [[False], [False, True]])
 def test_every_order_of_hooks_writes_the_same_and_reports_once(
     order: tuple[Event, ...], last: tuple[Event, ...], lost: list[bool], stage: Stage
