@@ -121,10 +121,10 @@ def load_model(folder: str | Path) -> Any:
         (1,)
     """
     from raybench.results.study import load as read_study
-    from raybench.training.saved import DATA_FILE, MODEL_FILES
+    from raybench.training.saved import DATA_FILE, MODEL_FILES, STATE_FILES
     from raybench.training.saved import load_model as read
 
-    results = read_study(folder, files=(*MODEL_FILES.values(), DATA_FILE))
+    results = read_study(folder, files=(*MODEL_FILES.values(), *STATE_FILES.values(), DATA_FILE))
     return read(results.folder, next(iter(results.specs.values())))
 
 

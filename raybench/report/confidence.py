@@ -27,7 +27,7 @@ from raybench.results.study import Study
 from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.own_loop import is_command
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.space import end_of, parse_space
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, counted, shorten, split_command
@@ -284,8 +284,8 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     verdict = verdict if is_search else None  # what follows continues a search or trains its winner
     steps = []
     if verdict is not None:
-        is_run = is_command(results.specs[verdict.fastest].workload)
-        files = {"train it" if is_run else "train it and save the model": "best.yaml"}
+        is_own = is_own_loop(results.specs[verdict.fastest].workload)
+        files = {"train it" if is_own else "train it and save the model": "best.yaml"}
         if verdict.fastest != verdict.cheapest:
             files["or the cheapest"] = "cheapest.yaml"
         for purpose, file in files.items():

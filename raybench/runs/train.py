@@ -39,8 +39,8 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.training.own import STATE_FILES, state_of
-from raybench.training.saved import DATA_FILE, MODEL_FILES
+from raybench.training.own import state_of
+from raybench.training.saved import DATA_FILE, MODEL_FILES, STATE_FILES
 
 TRIAL = "0000"
 

@@ -84,7 +84,7 @@ class LoopAdapter:
         """Convert a state that the user saves to bytes.
 
         Returns:
-            The kind of the state (a key of `own.STATE_FILES`) and its bytes.
+            The kind of the state (a key of `saved.STATE_FILES`) and its bytes.
 
         Raises:
             UserError: The state contains objects other than plain data and arrays.

@@ -491,10 +491,6 @@ def state_of(saved: bytes) -> tuple[str, bytes]:
     return str(json.loads(head)["kind"]), content
 
 
-STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Name of the file to which `raybench train` writes the last state of a loop, by kind of state."""
-
-
 class OwnTrainer:
     """Runs a user's training loop on one worker; takes the place of a `BaseTrainer`."""
 

@@ -25,6 +25,8 @@ from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Name of the file with the weights of a run, by framework."""
+STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
+"""Name of the file to which `raybench train` writes the last state of a loop, by kind of state."""
 DATA_FILE = "model.json"
 """Name of the file that describes the model's data (`ModelData`)."""
 
@@ -73,9 +75,12 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
         UserError: No weights were saved, or the run has a user training loop.
     """
     if is_own_loop(spec.workload):
+        files = [name for name in STATE_FILES.values() if (folder / name).is_file()]
+        state = "raybench has no copy of it"
+        if files:
+            state = f"the state that it passed to run.save is in {files[0]}"
         raise UserError(
-            f"{folder}: {spec.workload} builds its model itself; the state that it passed to "
-            "run.save is in state.pt (torch.load), state.npz or state.bin there.",
+            f"{folder}: {spec.workload} builds and saves its model itself; {state}.",
             ErrorCode.UNSUPPORTED,
         )
     path = folder / MODEL_FILES[spec.framework]

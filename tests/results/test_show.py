@@ -115,6 +115,19 @@ def test_a_study_without_a_race_is_advised_to_confirm(tmp_path):
     assert command in steps(results)
 
 
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("mnist_small", "train it and save the model"),
+        ("own.py:train", "train it"),
+        ("$ python own.py", "train it"),
+    ],
+)
+def test_a_saved_model_is_promised_only_of_a_workload(tmp_path, workload, words):
+    results = results_folder(tmp_path, [run_line("0000", 4.0, workload=workload)])
+    assert next_steps(results, judge(results))[0].what == words
+
+
 def test_no_search_is_suggested_for_a_training(tmp_path):
     results = results_folder(tmp_path, [run_line("0000", 4.0)], study={"run": True})
     (tmp_path / "report.html").write_text("")

@@ -13,6 +13,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
 from tests.refusals import refused
 
@@ -65,6 +66,15 @@ def test_saved_model_predicts_class_names_of_new_rows(framework: str, tmp_path: 
     assert single_output.shape == (1, 2)
     with refused(ErrorCode.UNKNOWN_NAME, "colour"):
         model.raybench.predict({"width": [1.0]})
+
+
+def test_the_state_of_an_own_loop_is_named_only_if_it_was_saved(tmp_path: Path) -> None:
+    spec = RunSpec(workload="own.py:train")
+    with refused(ErrorCode.UNSUPPORTED, "own.py:train", "no copy"):
+        load_model(tmp_path, spec)
+    (tmp_path / "state.npz").write_bytes(b"")
+    with refused(ErrorCode.UNSUPPORTED, "own.py:train", "run.save is in state.npz"):
+        load_model(tmp_path, spec)
 
 
 def test_table_rows_become_the_trained_features(tmp_path: Path) -> None:
