@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from raybench.commands import cli
+from raybench.report.answer import summary_of
 from raybench.spec.objective import Objective
 from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux
@@ -74,10 +75,13 @@ def test_json_of_a_study_without_an_answer_is_valid(capsys: Capture, tmp_path: P
 
 
 def test_json_of_a_diagnosis_has_its_verdict(capsys: Capture, tmp_path: Path) -> None:
-    results_folder(tmp_path, [run_line("as_it_is-0", role="scaling")])
+    probes = [run_line("as_it_is-0", role="scaling")]
+    results = results_folder(tmp_path, probes, study={"diagnosis": {"framework": "torch"}})
+    assert "did not end" in summary_of(results).lines[0]
     (tmp_path / "diagnosis.yaml").write_text("{sentence: It computes., verdict: compute}")
     document = run_json(capsys, "report", tmp_path)
     assert (document["answer"], document["details"]["verdict"]) == (["It computes."], "compute")
+    assert summary_of(results).lines == ["It computes."]
 
 
 @pytest.mark.parametrize(

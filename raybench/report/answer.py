@@ -42,6 +42,7 @@ from raybench.results.ranking import (
     repeated,
     result_of,
 )
+from raybench.results.store import DIAGNOSIS
 from raybench.results.study import Study
 from raybench.results.study_kind import IMPORTED, StudyKind
 from raybench.results.trials import configuration_of
@@ -54,6 +55,7 @@ from raybench.results.verdict import (
     judged_on,
 )
 from raybench.scaling.cells import scaling_cells
+from raybench.spec.documents import read_mapping
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
@@ -128,6 +130,8 @@ def summary_of(results: Study) -> Summary:
         return Summary([(line,) for line in lines], caveats=caveats)
     if results.kind is StudyKind.TRAINING:
         return Summary([(_training_sentence(results),)], caveats=notes)
+    if results.kind is StudyKind.DIAGNOSIS:
+        return Summary([(_diagnosis_sentence(results),)], caveats=notes)
     if results.is_imported:
         return Summary([(_import_sentence(results),)], caveats=notes)
     verdict = judge(results)
@@ -150,6 +154,14 @@ def summary_of(results: Study) -> Summary:
     return Summary(
         answer, confidence_of(results, verdict), [*caveats, *target_warning(results), *notes]
     )
+
+
+def _diagnosis_sentence(results: Study) -> str:
+    """Return the verdict that `raybench diagnose` has recorded."""
+    file = results.folder / DIAGNOSIS
+    if not file.is_file():
+        return "No verdict: the diagnosis did not end; rerun the same command."
+    return str(read_mapping(file).get("sentence"))
 
 
 def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
