@@ -361,7 +361,8 @@ class RunClient:
                 break
             except RunFailed as failure:
                 if not command.save and not command.test:
-                    self._outcome = replace(self._outcome, notes=(failure.message,))
+                    if failure.failure != STOPPED:  # who stopped the run knows of it
+                        self._outcome = replace(self._outcome, notes=(failure.message,))
                     return
                 self._restart_or_raise(failure)
                 while not self._has_waiting_workers or not self._is_back_at(reached):

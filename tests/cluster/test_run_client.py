@@ -262,6 +262,15 @@ def test_workers_lost_at_every_finish_fail_the_run_only_if_needed(
     assert outcome.stop == "epochs"
 
 
+@pytest.mark.parametrize(
+    ("fault", "notes"), [(RunFailed(STOPPED, "the run was stopped"), ()), (LOST, (LOST.message,))]
+)
+def test_a_stop_at_finish_is_not_a_note(fault: RunFailed, notes: tuple[str, ...]) -> None:
+    """A study that is stopped stops runs that have just reached their target, too."""
+    _, outcome = run(slow_pool(last=0, faults={Finish: fault}))
+    assert (outcome.notes, outcome.stop) == (notes, "epochs")
+
+
 def checkpoint_of_earlier_session(num_evaluations: int) -> RunState | None:
     """Return the checkpoint after the second evaluation, if a run gets that far."""
     pool = slow_pool(saves=(1,))
