@@ -4,7 +4,7 @@
 
 raybench tune own_loop.yaml --set "space.model={hidden_units: [32, 64]}" \
     --command "python own_command.py --rate {learning_rate} --hidden {model.hidden_units} \
-    --batch {batch_size_per_worker}"
+    --batch {batch_size_per_worker} --seed {seed}"
 """
 
 import argparse

@@ -214,7 +214,10 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
     if is_own_loop(study.workload):
-        return study, dataset, _unused_key_warnings(study, space)
+        warnings = unused_key_warnings(study.workload, space, prefix="space.")
+        if study.confirm.race:
+            warnings += seed_warnings(study.workload, "confirmation runs")
+        return study, dataset, warnings
     warnings = check_starts(spec, *other_starts(study, space, spec))
     warnings += dataset_warnings(dataset)
     check_data(study, space, spec, dataset)
@@ -280,17 +283,39 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             )
 
 
-def _unused_key_warnings(study: StudySpec, space: Space) -> list[str]:
-    """Return a warning for each searched key that the user's training command does not contain."""
-    if not is_command(study.workload):
+def unused_key_warnings(workload: str, keys: Iterable[str], prefix: str = "") -> list[str]:
+    """Return a warning for each key that the user's training command does not contain.
+
+    Args:
+        workload: The key `workload` of a run spec; there are no warnings unless it is a command.
+        keys: Run-spec keys that have several values.
+        prefix: Text before each key in the warnings.
+    """
+    if not is_command(workload):
         return []
-    placeholders = keys_of(study.workload)
+    placeholders = keys_of(workload)
+    if "global_batch_size" in placeholders:
+        placeholders.append("batch_size_per_worker")
     return [
-        f"space.{key}: the command has no {{{key}}}, so its values make no difference"
-        for key in space
+        f"{prefix}{key}: the command has no {{{key}}}, so its values make no difference"
+        for key in keys
         if key not in RESOURCES
         and not any(f"{placeholder}.".startswith(f"{key}.") for placeholder in placeholders)
-        and not (key == "num_workers" and is_launched(study.workload))
+        and not (key == "num_workers" and is_launched(workload))
+    ]
+
+
+def seed_warnings(workload: str, runs: str) -> list[str]:
+    """Return a warning if the user's training command does not contain the seed.
+
+    Args:
+        workload: The key `workload` of a run spec; there is no warning unless it is a command.
+        runs: Plural noun for the runs whose seeds should differ.
+    """
+    if not is_command(workload) or "seed" in keys_of(workload):
+        return []
+    return [
+        f"the command has no {{seed}}, so {runs} use the same seed unless the script draws its own"
     ]
 
 

@@ -40,7 +40,9 @@ from raybench.runs.preflight import (
     check_gpus,
     check_starts,
     check_task,
+    seed_warnings,
     spec_on_gpus,
+    unused_key_warnings,
 )
 from raybench.runs.wait_watch import Deadline, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
@@ -54,7 +56,7 @@ from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import naming
-from raybench.spec.run import ResourceRequest, describe, label_keys
+from raybench.spec.run import ResourceRequest, describe, flat, label_keys
 from raybench.spec.scaling_study import (
     OWN_KEYS,
     ScalingStudy,
@@ -245,9 +247,14 @@ class Checked:
     """Metric of all cells of the study."""
 
 
-def check_cells(cells: Sequence[StudyCell]) -> Checked:
+def check_cells(cells: Sequence[StudyCell], *, has_open_workers: bool = False) -> Checked:
     """Load and check each combination of workload and dataset in the cells (run specs) once, for
-    all frameworks that use it."""
+    all frameworks that use it.
+
+    Args:
+        cells: The cells of the study.
+        has_open_workers: Whether the study will have further worker counts.
+    """
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -260,7 +267,15 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
         objective, dataset = check_task(spec, frameworks)
         metrics[objective.judged_by.name] = objective.judged_by
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
-        notes = check_starts(spec)
+        values = [flat(cell.spec.model_dump(mode="json")) for cell in alike]
+        keys = [
+            key
+            for key in values[0]
+            if any(other.get(key) != values[0][key] for other in values)
+            or (key == "num_workers" and has_open_workers)
+        ]
+        notes = check_starts(spec) + unused_key_warnings(spec.workload, keys)
+        notes += seed_warnings(spec.workload, "the repeats of a cell")
         warnings += [note for note in notes if note not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]
@@ -300,7 +315,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(frame.say))
     # If the worker counts depend on the cluster, cells with one worker are checked for now.
-    checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
+    checked = check_cells(
+        study_cells(study.with_workers([1]), chosen.source),
+        has_open_workers=study.num_workers is None and study.cells is None,
+    )
     sentences += checked.warnings
     frame.say(*sentences)
     # The name of the metric is needed to read the results.

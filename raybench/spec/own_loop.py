@@ -37,6 +37,12 @@ OWN_DATA = {"name": "workload"}
 """Value of `dataset` for a user's own training loop, which loads its data itself."""
 IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 """Pattern of an import in Python code. The group is the imported package."""
+ABBREVIATIONS = {
+    "lr": "learning_rate",
+    "bs": "batch_size_per_worker",
+    "wd": "weight_decay",
+}
+"""Abbreviations that users may write in placeholders, and the keys that they mean."""
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 """Pattern of a placeholder for a value. The group is the key."""
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
@@ -173,7 +179,7 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
         outer = _value(values, parent)
         if isinstance(outer, Mapping) and name in outer:
             return outer[name]
-    hint = did_you_mean(key, values, "see docs/keys.md.")
+    hint = did_you_mean(ABBREVIATIONS.get(key, key), values, "see docs/keys.md.")
     raise UserError(f"command: {{{key}}} is not a key of the run; {hint}", ErrorCode.UNKNOWN_KEY)
 
 

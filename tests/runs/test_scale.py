@@ -145,6 +145,17 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
+def test_a_command_that_ignores_what_the_cells_vary_is_reported(capsys) -> None:
+    command = "python train.py --lr {learning_rate}"
+    assert cli.main(["scale", "--dry-run", "--command", command]) == cli.DONE
+    printed = " ".join(capsys.readouterr().out.split())
+    for key in ("num_workers", "batch_size_per_worker", "seed"):
+        assert f"the command has no {{{key}}}" in printed
+    command += " -n {num_workers} -b {global_batch_size} -s {seed}"
+    assert cli.main(["scale", "--dry-run", "--command", command]) == cli.DONE
+    assert "the command has no" not in capsys.readouterr().out
+
+
 def test_worker_counts_default_to_those_of_the_machine(capsys) -> None:
     assert cli.main(["scale", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out

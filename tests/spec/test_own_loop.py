@@ -20,7 +20,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from tests.refusals import refused
 
-COMMAND = "$ python train.py --lr {learning_rate} --hidden {model.hidden_units}"
+COMMAND = "$ python train.py --lr {learning_rate} --hidden {model.hidden_units} --seed {seed}"
 CONTENT = {
     "workload": "train.py:train",
     "objective": {"target": 0.9},
@@ -68,11 +68,21 @@ def test_a_command_is_one_process_with_the_resources_of_all_workers():
 
 
 def test_searched_keys_missing_from_the_command_are_reported():
-    study, space = study_of(workload="$ python train.py --lr {learning_rate}")
+    study, space = study_of(workload="$ python train.py --lr {learning_rate} --seed {seed}")
     (warning,) = check_study(study, space)[2]
     assert "{model.hidden_units}" in warning
-    with refused(ErrorCode.UNKNOWN_KEY, "{lr}"):
+    with refused(ErrorCode.UNKNOWN_KEY, "{lr}", "did you mean 'learning_rate'?"):
         check_study(*study_of(workload="$ python train.py --lr {lr}"))
+    space = {"batch_size_per_worker": [16, 32]}
+    workload = "$ python train.py --batch {global_batch_size} --seed {seed}"
+    assert check_study(*study_of(workload=workload, space=space))[2] == []
+
+
+def test_a_command_without_its_seed_is_reported_if_runs_are_confirmed():
+    workload = COMMAND.removesuffix(" --seed {seed}")
+    (warning,) = check_study(*study_of(workload=workload))[2]
+    assert "{seed}" in warning
+    assert check_study(*study_of(workload=workload, confirm={"race": 0}))[2] == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_command_options_depend_on_their_values(command, value, words):
 
 def test_keys_inside_command_options_count_as_used():
     space = {"learning_rate": [0.1], "model": {"bn": [True, None], "block": [{"k": 1}, {"k": 2}]}}
-    command = "$ python train.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k}"
+    command = "$ a.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k} {--seed:seed}"
     study, space = study_of(workload=command, space=space)
     assert check_study(study, space)[2] == []
 
