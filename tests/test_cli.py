@@ -95,6 +95,14 @@ def test_the_overview_names_every_command(capsys):
         assert capsys.readouterr().out == printed
 
 
+def test_a_command_with_a_shipped_space_is_refused_with_what_to_do(capsys):
+    command = "python train.py --lr {learning_rate}"
+    assert cli.main(["tune", "--dry-run", "--command", command]) == cli.WRONG_INPUT
+    message = " ".join(capsys.readouterr().err.split())
+    assert "name a space file that lists what to vary" in message
+    assert "warmup" not in message
+
+
 @pytest.mark.parametrize("command", ["tunes", "", "--tune"])
 def test_an_unknown_command_is_refused(capsys, command):
     assert cli.main([command]) == 2

@@ -56,6 +56,13 @@ def study_content(options: TuneOptions) -> tuple[Content, str, str]:
         space = shipped_space(space) or Path(space)
     source = str(space) if isinstance(space, Path) else "space"
     content = with_absolute_paths(load_content(space, options.study_settings()))
+    is_shipped = isinstance(options.space, str) and shipped_space(options.space) is not None
+    if is_shipped and options.command is not None and "framework" in content.get("space", {}):
+        raise UserError(
+            f"--command: the space {options.space} is for raybench's own models; name a space file "
+            "that lists what to vary, as in docs/models.md.",
+            ErrorCode.MISSING,
+        )
     content = _with_firsts(content, options.first)
     path = Path(source)
     return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
