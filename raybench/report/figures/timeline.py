@@ -170,7 +170,8 @@ def timeline_figure(results: Study) -> Figure:
             above, position / scale, 0.99, label, transform=above.get_xaxis_transform(), va="top"
         )
     below.set_xlabel(f"wall-clock since the first run had workers [{unit}]")
-    below.set_xlim(-0.01 * timeline.total_s / scale, 1.01 * timeline.total_s / scale)
+    width = timeline.total_s / scale or 1.0  # 0 if no run has had workers
+    below.set_xlim(-0.01 * width, 1.01 * width)
     parts.legend_below(figure, keys, max_columns=2)
     return figure
 

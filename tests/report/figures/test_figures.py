@@ -64,6 +64,16 @@ def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study) -> None:
     assert "interrupted" in words(figure)
 
 
+@pytest.mark.filterwarnings("error")
+def test_runs_that_never_had_workers_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    line = run_line("0000", failure="worker_lost")
+    line |= {"wall_s": 1.0, "ledger": dict.fromkeys(line["ledger"], 0.0) | {"queue": 1.0}}
+    results = results_folder(tmp_path, [line])
+    assert spans(results).total_s == 0
+    for name in ("timeline", "ledger"):
+        FIGURES[name].draw(results)
+
+
 def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
     figure, verdict = race_figure(study), judge(study)
     repeated = study.trials[study.trials["role"].isin(["race", "confirm"])]
