@@ -76,6 +76,16 @@ def test_keyword_arguments_are_options_or_keys() -> None:
     assert SPACE["space"]["optimizer"] == ["adam", "lamb"], "the given space is not changed"
 
 
+def test_confirm_may_be_a_truth_value() -> None:
+    given = {"confirm": False}, {"no_confirm": True}, {"confirm": True}, {}
+    plans = [raybench.tune(SPACE, dry_run=True, **changes).plan["confirm"] for changes in given]
+    assert plans[0] == plans[1] != plans[2] == plans[3]
+
+
+INTERACTIVE: dict[str, Any] = {}
+exec(compile("def train(run): ...", "/tmp/ipykernel_1/2.py", "exec"), INTERACTIVE)
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "name"),
     [
@@ -88,6 +98,8 @@ def test_keyword_arguments_are_options_or_keys() -> None:
             ErrorCode.USER_CODE,
             "Mine",
         ),
+        ({"train": lambda run: None}, ErrorCode.USER_CODE, "<lambda>"),
+        ({"train": INTERACTIVE["train"]}, ErrorCode.USER_CODE, "top level of a file"),
         ({"data": 3}, ErrorCode.INVALID_VALUE, "data"),
     ],
 )

@@ -111,7 +111,15 @@ def text(value: Any) -> Any:
 def importable(value: Any) -> Any:
     """Convert a class or function to the name under which workers import it."""
     if inspect.isfunction(value):
-        return f"{inspect.getsourcefile(value)}:{value.__qualname__}"
+        file, name = inspect.getsourcefile(value), value.__qualname__
+        if "<" in name or not file or not Path(file).is_file():  # a lambda, or from a notebook
+            raise UserError(
+                f"train {name}: workers import it, which they cannot from a notebook or if it is a "
+                "lambda or defined in another function; write the function at the top level of a "
+                "file.",
+                ErrorCode.USER_CODE,
+            )
+        return f"{file}:{name}"
     if not isinstance(value, type):
         return value
     if value.__module__ == "__main__":
@@ -136,7 +144,9 @@ def worker_counts(value: Any) -> Any:
 
 
 def confirmation(value: Any) -> Any:
-    """Convert a string such as `race=24,fresh=3` to a dict."""
+    """Convert a string such as `race=24,fresh=3` to a dict; False means no confirmation."""
+    if isinstance(value, bool):
+        return None if value else {"race": 0}
     if not isinstance(value, str):
         return dict(value) if isinstance(value, Mapping) else value
     settings = value.split(",")
