@@ -60,7 +60,7 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
 from raybench.spec.space import is_one_of
-from raybench.spec.text import clean, counted
+from raybench.spec.text import clean, counted, seconds_text
 from raybench.spec.values import identity
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
@@ -408,7 +408,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str
     else:
         value, seconds = metric.shown(run.best_value), run.ledger["train"]
         kind = "reference run" if run.role == "reference" else "search trial"
-        proof = f"unconfirmed: {metric.words} {value} after {seconds:.2f} s in one {kind}"
+        proof = f"unconfirmed: {metric.words} {value} after {seconds_text(seconds)} s in one {kind}"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
 
@@ -548,8 +548,8 @@ def _best(results: Study) -> pd.DataFrame:
         return pd.DataFrame()
     metric, forms = results.metric, {"trial": "{trial}", "configuration": "{config}"}
     if results.is_timed:
-        forms |= {"target after s": "{time_to_target_s:.2f}"}
-        forms |= {"worker-seconds": "{worker_seconds_to_target:.2f}", "reached": "{hits} of {runs}"}
+        forms |= {"target after s": "{time_to_target_s:s}"}
+        forms |= {"worker-seconds": "{worker_seconds_to_target:s}", "reached": "{hits} of {runs}"}
     forms |= {f"best {metric.words}": "{best}", "confirmed": "{proof}"}
     table = configurations(results).head(NOTEBOOK_ROWS)
     proof = table["is_confirmed"].map({True: "yes", False: "no, one run"})
@@ -577,11 +577,11 @@ def _training_sentence(results: Study) -> str:
     if record.test_value is not None:
         best += f", {metric.shown(record.test_value)} on the test set"
     if target is None:
-        return f"{name}: {best} after {record.ledger['train']:.2f} s."
+        return f"{name}: {best} after {seconds_text(record.ledger['train'])} s."
     target_text = target_words(metric, target)
     if record.time_to_target_s is None:
         return f"{name} did not reach {target_text}: {best}, ended by {record.stop}."
-    return f"{name} reaches {target_text} after {record.time_to_target_s:.2f} s ({best})."
+    return f"{name} reaches {target_text} after {seconds_text(record.time_to_target_s)} s ({best})."
 
 
 def _import_sentence(results: Study) -> str:

@@ -88,7 +88,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
     several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
     forms = CELLS | {metric.words: value_form(metric, metric.name)}
     if cells["reached"].any():
-        forms["target after s"] = "{time_to_target_s:.2f} {reached}/{tried}"
+        forms["target after s"] = "{time_to_target_s:s} {reached}/{tried}"
 
     def series(row: dict[Any, Any]) -> str:
         topology = f", {row['topology']}" if several else ""

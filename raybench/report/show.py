@@ -41,12 +41,12 @@ CONFIGURATION_NOTE = (
 TRIAL_FORMS: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
 CONFIRMATION_FORMS: dict[str, CellFormat] = TRIAL_FORMS | {
     "reached": "{hits} of {runs}",
-    "expected s": "{expected_s:.2f}{mark}",
-    "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
-    "worker-s": "{cost:.2f}{mark}",
-    "alone s": "{alone_s:.2f}{mark}",
+    "expected s": "{expected_s:s}{mark}",
+    "90 % interval": "{expected_low_s:s} - {expected_high_s:s}",
+    "worker-s": "{cost:s}{mark}",
+    "alone s": "{alone_s:s}{mark}",
 }
-SEARCH_FORMS: dict[str, CellFormat] = {"search s": "{search_s:.2f}"}
+SEARCH_FORMS: dict[str, CellFormat] = {"search s": "{search_s:s}"}
 LEDGER_FORMS = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
 FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
@@ -133,11 +133,11 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
         return []
     forms = TRIAL_FORMS if is_brief else TRIAL_FORMS | {"global batch": "{global_batch_size}"}
     forms = forms | _layout_columns(best)
-    forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
+    forms |= {"s to target": "{crossed_s:s}{mark}", "worker-s": "{cost:s}{mark}"}
     forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
     if not is_brief:
-        forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
-    forms["total s"] = "{wall_s:.2f}"
+        forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:s}"}
+    forms["total s"] = "{wall_s:s}"
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
     selection = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""

@@ -2,7 +2,9 @@
 of causes of failures, which terminal and page show."""
 
 import math
+import numbers
 import re
+import string
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ from rich.text import Text
 from raybench.report.console import say, wrapped
 from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
 from raybench.spec.metric import Metric
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, seconds_text, shorten
 
 VARYING_TEXT = re.compile(
     rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?"
@@ -55,6 +57,14 @@ LONGEST_CELL = 400
 """Maximum number of characters in a cell; the files contain the whole text."""
 
 
+class _Formatter(string.Formatter):
+    """Formats a cell; the format `s` of a number means seconds (`seconds_text`)."""
+
+    def format_field(self, value: Any, form: str) -> str:
+        is_seconds = form == "s" and isinstance(value, numbers.Real)
+        return seconds_text(float(value)) if is_seconds else format(value, form)
+
+
 class _Missing:
     def __format__(self, form: str) -> str:
         return MISSING
@@ -62,7 +72,8 @@ class _Missing:
 
 CellFormat = str | Callable[[Mapping[Any, Any]], str]
 """Determines the text of a cell from a row of data: a format string such as `{low:.2f} -
-{high:.2f}`, or a function of the row if a format string cannot contain the names of the columns."""
+{high:.2f}`, where the format of seconds is `s` (see `seconds_text`), or a function of the row if a
+format string cannot contain the names of the columns."""
 
 
 def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
@@ -86,7 +97,7 @@ def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
 
 def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
     values = defaultdict(_Missing, row)
-    text = form(values) if callable(form) else form.format_map(values)
+    text = form(values) if callable(form) else _Formatter().vformat(form, (), values)
     if callable(form) or " - " in form:  # an interval with a missing end is missing
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
     replacements = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}

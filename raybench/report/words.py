@@ -8,7 +8,7 @@ from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
-from raybench.spec.text import clean, counted, shorten
+from raybench.spec.text import clean, counted, seconds_text, shorten
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
@@ -38,14 +38,14 @@ def duration(seconds: float) -> str:
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
+    return f"{seconds_text(seconds) if seconds < 10 else format(seconds, '.3g')} s"
 
 
 def digits(number: float) -> str:
     """Return rounded seconds or worker-seconds without a unit, such as `0.59`, `12.3` or
     `5,120`."""
     if number < 10:
-        return f"{number:.2f}"
+        return seconds_text(number)
     return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 

@@ -36,6 +36,7 @@ from raybench.spec.documents import apply_settings, content_of, to_yaml, validat
 from raybench.spec.errors import DONE, FAILED, Ended
 from raybench.spec.own_loop import framework_of, is_own_loop
 from raybench.spec.run import RunSpec, describe
+from raybench.spec.text import seconds_text
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, RunRecord
@@ -233,7 +234,7 @@ def _print_outcome(
     elif target is not None:
         outcome = f"not reached (ended by {record.stop})"
         if record.time_to_target_s is not None:
-            outcome = f"after {record.time_to_target_s:.2f} s of training"
+            outcome = f"after {seconds_text(record.time_to_target_s)} s of training"
         lines.append(f"target {target_words(metric, target)} {outcome}")
     if record.test_value is not None:
         lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")

@@ -1,5 +1,6 @@
 """Text from users, libraries and files: makes it printable, hides secrets, and quotes commands."""
 
+import math
 import re
 import shlex
 import shutil
@@ -83,6 +84,13 @@ def program() -> str:
 
 def _is_script(word: str) -> bool:
     return PurePath(word).stem == SCRIPT
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds with two decimals, or with two significant digits below 0.1: `2.31`,
+    `0.0047`."""
+    decimals = 1 - math.floor(math.log10(seconds)) if 0 < seconds < 0.1 else 2
+    return f"{seconds:.{decimals}f}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from rich.cells import cell_len
@@ -10,7 +11,7 @@ from raybench.report.show import show
 from raybench.report.tables import failures
 from raybench.results.analyses import ledger_totals
 from raybench.spec.text import clean
-from tests.made_results import OBJECTIVE, results_folder, run_line
+from tests.made_results import OBJECTIVE, raced, results_folder, run_line
 
 LINES = [
     run_line("0000", best_value=0.5),
@@ -67,6 +68,16 @@ def shown(results, *, width=300, verbose=True):
     console = Console(file=io.StringIO(), width=width)
     show(console, results, verbose=verbose)
     return console.file.getvalue()
+
+
+def test_milliseconds_are_shown_in_tables_and_sentences(tmp_path):
+    results = results_folder(tmp_path, raced("0001", 0.0042, [0.0052, 0.0061], [0.0071] * 3))
+    text = " ".join(shown(results, verbose=False).split())
+    assert "after 0.0071 s of training" in text
+    assert "0.0042" in text[text.index("Search: ") : text.index("Confirmation: ")]
+    table = text[text.index("Confirmation: ") : text.index("Where the")]
+    assert "0.0071" in table
+    assert not re.search(r"\b0\.00\b", text)
 
 
 HOSTILE = [

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.text import clean
+from raybench.spec.text import clean, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,24 @@ from raybench.spec.text import clean
 )
 def test_clean(text, cleaned):
     assert clean(text) == cleaned
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (12.346, "12.35"),
+        (0.1, "0.10"),
+        (0.0949, "0.095"),
+        (0.01, "0.010"),
+        (0.00123, "0.0012"),
+        (2e-6, "0.0000020"),
+        (0.0, "0.00"),
+        (-0.001, "-0.00"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_seconds_below_a_tenth_have_two_significant_digits(seconds, text):
+    assert seconds_text(seconds) == text
 
 
 def test_every_character_is_safe_to_print_and_write():

@@ -30,7 +30,7 @@ from raybench.report.live.state import Cause, LiveState
 from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
-from raybench.spec.text import clean
+from raybench.spec.text import clean, seconds_text
 from raybench.stats.record import Evaluation, RunRecord
 
 STATUS_S = 60.0
@@ -298,7 +298,7 @@ def curve_line(metric: Metric, evaluation: Evaluation) -> str:
     value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
     loss = evaluation.train_loss  # NaN if a training loop of the user reports none
     return (
-        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
+        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {seconds_text(evaluation.train_s):>9} "
         f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "
         f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
     )

@@ -19,7 +19,7 @@ from raybench.report.console import WholeLines
 from raybench.report.live.state import LiveRun, LiveState
 from raybench.report.words import duration, target_words
 from raybench.spec.metric import Metric
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, seconds_text, shorten
 from raybench.stats.record import RunRecord
 
 
@@ -70,8 +70,10 @@ def result_words(record: RunRecord) -> str:
     """Return the result of a run that did not fail, in a few words."""
     metric, target = record.spec.objective.judged_by, record.spec.objective.target
     if record.time_to_target_s is not None and target is not None:
-        return f"{record.time_to_target_s:.2f} s to {target_words(metric, target)}"
-    return f"{metric_words(metric, record.best_value)} after {record.ledger['train']:.2f} s"
+        return f"{seconds_text(record.time_to_target_s)} s to {target_words(metric, target)}"
+    return (
+        f"{metric_words(metric, record.best_value)} after {seconds_text(record.ledger['train'])} s"
+    )
 
 
 def _best_words(state: LiveState) -> str:
@@ -229,7 +231,7 @@ def _cells(run: LiveRun, scale: Sequence[float]) -> dict[str, str]:
         return {}
     return {
         run.metric.words: run.metric.shown(point.value),
-        "train s": f"{point.train_s:.2f}",
+        "train s": seconds_text(point.train_s),
         "samples/s": f"{point.samples_per_s:,.0f}",
         "curve": sparkline(run.values, SPARKLINE_WIDTH, others=scale),
     }
