@@ -46,7 +46,7 @@ from raybench.search.study_plan import StudyPlan
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
-from raybench.spec.own_loop import is_command
+from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
 
@@ -291,7 +291,7 @@ class StudyPipeline:
         self.deadline.raise_fault()
         if (sentence := search.left_out()) is not None:
             self._note(sentence)
-        for note in single_run.notes if is_command(self.study.workload) else ():
+        for note in single_run.notes if is_own_loop(self.study.workload) else ():
             self._note(f"{note[:1].upper()}{note[1:]}.")
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":

@@ -59,6 +59,11 @@ GRACE_S = 60.0
 """Seconds within which the user's function must return after `Run.report` has returned True."""
 LOOK_S = 1.0
 """Seconds between two checks of a loop from which a report is awaited."""
+SEPARATE_MODELS = (
+    "the workers exchanged nothing in the process group of all workers while they trained, so each "
+    "trained a separate model; wrap the model with run.prepare"
+)
+"""Note to the user about a loop that trains separate models on its workers."""
 MAX_REASON = 200
 """Maximum number of characters of a framework's error that an error message quotes."""
 
@@ -156,6 +161,9 @@ class Run:
         """Number of collectives that the loop had begun at its last synchronizing call. Only later
         collectives are compared between ranks, because point-to-point messages are counted, too,
         and may make the totals of the ranks differ."""
+        self._may_be_joint = spec.num_workers == 1 or is_command(spec.workload)
+        """Whether the workers may train a common model: the loop has called `prepare`, or they have
+        exchanged something in `training`, or it is unknown whether they have."""
 
     @property
     def folder(self) -> Path:
@@ -189,6 +197,8 @@ class Run:
         self._ledger.enter("train")
         try:
             yield
+            # An unknown number (None) differs, too.
+            self._may_be_joint |= self._adapter.num_exchanges() != self._num_exchanges
             self._synchronize_ranks(Call.TRAINED)
         finally:
             self._ledger.enter("eval")
@@ -318,6 +328,7 @@ class Run:
                 "use ddp, or in torch also fsdp.",
                 ErrorCode.USER_CODE,
             )
+        self._may_be_joint = True
         return self._adapter.prepare(model, strategy)
 
     def save(self, state: Any) -> None:
@@ -582,6 +593,8 @@ class OwnTrainer:
                 raise reported
         if self.run.note is not None:
             self.notes.append(self.run.note)
+        if self.run._last is not None and not self.run._may_be_joint:
+            self.notes.append(SEPARATE_MODELS)
         return self.run._test
 
     def state(self) -> bytes | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local_runs import Clock, single_worker
+from local_runs import Clock, ThreadWorld, run_on_ranks, single_worker
 from user_loops import Loop, Worker, reporting_loop, run_on_two_ranks, spec_of
 
 from raybench.spec.errors import ErrorCode, UserError
@@ -24,7 +24,12 @@ from raybench.spec.objective import Objective
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training import own
-from raybench.training.adapter import pack_arrays, signal_handlers_ignored, unpack_arrays
+from raybench.training.adapter import (
+    LoopAdapter,
+    pack_arrays,
+    signal_handlers_ignored,
+    unpack_arrays,
+)
 from raybench.training.own import (
     OwnTrainer,
     PlainWorld,
@@ -180,6 +185,40 @@ def test_numpy_scalars_and_rounding_errors_are_accepted() -> None:
     values = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
     curve = Worker(reporting_loop(*values), objective=Objective(kind="best_at_budget")).run_to_end()
     assert [point.value for point in curve[:-1]] == [0.5, 0.25, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "prepares", "is_noted"),
+    [(0, False, True), (0, True, False), (1, False, False), (None, False, False)],
+)
+def test_workers_that_train_separate_models_are_noted(
+    exchanges: int | None, prepares: bool, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the number of exchanges grows outside of training."""
+    numbers = threading.local()
+
+    def num_exchanges(adapter: LoopAdapter) -> int | None:
+        return None if exchanges is None else getattr(numbers, "now", 0)
+
+    def loop(run: Run) -> None:
+        for _ in range(2):
+            if prepares:
+                run.prepare(None)
+            with run.training():
+                numbers.now = getattr(numbers, "now", 0) + (exchanges or 0)
+            numbers.now += 1
+            run.report(0.5, samples=1)
+
+    def work(world: ThreadWorld) -> list[str]:
+        spec = spec_of().model_copy(update={"num_workers": 2})
+        trainer = OwnTrainer(spec, loop, world, Ledger("setup"))
+        list(trainer.evaluations())
+        trainer.finish()
+        return trainer.notes
+
+    monkeypatch.setattr(LoopAdapter, "num_exchanges", num_exchanges)
+    for notes in run_on_ranks(2, work):
+        assert ["run.prepare" in note for note in notes] == [True] * is_noted
 
 
 def test_metric_name_need_not_be_an_identifier() -> None:
