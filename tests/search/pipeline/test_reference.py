@@ -113,7 +113,7 @@ class Machine:
         self.left_s = left_s
         self.seconds: dict[str, float] = {}
         self.progress: Any = SimpleNamespace(begin=lambda *arguments: None)
-        self.saved: Any = SimpleNamespace(over=lambda record: None)
+        self.saved: Any = SimpleNamespace(finish=lambda record: None)
 
     def train(self, spec: RunSpec, name: str, role: Any) -> RunRecord:
         points, end_s = list[Evaluation](), spec.objective.max_train_seconds
