@@ -12,6 +12,7 @@ Placeholders in a command (strings are inserted unchanged, other values as JSON)
 
     {key}                   the value of a run-spec key
     {model.NAME}            a setting of the model
+    {folder}                the temporary folder of the run, which is empty when the command starts
     {--flag:key}            `--flag` for true, nothing for false and null, else `--flag VALUE`
     {--flag=:key}           as before, but `--flag=VALUE`
     {--flag|--no-flag:key}  as before, but `--no-flag` for false
@@ -37,6 +38,8 @@ OWN_DATA = {"name": "workload"}
 """Value of `dataset` for a user's own training loop, which loads its data itself."""
 IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 """Pattern of an import in Python code. The group is the imported package."""
+FOLDER = "folder"
+"""Name of the placeholder for the temporary folder of the run."""
 ABBREVIATIONS = {
     "lr": "learning_rate",
     "bs": "batch_size_per_worker",

@@ -31,7 +31,14 @@ import psutil
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
-from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
+from raybench.spec.own_loop import (
+    FOLDER,
+    OTHER_KEYS,
+    UNREPORTED,
+    is_launched,
+    keys_of,
+    words_of,
+)
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
 from raybench.training.adapter import environment_of_rank
@@ -82,13 +89,20 @@ MAX_SHOWN = 200
 """Maximum number of characters of the last line of stderr that an error message quotes."""
 
 
-def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
-    """Return the values that replace the placeholders of a command, by key of the run spec.
+def values_of(spec: RunSpec, learning_rate: float, folder: str = "") -> dict[str, Any]:
+    """Return the values that replace the placeholders of a command, by name of the placeholder.
 
-    `learning_rate` is the rate after `learning_rate_scaling`.
+    Args:
+        spec: The run spec.
+        learning_rate: The rate after `learning_rate_scaling`.
+        folder: Temporary folder of the run; empty while a command is only checked.
     """
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
-    return content | {"global_batch_size": spec.global_batch_size, "learning_rate": learning_rate}
+    return content | {
+        "global_batch_size": spec.global_batch_size,
+        "learning_rate": learning_rate,
+        FOLDER: folder,
+    }
 
 
 def run_command(run: Run) -> None:
@@ -98,7 +112,8 @@ def run_command(run: Run) -> None:
     of rank 0.
     """
     spec = run.spec
-    words = words_of(spec.workload, values_of(spec, run.learning_rate))
+    folder = str(run.folder) if FOLDER in keys_of(spec.workload) else ""
+    words = words_of(spec.workload, values_of(spec, run.learning_rate, folder))
     is_everywhere = is_launched(spec.workload)
     environment = environment_of_rank(run.rank, run.device, run.gather) if is_everywhere else {}
     metric, began_s = spec.objective.judged_by.name, time.perf_counter()

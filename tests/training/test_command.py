@@ -208,6 +208,20 @@ def test_pattern_reads_all_notations_of_a_number_and_colored_ones(script: Any) -
     assert curve[4].failure == "nan"
 
 
+def test_each_run_has_a_folder_of_its_own_for_checkpoints(script: Any) -> None:
+    """Also a run that is started again; the folder has one name on all its workers."""
+    path = script(
+        "checkpoint = sys.argv[1]\n"
+        "has_earlier = os.path.exists(checkpoint)\n"
+        "open(checkpoint, 'w').close()\n"
+        "print(json.dumps({'accuracy': 0.5 + 0.1 * has_earlier}), flush=True)\n"
+    )
+    for _ in range(2):
+        trainer = trainer_of(path, "{folder}/last.pt")
+        assert next(iter(trainer.evaluations())).value == 0.5
+        trainer.finish()
+
+
 def test_target_reached_by_the_first_line_ends_the_command(script: Any) -> None:
     path = script("for _ in range(99):\n    time.sleep(0.05)\n    print('acc 0.95')\n")
     objective = Objective(target=0.9, metric_pattern="acc ([0-9.]+)")
