@@ -159,7 +159,7 @@ def run(
             within = _samples_within_budget(samples, train_seconds, spec)
             if within < samples + spec.global_batch_size:
                 stop = stop or "max_train_seconds"
-        failed = not math.isfinite(validation.train_loss)
+        failed = not validation.is_finite
         weights.update(train_seconds, is_last=bool(stop or failed))
         yield Evaluation(
             index=index,
@@ -173,7 +173,7 @@ def run(
             ledger=snapshot,
             best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
-            stop=stop,
+            stop=None if failed else stop,
             failure="nan" if failed else None,
             value_error=validation.error,
             rank_s=None if spec.exchange_gradients else validation.rank_s,
@@ -271,6 +271,10 @@ class Validation:
     """Mean loss over the steps since the last evaluation."""
     rank_s: tuple[float, ...]
     """Training seconds of each worker since the last evaluation."""
+    is_finite: bool
+    """Whether the training loss, the metric and the validation loss are finite. Weights that the
+    latest update made NaN are seen in the validation loss, and in the training loss one step
+    later."""
 
 
 def _validate(
@@ -293,7 +297,8 @@ def _validate(
     """
     metric = trainer.metric
     totals = trainer.evaluate("validation", _own_rows(len(dataset.validation), world))
-    row = [interval.loss, totals.value, totals.squares, float(totals.samples), interval.seconds]
+    row = [interval.loss, totals.value, totals.squares, float(totals.samples), totals.loss]
+    row.append(interval.seconds)
     rows = world.gather(row)
     sums = np.sum(rows, axis=0)
     if metric.is_mean:
@@ -302,7 +307,9 @@ def _validate(
     else:
         value, error = _measure_whole_split(metric, totals, dataset.validation, world)
     train_loss = float(sums[0]) / len(interval.steps)
-    return Validation(value, error, train_loss, tuple(float(row[-1]) for row in rows))
+    is_finite = all(map(math.isfinite, (train_loss, value, sums[4])))
+    rank_s = tuple(float(row[-1]) for row in rows)
+    return Validation(value, error, train_loss, rank_s, is_finite)
 
 
 class BudgetWeights:

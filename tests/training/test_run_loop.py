@@ -93,6 +93,13 @@ def test_nan_fails_the_run(framework: str, precision: str) -> None:
     assert len(curve) < 50
 
 
+def test_last_update_that_breaks_the_weights_fails_the_run(framework: str) -> None:
+    spec = small_spec(framework, optimizer="adam", learning_rate=1e38, epochs=0.01, **MLP)
+    (only,), _ = train(spec)
+    assert math.isfinite(only.train_loss), "it was computed before the update"
+    assert (only.failure, only.stop) == ("nan", None)
+
+
 def test_half_precision_learns(framework: str) -> None:
     curve, _ = train(small_spec(framework, precision="bf16"))
     assert curve[-1].value > 0.5
