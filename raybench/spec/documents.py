@@ -300,7 +300,7 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
     path = [part for part in map(str, detail["loc"]) if not kinds.fullmatch(part)]
     key = ".".join(path)
     if detail["type"] == "extra_forbidden":
-        if (problem := removed(f"key {key}")) is not None:
+        if (problem := removed(f"key {key}") or removed(f"key {path[-1]}")) is not None:
             return UserError(f"{source}: '{key}' {problem}.", ErrorCode.REMOVED)
         full_key = key_in_section(model, key)
         hint = (
