@@ -77,7 +77,7 @@ def test_an_empty_file_trains_three_epochs_without_a_target():
         ({"batch_sizes": [100], "num_workers": [1, 3]}, "INVALID_VALUE", ["'batch_sizes'", 100, 3]),
         ({"base": {"num_workers": 2}}, "CONFLICT", ["base.num_workers", "[2]"]),
         ({"base": {"epoch": 2}}, "UNKNOWN_KEY", ["'epoch'", "'epochs'"]),
-        ({"base": {"mup_base": {}}}, "REMOVED", ["'base.mup_base'", "raybench forecast"]),
+        ({"base": {"mup_base": {}}}, "REMOVED", ["'mup_base'", "raybench forecast"]),
         ({"axes": {"framwork": ["torch"]}}, "UNKNOWN_KEY", ["'framwork'", "'framework'"]),
         ({"axes": {"num_workers": [1]}}, "INVALID_VALUE", ["num_workers: [...]"]),
         ({"axes": {"optimizer": []}}, "INVALID_VALUE", ["'axes.optimizer'"]),
