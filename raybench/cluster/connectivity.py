@@ -126,7 +126,7 @@ MISNAMED = f"{UNREACHED}with {VARIABLE} set, "
 
 
 def listen_at(address: str, size: int) -> socket.socket:
-    """Return a socket that listens at `address` on a free port, with a backlog of `size`."""
+    """Return a socket that listens on `address` on a free port, with a backlog of `size`."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=size)

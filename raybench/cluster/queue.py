@@ -61,9 +61,10 @@ class RequestQueue:
         Args:
             scheduler: The scheduler with the pool's reservations.
             options: Options of the pool.
-            available: Returns each node's free resources according to Ray, by node id.
-            nodes: Returns Ray's list of nodes.
-            leaving: Returns the ids of nodes that are about to be shut down.
+            available: Function that returns each node's free resources according to Ray, by node
+                id.
+            nodes: Function that returns Ray's list of nodes.
+            leaving: Function that returns the ids of nodes that are about to be shut down.
             autoscale: Requests resource bundles from the autoscaler.
             on_lost: Called with the numbers of idle groups whose workers were lost with a node.
         """

@@ -232,7 +232,8 @@ class RunClient:
             name: Name of the run, unique in the pool.
             spec: The run.
             keep: Whether the worker group stays alive for other runs after this run.
-            may_restart: Returns whether the run may get new workers after its workers were lost.
+            may_restart: Function that returns whether the run may get new workers after its workers
+                were lost.
             limit_s: Wall-clock seconds with workers after which the run fails with `timeout`; None
                 for no limit.
         """
@@ -461,7 +462,10 @@ def release(pool: Any, name: str, *, keep: bool) -> int:
 
 
 def _get(reference: Any) -> Any:
-    """Return the result of a call to the pool; raise its RunFailed without Ray's wrapper."""
+    """Return the result of a call to the worker pool.
+
+    If the call raised RunFailed, re-raise it without the RayTaskError around it.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

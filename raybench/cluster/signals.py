@@ -73,7 +73,7 @@ class Interrupt:
         and calls to a killed Ray would hang for a minute.
 
         Args:
-            lost: Returns a sentence if Ray's processes are gone, otherwise None
+            lost: Function that returns a sentence if Ray's processes are gone, otherwise None
                 (`Session.lost`); called twice a second in another thread.
         """
         is_over = threading.Event()

@@ -575,9 +575,14 @@ def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None)
 
 
 def quantiles(rate: Predicted, number: int) -> list[float]:
-    """Return values that are evenly spaced, on a log scale, over the 90 % interval of a prediction.
+    """Return the midpoints of equal parts of a prediction's 90 % interval, on a log scale.
 
     The values are sorted by their distance from the prediction, nearest first.
+
+    Args:
+        rate: The prediction with its interval.
+        number: Number of values. If it is even, the interval has one part more, and the value
+            farthest from the prediction is left out.
     """
     odd = number | 1
     shares = (np.arange(odd) + 0.5) / odd

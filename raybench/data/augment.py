@@ -5,9 +5,9 @@ each image. It returns images of the same type and shape, and may overwrite its 
 
 Each random number is a hash of four values: the seed, the round (how often the sample was used
 before), the row of the sample, and the index of the random number. Thus, a sample is augmented in
-the same way in any batch, worker and framework, and no state is needed. The hash applies the output
-function of SplitMix64 (Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195) to these values one
-after another, for whole arrays at once.
+the same way regardless of batch, worker or framework, and no state is needed. The hash feeds the
+four values in turn through the output function of SplitMix64 (Steele, Lea and Flood 2014, doi
+10.1145/2660193.2660195), vectorized over whole arrays.
 """
 
 import math

@@ -197,7 +197,7 @@ class Dataset:
 
     @property
     def names_of_classes(self) -> tuple[str, ...]:
-        """Names of the classes of a classification, or their numbers if they have no names."""
+        """Class names; class numbers as text if the classes are unnamed."""
         assert self.num_classes is not None
         return self.class_names or tuple(map(str, range(self.num_classes)))
 

@@ -141,7 +141,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """Name of the folder."""
+        """Key of the entry in the store, which is its folder name."""
         return self.folder.name
 
 

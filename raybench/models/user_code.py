@@ -159,7 +159,7 @@ def check_settings(
     Args:
         defaults: Result of `known_settings`. A setting must have the same type as its default.
         settings: Settings by name.
-        source: Name of the constructor or function in messages.
+        source: Name of the constructor or function in error messages.
         key: Key of the run spec that contains the settings.
 
     Raises:

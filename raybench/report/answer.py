@@ -428,8 +428,10 @@ def _no_winner_paragraphs(results: Study) -> list[tuple[str, ...]]:
 
 
 def guessing_lines(results: Study) -> list[tuple[str, ...]]:
-    """Return one paragraph for each GPU model on which the best configuration is no better than
-    guessing; [] if there is a winner."""
+    """Return one paragraph for each GPU model whose best configuration is no better than guessing.
+
+    The list is empty if any GPU model has a winner.
+    """
     lines: list[tuple[str, ...]] = []
     for kind in [] if judge_each(results) else gpu_models(results.trials):
         verdict = best_of(results, kind)

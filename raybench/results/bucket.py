@@ -34,7 +34,11 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
-        """Prepare the access without contacting the store; raise UserError for an invalid URL."""
+        """Set up access to the object store, without connecting yet.
+
+        Raises:
+            UserError: The URL is invalid.
+        """
         self.url, self._where = url.rstrip("/"), check_url(url)
         self._system: Any = None
 

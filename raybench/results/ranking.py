@@ -75,7 +75,7 @@ class Repeated:
 
     @property
     def new(self) -> list[Replicate]:
-        """Runs in `chosen` with new seeds, without the run in the search, which is
+        """Runs in `chosen` with new seeds; the search run is left out, since it is
         selection-biased."""
         return list(self.group.rounds.values())
 
@@ -129,7 +129,7 @@ def repeated(results: Study) -> dict[str, Repeated]:
 
 
 def as_replicate(results: Study, trial: str) -> Replicate:
-    """Return the run of a study as a `Replicate`: its seconds or metric value, and whether it
+    """Return a trial's run as a `Replicate`: its training time or metric value, and whether it
     reached the target."""
     points = results.evaluations.get(trial, ())
     return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)

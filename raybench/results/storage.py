@@ -394,17 +394,18 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 
 
 def fetch_results(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
-    """Copy the objects at a URL into a folder, unless the folder has more records of the same
-    study.
+    """Download a study's objects into a folder.
+
+    Does nothing if the folder is ahead, that is, if its records start with those in the bucket.
 
     Args:
-        bucket: The URL.
-        keys: Keys of the objects at the URL.
+        bucket: Bucket that holds the study.
+        keys: Keys of the objects in the bucket.
         folder: Local folder of the study.
 
     Raises:
-        UserError: The folder has records that are missing at the URL, because another driver
-            (process that runs a study) has resumed the study.
+        UserError: The local and the uploaded records have diverged, because another driver (process
+            that runs a study) has resumed the study.
     """
     uploaded = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     local = whole_lines(folder / RECORDS_FILE)

@@ -62,7 +62,7 @@ class TrialsLayout(NamedTuple):
 
 
 def layout_of(record: RunRecord) -> TrialsLayout:
-    """Return the layout of the workers of a run."""
+    """Return a run's worker layout."""
     spec = record.spec
     return TrialsLayout(
         spec.num_workers,

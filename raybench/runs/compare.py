@@ -184,7 +184,7 @@ def read_side(
     Args:
         side: A run spec, the folder of a study, a search space with a single configuration, or a
             user's own training loop (`FILE.py:FUNCTION` or a command).
-        source: Name of the side in messages.
+        source: Name of the side in error messages.
         settings: Changes to the run spec, as in `--set`.
     """
     if isinstance(side, str) and is_own_loop(side):

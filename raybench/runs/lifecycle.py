@@ -59,7 +59,7 @@ class FirstRuns:
     limit: int = SAME_FAILURES
     """Number of runs that must fail with the same message to end the study."""
     noun: str = "trials"
-    """What the runs are called in messages."""
+    """What the runs are called in error messages."""
     rerun: str = "the same command with --fresh"
     """Command to run once the cause is fixed. A resumed search does not repeat failed trials."""
     _running: set[str] = field(default_factory=set)

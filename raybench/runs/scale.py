@@ -193,7 +193,7 @@ class ChosenStudy:
 
     study: ScalingStudy
     source: str
-    """Name of the study in messages."""
+    """Name of the study in error messages."""
     is_named: bool = False
     """Whether the study is one of `raybench.scaling.published`."""
 
@@ -382,7 +382,7 @@ def with_room(
     Args:
         study: The study.
         capacity: Resources of the cluster.
-        source: Name of the study in messages.
+        source: Name of the study in error messages.
         left_out: Called with a sentence about worker counts that are dropped because they do not
             fit. If None, all worker counts must fit.
 

@@ -359,8 +359,8 @@ def next_cells(
     Args:
         model: Fitted throughput model.
         asked: The requested cell.
-        placed: Returns a cell with the number of nodes on which it would run on this cluster; None
-            if it cannot run.
+        placed: Function that returns a cell with the number of nodes on which it would run on this
+            cluster; None if it cannot run.
     """
     candidates = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
     tried = sorted(cell for cell in candidates if cell is not None)

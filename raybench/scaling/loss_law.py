@@ -157,7 +157,8 @@ class LossLaw:
         """Return the prediction of a quantity with its 90 % interval.
 
         Args:
-            function: Returns the log of the quantity, given the parameters of the law.
+            function: Function that returns the log of the quantity, given the parameters of the
+                law.
             deviation: Standard deviation of the log of the quantity, in addition to that caused by
                 the uncertainty of the parameters.
         """

@@ -144,7 +144,8 @@ def plan(
         batch_sizes: Global batch sizes. There is no row for a batch size that does not divide
             evenly among the workers or cannot reach the target (`SamplesToTarget.reaches`).
         offers: Machines or workers that can be rented; None if each worker costs 1 per second.
-        overhead: Returns the overhead of a job, given the kind of worker and the worker count.
+        overhead: Function that returns the overhead of a job, given the kind of worker and the
+            worker count.
         run_spread: Half-width of the 90 % interval of the log seconds of a run, around the median
             of its cell; None to compute it from the spread of `samples`.
 

@@ -136,7 +136,7 @@ def within(value: Any, bounds: Mapping[str, float]) -> bool:
 
 
 def grouped(
-    points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
+    points: Iterable[Point], over: Sequence[str], already_compared: Sequence[str] = ()
 ) -> list[dict[Any, Point]]:
     """Group the points that are to be compared: the points of a group differ only in certain keys.
 
@@ -146,14 +146,14 @@ def grouped(
     Args:
         points: Cells (run specs) with their values.
         over: Key by which points are compared, followed by keys that may differ together with it.
-        gone: Keys of an earlier comparison, which may differ too.
+        already_compared: Keys of an earlier comparison, which may also differ.
 
     Returns:
         For each group, the points by their value of the first key of `over`.
     """
     groups: dict[str, dict[Any, Point]] = {}
     for cell, value in points:
-        spec, is_strong, left_out = cell.spec, cell.scaling == "strong", [*over, *gone]
+        spec, is_strong, left_out = cell.spec, cell.scaling == "strong", [*over, *already_compared]
         content = spec.document() | {"scaling": cell.scaling}
         if over[0] == "scaling" or (over[0] == "num_workers" and is_strong):
             content["of"] = spec.global_batch_size if is_strong else spec.batch_size_per_worker
@@ -174,17 +174,24 @@ def compared(
     over: Sequence[str],
     how: str = "ratio",
     first: Any = None,
-    gone: Sequence[str] = (),
+    already_compared: Sequence[str] = (),
 ) -> list[Point]:
-    """Compare the points of each group.
+    """Compare the values within each group of cells that differ only in the key `over[0]`.
 
-    For `over`, `how` and `first`, see the module docstring; for `gone`, see `grouped`.
+    Args:
+        points: Cells with their values.
+        over: Key to compare by, followed by keys that may differ together with it.
+        how: `ratio`, `inverse`, `share`, `difference` or `range` (see the module docstring).
+        first: Reference value of the key, with which all other values are compared; None compares
+            the smallest value with the largest.
+        already_compared: Keys of an earlier comparison, which may also differ.
 
     Returns:
-        Results of the comparisons, each with one cell of its group.
+        One pair (cell, result) per comparison. The cell is the one compared with the reference or,
+        for `range`, any cell of the group.
     """
     results = []
-    for group in grouped(points, over, gone):
+    for group in grouped(points, over, already_compared):
         if how == "range":
             values = finite(value for _, value in group.values())
             if len(values) > 1:
@@ -219,7 +226,9 @@ def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[
     if "over" in entry:
         points = compared(points, entry["over"], entry.get("how", "ratio"), entry.get("first"))
     if "then" in entry:
-        points = compared(points, entry["then"]["over"], entry["then"]["how"], gone=entry["over"])
+        points = compared(
+            points, entry["then"]["over"], entry["then"]["how"], already_compared=entry["over"]
+        )
     return points
 
 
@@ -263,7 +272,10 @@ def _by_pairs(
 def _against(
     entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge whether the range of values over one key is larger than that over another key."""
+    """Judge whether the measured value varies more with the key `over` than with the key `against`.
+
+    The variation with a key is the median, over groups, of maximum minus minimum.
+    """
     other = points_of(cells, {**entry, "over": entry["against"]})
     if not points or not other:
         return None
@@ -299,8 +311,8 @@ def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list
 
 
 def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the value of a key that is greatest in a column has a greater median than the
-    value that is smallest in the column."""
+    """Judge whether the median is greater for the key's value that is greatest in a column than for
+    the key's value that is smallest in that column."""
     ((key, column),) = entry["most"].items()
     sizes = {cell.key(key): cell.number(column) for cell in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)

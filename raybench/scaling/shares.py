@@ -181,8 +181,10 @@ def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
 
 
 def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
-    """Yield rounds without end: each round is a random order of the distinct probes, so that a
-    slow change of the machine's speed affects all probes equally."""
+    """Endlessly yield rounds, each a random order of the distinct probes.
+
+    The order is random so that a slow change of the machine's speed affects all probes equally.
+    """
     rng = np.random.default_rng(seed)
     distinct = list(probes.names)
     while True:

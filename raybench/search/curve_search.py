@@ -162,7 +162,7 @@ class CurveSearch:
 
         Args:
             number: Number of trials so far.
-            is_open: Returns whether a configuration may be proposed.
+            is_open: Function that returns whether a configuration may be proposed.
         """
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:

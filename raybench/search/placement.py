@@ -173,8 +173,8 @@ class Placer:
 
     Args:
         factors: The factorized space.
-        is_feasible: Returns False for a run that is expected to fail.
-        wait_s: Returns the predicted seconds until a given number of workers is free.
+        is_feasible: Function that returns False for a run that is expected to fail.
+        wait_s: Function that returns the predicted seconds until a given number of workers is free.
     """
 
     def __init__(

@@ -237,8 +237,8 @@ def run_trials(
         limit_s: Time limit in seconds after which a trial counts as failed; None for no limit.
         concurrency: Largest number of concurrent trials.
         ahead: Number of further trials that may wait for workers.
-        follow: Returns the largest number of concurrent trials for the current nodes of the
-            cluster; None keeps that number constant.
+        follow: Function that returns the largest number of concurrent trials for the current nodes
+            of the cluster; None keeps that number constant.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(

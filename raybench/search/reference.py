@@ -76,11 +76,13 @@ def set_by_reference(
         study: The study.
         space: Search space of the study.
         single_run: Trains and records the reference runs.
-        at_once: Returns how many runs with a given spec can run on the cluster at the same time.
+        at_once: Function that returns how many runs with a given spec can run on the cluster at the
+            same time.
         baseline_value: Metric value of a constant prediction; None if unknown.
-        baselines: By split, the metric value of a constant prediction with its sampling error.
+        baselines: For each split, the metric value of a constant prediction and its sampling
+            error; None if unknown.
         num_train_samples: Number of training samples.
-        has_room: Returns whether the workers of a run fit on the cluster.
+        has_room: Function that returns whether the workers of a run fit on the cluster.
 
     Returns:
         The study with its settings, and one sentence per setting; None if the user or the time
@@ -153,8 +155,8 @@ def _train(
         space: Search space of the study.
         single_run: Trains and records the runs.
         eval_interval: Samples between two evaluations, if the study does not set them.
-        at_once: Returns how many runs with a given spec can run at the same time.
-        has_room: Returns whether the workers of a run fit on the cluster.
+        at_once: Function that returns how many runs with a given spec can run at the same time.
+        has_room: Function that returns whether the workers of a run fit on the cluster.
         number: Largest number of runs; fewer train if the time budget is short.
         factor: Factor on the default learning rate.
     """
@@ -220,7 +222,7 @@ def reference_spec(
         study: The study.
         space: Search space of the study.
         factor: Factor on the default learning rate.
-        has_room: Returns whether the workers of a run fit on the cluster.
+        has_room: Function that returns whether the workers of a run fit on the cluster.
     """
     given = flat(study.search.first[0]) if study.search.first else None
     values = typical_values(study, space, given=given, factor=factor)

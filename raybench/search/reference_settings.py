@@ -120,7 +120,7 @@ def early_s(run: ReferenceRun, room_s: float) -> float:
 
     Args:
         run: The reference run.
-        room_s: Training seconds that the search can afford per trial.
+        room_s: Training time in seconds that the search can spend per trial.
     """
     length = run.curve[-1].train_s
     is_cut = run.record.stop != "epochs"  # a time limit ended the run
@@ -205,12 +205,13 @@ def set_target(
     Args:
         study: The study.
         runs: Reference runs.
-        baseline_value: Metric value of a constant prediction; None if unknown.
-        room_s: Training seconds that the search can afford per trial.
-        baseline: Metric value of a constant prediction on the validation set, with its sampling
-            error; None if unknown.
-        errors: A value is not distinguished from chance if it is better than the baseline by at
-            most this number of standard errors.
+        baseline_value: Metric value of a constant prediction, the value from which progress is
+            counted; without a sampling error. None if unknown.
+        room_s: Training time in seconds that the search can spend per trial.
+        baseline: The same for the validation set, with its number of rows and its sampling error,
+            which bound what chance can reach; None if unknown.
+        errors: A value must beat the baseline by more than this many standard errors to count as
+            better than chance.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     by_chance = None if baseline is None else baseline.beyond(metric, errors)

@@ -136,7 +136,9 @@ class ResolvedStudy:
 
 
 def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedStudy:
-    """Return the study that the options describe, without settings of an earlier session.
+    """Return the study described by the options.
+
+    Settings from an earlier session are not applied yet; see `ResolvedStudy.continued`.
 
     Args:
         options: Options of the command.

@@ -66,7 +66,7 @@ class Search:
         runs: Records of earlier sessions (invocations of the command) by run name.
         curves: Evaluations of earlier sessions by run name.
         unfinished: Run specs of trials without a record, whose driver was killed, by name.
-        has_room: Returns whether the workers of a run fit on the cluster.
+        has_room: Function that returns whether the workers of a run fit on the cluster.
         curve_policy: Constants that control proposals and early stopping; benchmarks vary them.
         slots: Number of workers that can run at the same time; None if unknown.
     """

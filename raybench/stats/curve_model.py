@@ -384,11 +384,12 @@ class Surface:
     ) -> None:
         """Choose the signal standard deviation, then each length scale.
 
-        They maximize the marginal likelihood times log-normal priors (medians 1 and 1.4).
+        The chosen values maximize the marginal likelihood times log-normal priors (medians 1 and
+        1.4).
 
         Args:
             terms: Result of `_kernel_terms`.
-            values: Log training amounts to the target, shape [n].
+            values: Log of the amount of training needed to reach the target, shape [n].
             deviations: Standard deviations of the observations, shape [n].
         """
         noise = np.diag(deviations**2)

@@ -409,7 +409,7 @@ def _to_float(text: str) -> float:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value of JSON is a number."""
+    """Return whether a parsed JSON value is a number (booleans are not)."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

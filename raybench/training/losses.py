@@ -115,8 +115,10 @@ class BaseLosses:
         return self._floats(self._mean_over_tokens(losses, labels))
 
     def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        """Return the value of each sample that the metric averages, shape (N,), float32; if the
-        metric is not a mean over samples, return the outputs."""
+        """Return the per-sample values that the metric averages, shape (N,), float32.
+
+        If the metric is not a mean over samples, return the outputs.
+        """
         if not self.metric.is_mean:
             return self._floats(outputs)
         per_sample, hook = self.metric.per_sample, self.hook("metric")

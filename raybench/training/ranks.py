@@ -25,7 +25,7 @@ class Call(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """Name of the call in messages to the user."""
+        """Name of the call in error messages."""
         return ("run.training()", "the end of run.training()", "run.report")[self - 1]
 
 
@@ -53,7 +53,7 @@ class Position:
 
     @property
     def words(self) -> str:
-        """Description of the position in messages to the user."""
+        """Description of the position in error messages."""
         where = f" ({self.place})" if self.place else ""
         if self.left is not None:
             return f"rank {self.rank} has left the loop ({self.left})"

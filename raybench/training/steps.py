@@ -17,7 +17,7 @@ from raybench.training.reading import mixes
 def training_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Yield the steps of this worker, without end, each with its number of samples of all workers.
+    """Endlessly yield this worker's steps, each with its number of samples over all workers.
 
     Args:
         spec: The run spec.

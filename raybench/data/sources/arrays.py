@@ -61,12 +61,14 @@ class RawSet:
 
 
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
-    """Convert an array of labels or weights to a table, so that it is read like a user's table.
+    """Convert an array of labels or weights to a table.
+
+    The array then goes through the same code as a table file.
 
     Args:
         array: Labels or weights, (N,) or (N, columns).
-        name: Name of the column, or start of the names of several columns.
-        source: Name of the data in messages.
+        name: Column name; for several columns, the prefix of their names.
+        source: How error messages refer to the data.
         class_names: Names of the classes in the order of class numbers; empty if labels are not
             class numbers.
     """
@@ -200,7 +202,7 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    """Write the samples of each split in a shuffled order; return the task, the number of classes
+    """Write the samples of each split in shuffled order; return the task, the number of classes
     and the class names as JSON values."""
     all_labels, num_classes = labels_of(raw, spec.task, where)
     for part, raw_split in raw.splits.items():

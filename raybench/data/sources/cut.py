@@ -122,7 +122,7 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     Args:
         sizes: Requested numbers of samples of the splits `test` and `validation`.
         keys: Keys of the samples in order, (N,); neighboring samples with equal keys are a group.
-        source: Name of the data in messages.
+        source: Name of the data in error messages.
 
     Returns:
         The possible sizes that are closest to the requested sizes.
@@ -158,7 +158,7 @@ def cut(
         splits: Splits that the data already have, always including `train`.
         spec: The dataset spec, which sets the sizes of the splits as numbers of samples or as
             fractions of the training samples.
-        source: Name of the data in messages.
+        source: Name of the data in error messages.
         keys: Keys of the training samples, (N,). Neighboring samples with equal keys are put into
             the same split, so the sizes of the splits are only approximate. None if samples may be
             separated.

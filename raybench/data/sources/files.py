@@ -215,7 +215,7 @@ def open_tables(spec: DatasetSpec) -> Tables:
 
 
 def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
-    """Open the files of a split as a table; `source` is the path in messages."""
+    """Open the files of a split as a table; `source` is the path in error messages."""
     if spec.name == "parquet":
         return open_parquet(files, source)
     if len(files) == 1:

@@ -89,7 +89,7 @@ class Picture:
     row: int
     """Row of the output array into which the image is decoded."""
     name: str
-    """Name of the image in messages: its path, or file, row and column of a table."""
+    """Name of the image in error messages: its path, or file, row and column of a table."""
     content: str | bytes
     """Path of the image file, or the bytes of the image file."""
 
@@ -104,7 +104,7 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
     Args:
         content: Path of the image file, or the bytes of the image file.
-        name: Name of the image in messages.
+        name: Name of the image in error messages.
 
     Raises:
         ImageError: The content is not an image.
@@ -174,15 +174,17 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return the pixel value of white in gray images of more than 8 bits.
+    """Return the pixel value that stands for white in grayscale images deeper than 8 bits.
+
+    This is the spec's `white` or, by default, the smallest of WHITES that is at least every pixel
+    value.
 
     Args:
-        spec: The dataset spec. If it does not set `white`, the smallest of WHITES that no pixel
-            value exceeds is used.
-        brightest: Largest pixel value of each gray image of more than 8 bits.
+        spec: The dataset spec.
+        brightest: Largest pixel value of each grayscale image deeper than 8 bits.
 
     Returns:
-        None if there are no such images and the spec does not set `white`.
+        The pixel value; None if there are no such images and the spec does not set `white`.
     """
     if not brightest:
         return spec.white

@@ -22,8 +22,10 @@ usually placeholders for missing values, and because their squares overflow."""
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return whether columns of a pyarrow type are read as numbers, which includes dates and
-    booleans."""
+    """Return whether columns of a pyarrow type are read as numbers.
+
+    Dates, times, durations and booleans are.
+    """
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_decimal)
     return any(test(kind) for test in (*tests, types.is_boolean, types.is_temporal, types.is_null))
@@ -110,7 +112,7 @@ class Table:
 
         Args:
             data: Rows of the table, a `pyarrow.Table` or a `pyarrow.dataset.Dataset`.
-            source: Name of the table in messages, usually its path.
+            source: How error messages refer to the table, usually by its path.
             folder: Folder to which paths in the table are relative.
             class_names: For each column of class numbers, the names of the classes.
             place: Function that returns the description of a row for messages, such as "row 2 of

@@ -120,7 +120,7 @@ class Tokens:
 
         Args:
             spec: The dataset spec.
-            source: Name of the table in messages.
+            source: Name of the table in error messages.
             texts: The training texts.
             note: Function that shows a sentence if texts are empty or truncated.
         """

@@ -40,8 +40,7 @@ DescribeRun = Callable[[RunRecord], str]
 
 
 def lines_for(progress: str) -> TextIO | None:
-    """Return the stream for JSON lines, which is stderr, if `--progress` is `jsonl`; otherwise
-    None."""
+    """Return stderr, the stream for JSON lines, if `--progress` is `jsonl`; otherwise None."""
     return sys.stderr if progress == "jsonl" else None
 
 
@@ -156,9 +155,10 @@ class ProgressDisplay:
             outcome: Describes a finished run; None if runs compete, so that the best run is shown.
             began: Time, by `clock`, at which the command started; None for now.
             ends_in_s: Remaining seconds of the time budget.
-            num_workers: Returns how many workers of a run spec can run at the same time.
+            num_workers: Function that returns how many workers of a run spec can run at the same
+                time.
             lines: Stream for JSON lines, which replace the display; None without them.
-            clock: Returns the current time in seconds.
+            clock: Function that returns the current time in seconds.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
@@ -293,7 +293,7 @@ def curve_head(metric: Metric) -> str:
 
 
 def curve_line(metric: Metric, evaluation: Evaluation) -> str:
-    """Return an evaluation as a row below `curve_head`."""
+    """Format an evaluation as a row of the table whose header is `curve_head`."""
     width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
     value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
     loss = evaluation.train_loss  # NaN if a training loop of the user reports none

@@ -283,7 +283,7 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 @dataclass(frozen=True)
 class TrialTable:
-    """Data of the table of trials for page.js."""
+    """The trials table, as data for page.js."""
 
     study: str
     rows: dict[str, Any]
@@ -291,7 +291,7 @@ class TrialTable:
 
 
 def trials_of(results: Study, study: str) -> TrialTable:
-    """Return the table of trials of a study.
+    """Return the trials table of a study.
 
     Args:
         results: The study.

@@ -44,7 +44,7 @@ class FailurePredictor:
 
     Args:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
-        has_room: Returns whether the workers of a run fit on the cluster.
+        has_room: Function that returns whether the workers of a run fit on the cluster.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Feedback:
         journal: The Optuna study, which is stored in a journal file.
         infeasible: Learns from the failed trials.
         placer: Predicts the fastest placement; None if the space is not factorized.
-        expected: Returns a trial's predicted log seconds to target; None if unknown.
+        expected: Function that returns a trial's predicted log seconds to target; None if unknown.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
 
 
 def _prepare_tensor(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """Convert one tensor, see `prepare_inputs`."""
+    """Convert one tensor; see `prepare_inputs`."""
     if inputs.dtype == torch.uint8:
         inputs = inputs.float().mul_(1 / 255)
     elif not inputs.is_floating_point():

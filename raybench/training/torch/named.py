@@ -498,8 +498,9 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
 
 
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
-    """Return the tensor for a weight of the model, whose name may lack prefixes; None if there is
-    none.
+    """Return the tensor for a model weight, or None.
+
+    The tensor may be stored under the weight's name without its prefixes.
 
     Args:
         name: Name of the weight in the model.
