@@ -261,7 +261,7 @@ def test_documented_python_calls_are_valid(
 
 def test_the_documented_screen_is_what_report_prints(folder: Path) -> None:
     screen = [line.rstrip() for line in (folder / "screen.txt").read_text().splitlines()]
-    assert screen == block("", "Search: best").splitlines()
+    assert screen == block("", "Search: 4 fastest").splitlines()
 
 
 def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from raybench.report import scaling_printed
 from raybench.report.confidence import (
+    as_what,
     code_line,
     confidence_of,
     disturbed_line,
@@ -289,7 +290,8 @@ def _relative_cost(
     longer = cheapest.seconds / fastest.seconds
     if share > 1 - LEAST_DIFFERENCE or longer < 1 + LEAST_DIFFERENCE:
         return ""
-    return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
+    cost = f"{100 * share:.0f} % as much as the fastest"
+    return f"; it costs {cost} and takes {longer:.3g} times as long"
 
 
 def _new_runs(result: ConfigurationResult) -> str:
@@ -332,22 +334,25 @@ def reaches(results: Study, result: ConfigurationResult) -> str:
 
 
 def _reaches_value(results: Study, result: ConfigurationResult) -> str:
-    """Return text such as `reaches accuracy 95.2 % within 3 s of training (median of 3 runs
-    ...); ...`."""
+    """Return text such as `reaches accuracy 95.2 % within 3 s of training (median; ...);
+    confirmed by 3 of ...`."""
     metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
     reached = f"reaches {metric.words} {metric.shown(result.value)} {within_budget(budget)}"
     if not result.new_runs:
         return f"{reached}; unconfirmed: one run of the search"
-    notes = [f"median of {_new_runs(result)}"]
+    notes = ["median"]
     ends = result.interval_low, result.interval_high
     if all(map(math.isfinite, ends)):
         notes.append(f"90 % interval: {between(metric, ends)}")
     if budget is not None:
         notes.append(wall_clock_words(results, result.trial, budget))
     details = "; ".join(filter(None, notes))
-    return f"{reached} ({details}); confirmed{_test_words(results, result)}"
+    return (
+        f"{reached} ({details}); confirmed by {result.new_hits} of {_new_runs(result)}"
+        f"{_test_words(results, result)}"
+    )
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -383,7 +388,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     ]
     if num_once := len({*verdict.once, *verdict.cheapest_once}):
         others = counted(num_once, "other configuration")
-        lines.append(f"{others} ran only in the search and cannot be ruled out.")
+        may_be = f"may be as {as_what(results, verdict)}"
+        lines.append(f"{others} ran only once or only in the search, and {may_be}.")
     if not results.baselines and results.metric.name not in METRICS:
         lines.append(f"Not compared with a baseline: that of {results.metric.words} is not known.")
     return lines
@@ -525,7 +531,8 @@ def _frames(results: Study) -> str:
     frames = ".trials, .curves, .confirmed, .configurations"
     if results.is_scaling:
         frames = ".scaling, .scaling_runs, .curves"
-    return f"{clean(place_in_words(results.place, results.folder))}: {frames}, .plot"
+    place = clean(place_in_words(results.place, results.folder))
+    return f"{place} (attributes: {frames}, .plot)"
 
 
 def html_of(results: Study) -> str:

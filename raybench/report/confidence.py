@@ -120,15 +120,23 @@ class MoreRuns(NamedTuple):
     """Purpose of the runs, in a few words."""
 
 
+def as_what(results: Study, verdict: Verdict) -> str:
+    """Return what configurations tied with a winner may equally be: `fast`, `fast or cheap`, or
+    `good` without a target."""
+    if not results.is_timed:
+        return "good"
+    return "fast" if verdict.is_one else "fast or cheap"
+
+
 def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     ran_once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        sentence = f"{MORE_OPTION} {runs} adds at most {runs} runs until each difference is "
+        sentence = f"{MORE_OPTION} {runs} adds runs, up to {runs}, until each difference is "
         sentence += f"significant or below {100 * SMALLEST:g} %."
-        several = counted(len(verdict.undecided), "undecided configuration")
-        return MoreRuns(runs, sentence, f"run {several} again")
+        which = f"{len(verdict.undecided):,} that may be as {as_what(results, verdict)}"
+        return MoreRuns(runs, sentence, f"repeat {which}")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if ran_once:
@@ -178,6 +186,12 @@ LEAST_SHARE = 0.05
 """Phases that took less than this fraction of the time of all runs are not mentioned."""
 LONGEST_MESSAGE = 300
 """Maximum length of the message of a failure, in characters."""
+FAILURES_IN_WORDS = {
+    "oom": "out of memory",
+    "nan": "loss not finite",
+    "timeout": "time limit",
+    "worker_lost": "worker lost",
+}
 IN_WORDS = {
     "queue": "waiting for free workers",
     "start": "starting workers",
@@ -208,8 +222,8 @@ def ledger_line(results: Study) -> str:
 
 
 def disturbed_line(results: Study) -> list[str]:
-    """Return a list with a sentence about how many runs were disturbed by other processes; [] if
-    none were."""
+    """Return a list with a sentence about how many runs were slowed by other processes; [] if none
+    were."""
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
@@ -227,10 +241,13 @@ def failed_line(results: Study) -> list[str]:
     if causes.empty:
         return []
     first = causes.iloc[0]
-    frequency = "" if len(causes) == 1 else f" most often ({counted(first['runs'], 'run')})"
+    cause = FAILURES_IN_WORDS.get(first["failure"], first["failure"])
+    detail = f" ({cause})"
+    if len(causes) > 1:
+        detail = f"; most frequent cause: {cause} ({counted(first['runs'], 'run')})"
     message = shorten(clean(str(first["for example"])), LONGEST_MESSAGE)
     runs = counted(int(causes["runs"].sum()), "run")
-    return [f"Failed: {runs},{frequency} {first['failure']}: {message}"]
+    return [f"Failed: {runs}{detail}: {message}"]
 
 
 def unranked_lines(results: Study) -> list[str]:

@@ -139,9 +139,13 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
         forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:s}"}
     forms["total s"] = "{wall_s:s}"
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
-    selection = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
+    superlative = "fastest" if best["crossed_s"].notna().any() and results.is_timed else "best"
+    selection = f"{len(best)} {superlative} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    title = f"Search: {selection}{aim}, one run each, selection-biased"
+    # The best of several single runs are partly luck.
+    title = (
+        f"Search: {selection}{aim} ({'one run each, so optimistic' if number > 1 else 'one run'})"
+    )
     below = "" if results.is_imported else CONFIGURATION_NOTE
     return [(texts(_with_marks(rows, results), forms), title, below)]
 
@@ -190,9 +194,9 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     selection = counted(len(table), "configuration")
     selection = selection if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
     has_race = (results.trials["role"] == "race").any()
-    alone_clause = "; then the winner alone" if has_race else ", each run alone"
-    seeds = "search run and new seeds" if results.is_timed else "new seeds"
-    title = f"Confirmation: {selection}, {seeds}{alone_clause if is_alone.any() else ''}"
+    alone_clause = "; winner also ran alone" if has_race else "; each run was alone"
+    seeds = "search run plus new seeds" if results.is_timed else "new seeds"
+    title = f"Confirmation: {selection} ({seeds}){alone_clause if is_alone.any() else ''}"
     return [(texts(_with_marks(rows, results), forms), title, "")]
 
 

@@ -51,9 +51,9 @@ def test_a_large_study_fits_one_screen(tmp_path):
     texts = [line for line, is_one in zip(lines, is_command, strict=True) if not is_one]
     assert max(map(len, texts)) <= width
     order = (
-        "Search: best",
+        "Search: ",
         "Confirmation: best",
-        "Failed: 8 runs, most often (1 run) error: one",
+        "Failed: 8 runs; most frequent cause: error (1 run): one",
         "Confidence: ",
         "Answer: ",
         "results: ",
