@@ -71,7 +71,7 @@ def keys_page() -> str:
     parts = [NOTE, "# The keys of files\n"]
     parts.append(
         "Each key can be set in a file or by `--set KEY=VALUE`; nested keys are dotted: "
-        "`--set dataset.limit=1000`. Unknown keys are refused.\n"
+        "`--set dataset.limit=1000`. Unknown keys are errors.\n"
     )
     for title, (model, about) in MODELS.items():
         rows = [
