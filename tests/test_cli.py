@@ -214,6 +214,6 @@ def test_dry_run_of_more_names_the_configurations_that_would_run_again(capsys, t
     words = ["tune", "mnist", "--time-budget", "20min", "--more", "32", "--dry-run"]
     assert cli.main([*words, "--out", str(tmp_path / "results" / "mnist")]) == cli.DONE
     printed = " ".join(capsys.readouterr().out.split())
-    assert "at most 32 confirmation runs of trials 0031, 0029, 0009" in printed
+    assert "at most 32 confirmation runs of trials 0045, 0010, 0031, 0029" in printed
     assert cli.main([*words, "--out", str(tmp_path / "empty")]) == cli.WRONG_INPUT
     assert "--more 32" in capsys.readouterr().err

@@ -338,7 +338,7 @@ class RunClient:
         self._account.evaluated(evaluation, is_saved=is_saved)
         if is_saved:
             self._restarts_in_a_row = 0
-        value = "the value reported" if self._is_own else "the training loss"
+        value = "the value reported" if self._is_own else "the training or validation loss"
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,

@@ -43,8 +43,11 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
         if not (path := folder / name).exists():
             with _partial(folder, "") as partial:
                 data.save_to_disk(str(partial))
-                if not path.exists():  # written by another process in the meantime
+                try:
                     partial.replace(path)
+                except OSError:
+                    if not path.exists():  # else another process has written it in the meantime
+                        raise
         return {"name": "huggingface", "path": str(path.resolve())} | named
     if hasattr(data, "to_parquet") and hasattr(data, "columns"):
         return {"name": "parquet", "path": _written(folder, ".parquet", _table(data))} | named

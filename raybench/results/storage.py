@@ -23,7 +23,7 @@ from typing import Self
 
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.place import StudyLock, is_url, local_path
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import DIAGNOSIS, RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.stats.checkpoint import STATE_FILE
 
@@ -45,7 +45,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
     Raises:
         UserError: There is no study at the URL, or it cannot be read.
     """
-    folder = _read_copy(url, [STUDY_FILE, RECORDS_FILE, *files])
+    folder = _read_copy(url, [STUDY_FILE, RECORDS_FILE, DIAGNOSIS, *files])
     if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
         raise UserError(f"{url}: contains no study; name the URL of a study.", ErrorCode.NOT_FOUND)
     return folder

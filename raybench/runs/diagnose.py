@@ -326,7 +326,7 @@ class SpeedRuns:
         """Write the measurements and the fastest variant (`fastest.yaml`) to the results folder,
         and print the step time of each variant and the total gain."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
-        store.write_yaml("fastest.yaml", spec, comment=sentence)
+        store.write_yaml(FASTEST, spec, comment=sentence)
         content: dict[str, Any] = {
             "sentence": sentence,
             "spec": spec,
@@ -436,6 +436,8 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     return frame.ended(place, code, is_interrupted=is_interrupted, can_resume=False)
 
 
+FASTEST = "fastest.yaml"
+"""File with the fastest variant of `diagnose --fastest`, a run spec."""
 VERDICT = "Bottleneck found by raybench diagnose; below, seconds per step in each round."
 
 
@@ -529,6 +531,8 @@ def _measure(
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         opened.start_over()
+        for name in (DIAGNOSIS, FASTEST):  # the verdict of the deleted records
+            (opened.folder / name).unlink(missing_ok=True)
         content = {"objective": spec.objective.model_dump(mode="json"), PROBED: spec.document()}
         store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)

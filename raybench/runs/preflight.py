@@ -295,7 +295,7 @@ def unused_key_warnings(workload: str, keys: Iterable[str], prefix: str = "") ->
         return []
     placeholders = keys_of(workload)
     if "global_batch_size" in placeholders:
-        placeholders.append("batch_size_per_worker")
+        placeholders += ["batch_size_per_worker", "num_workers", "accumulate"]
     return [
         f"{prefix}{key}: the command has no {{{key}}}, so its values make no difference"
         for key in keys

@@ -247,13 +247,16 @@ class Checked:
     """Metric of all cells of the study."""
 
 
-def check_cells(cells: Sequence[StudyCell], *, has_open_workers: bool = False) -> Checked:
+def check_cells(
+    cells: Sequence[StudyCell], *, has_open_workers: bool = False, are_repeated: bool = True
+) -> Checked:
     """Load and check each combination of workload and dataset in the cells (run specs) once, for
     all frameworks that use it.
 
     Args:
         cells: The cells of the study.
         has_open_workers: Whether the study will have further worker counts.
+        are_repeated: Whether cells have several runs.
     """
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
@@ -275,7 +278,8 @@ def check_cells(cells: Sequence[StudyCell], *, has_open_workers: bool = False) -
             or (key == "num_workers" and has_open_workers)
         ]
         notes = check_starts(spec) + unused_key_warnings(spec.workload, keys)
-        notes += seed_warnings(spec.workload, "the repeats of a cell")
+        if are_repeated:
+            notes += seed_warnings(spec.workload, "the repeats of a cell")
         warnings += [note for note in notes if note not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]
@@ -318,6 +322,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     checked = check_cells(
         study_cells(study.with_workers([1]), chosen.source),
         has_open_workers=study.num_workers is None and study.cells is None,
+        are_repeated=study.repeats > 1,
     )
     sentences += checked.warnings
     frame.say(*sentences)

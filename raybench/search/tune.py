@@ -96,11 +96,12 @@ def _show_more(frame: CommandFrame, number: int, place: str) -> Ended:
     results = load(place) if study_file(place) is not None else None
     check_finished(number, place, None if results is None else results.folder)
     verdict = None if results is None else judge(results)
-    assert verdict is not None  # a confirmed study has a winner
-    undecided = list(verdict.undecided)
-    plan = f"at most {counted(number, 'confirmation run')} of trials {', '.join(undecided)}"
-    frame.say(plan if undecided else DECIDED)
-    return frame.planned((), {"results": place, "more": number, "trials": undecided})
+    trials: list[str] = []
+    if verdict is not None and verdict.undecided:  # without a winner, nothing is left to decide
+        trials = list(dict.fromkeys((verdict.fastest, verdict.cheapest, *verdict.undecided)))
+    plan = f"at most {counted(number, 'confirmation run')} of trials {', '.join(trials)}"
+    frame.say(plan if trials else DECIDED)
+    return frame.planned((), {"results": place, "more": number, "trials": trials})
 
 
 def refuse_spent(deadline: Deadline) -> None:

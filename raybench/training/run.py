@@ -272,9 +272,8 @@ class Validation:
     rank_s: tuple[float, ...]
     """Training seconds of each worker since the last evaluation."""
     is_finite: bool
-    """Whether the training loss, the metric and the validation loss are finite. Weights that the
-    latest update made NaN are seen in the validation loss, and in the training loss one step
-    later."""
+    """Whether the training loss and the validation loss are finite. Weights that the latest update
+    made NaN are seen in the validation loss, and in the training loss one step later."""
 
 
 def _validate(
@@ -307,7 +306,7 @@ def _validate(
     else:
         value, error = _measure_whole_split(metric, totals, dataset.validation, world)
     train_loss = float(sums[0]) / len(interval.steps)
-    is_finite = all(map(math.isfinite, (train_loss, value, sums[4])))
+    is_finite = all(map(math.isfinite, (train_loss, sums[4])))
     rank_s = tuple(float(row[-1]) for row in rows)
     return Validation(value, error, train_loss, rank_s, is_finite)
 

@@ -15,7 +15,7 @@ from tests.refusals import shortage_in
 from .commands import RAY
 from .commands import head as running
 
-pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 LISTS = (
     "cluster_synced_files",
     "rsync_exclude",

@@ -120,10 +120,8 @@ def unfinished(results: Study) -> list[str]:
         number = counted(len(results.runs), "run")
         return [f"The study is still running ({results.owner}); this page has its first {number}."]
     if any(run.stop == "interrupted" for run in results.runs.values()):
-        return [
-            "The study was interrupted and its last runs were cut off; rerun the same command to "
-            "resume."
-        ]
+        again = "" if results.kind is StudyKind.TRAINING else "; rerun the same command to resume"
+        return [f"The study was interrupted and its last runs were cut off{again}."]
     return []
 
 
