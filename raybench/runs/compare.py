@@ -89,12 +89,7 @@ class Compared:
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     """Run the `compare` command: compare configurations, write the records and print the answer.
 
-    Args:
-        options: Options of the command.
-        interrupt: Records whether the user asked to stop.
-
-    Returns:
-        How the command ended.
+    For the arguments, see `CommandFrame`. Returns how the command ended.
     """
     frame = CommandFrame(options, interrupt)
     place = checked_place(options, "results/compare")

@@ -402,12 +402,7 @@ class SpeedRuns:
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     """Run the `diagnose` command: train the probes, then print and write the verdict.
 
-    Args:
-        options: Options of the command.
-        interrupt: Records whether the user asked to stop.
-
-    Returns:
-        How the command ended.
+    For the arguments, see `CommandFrame`. Returns how the command ended.
     """
     frame, spec = CommandFrame(options, interrupt), read_spec(options)
     _check(options, spec)

@@ -295,12 +295,7 @@ def check_cells(
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     """Run the `scale` command: run or resume a scaling study, then write and print the results.
 
-    Args:
-        options: Options of the command.
-        interrupt: Records whether the user asked to stop.
-
-    Returns:
-        How the command ended.
+    For the arguments, see `CommandFrame`. Returns how the command ended.
     """
     frame = CommandFrame(options, interrupt)
     chosen = chosen_study(options)

@@ -49,12 +49,7 @@ TRIAL = "0000"
 def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     """Run the `train` command: train a run, save the model and print the results.
 
-    Args:
-        options: Options of the command.
-        interrupt: Records whether the user asked to stop.
-
-    Returns:
-        How the command ended.
+    For the arguments, see `CommandFrame`. Returns how the command ended.
     """
     frame = CommandFrame(options, interrupt)
     place, spec, dataset, sentences = check_run(options, read_spec(options), "train")

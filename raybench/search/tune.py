@@ -32,12 +32,7 @@ from raybench.training.machine import machine_facts, problems_of
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     """Run the `tune` command: search, confirm, then write and print the results.
 
-    Args:
-        options: Options of the command.
-        interrupt: Records whether the user asked to stop.
-
-    Returns:
-        How the command ended.
+    For the arguments, see `CommandFrame`. Returns how the command ended.
     """
     frame = CommandFrame(options, interrupt)
     is_local = chosen_address(options.address) is None

@@ -155,7 +155,7 @@ def run(
         train_seconds = snapshot["train"]
         is_finished = samples >= samples_total
         stop = rule.update(value=validation.value, train_s=train_seconds, finished=is_finished)
-        if weights.is_kept:
+        if weights.is_at_budget:
             within = _samples_within_budget(samples, train_seconds, spec)
             if within < samples + spec.global_batch_size:
                 stop = stop or "max_train_seconds"
@@ -321,13 +321,13 @@ class BudgetWeights:
     def __init__(self, trainer: BaseTrainer, objective: Objective, ledger: Ledger) -> None:
         self._trainer, self._ledger = trainer, ledger
         self._budget_s = objective.max_train_seconds
-        self.is_kept = objective.kind == BUDGET
+        self.is_at_budget = objective.kind == BUDGET
         """Whether the objective is `best_at_budget`, so that weights are kept."""
         self._weights: bytes | None = None
 
     def keep(self) -> None:
         """Keep the current weights."""
-        if self.is_kept:
+        if self.is_at_budget:
             self._weights = self._trainer.save()
 
     def update(self, train_s: float, *, is_last: bool) -> None:
@@ -339,10 +339,10 @@ class BudgetWeights:
             is_last: Whether the run ends with this evaluation. Then the current weights stay in the
                 model and need not be kept.
         """
-        if self.is_kept and train_s > self._budget_s:
+        if self.is_at_budget and train_s > self._budget_s:
             if self._weights is not None:
                 self._trainer.load(self._weights)
-        elif self.is_kept and not is_last:
+        elif self.is_at_budget and not is_last:
             self._ledger.enter("checkpoint")
             self.keep()
             self._ledger.enter("report")
