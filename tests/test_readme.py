@@ -279,6 +279,11 @@ def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) ->
     numbers = re.findall(r"(?<=--more )\d+", screen)
     assert set(numbers) == set(re.findall(r"(?<=--more )\d+", README)) != set()
     assert f"on {results.baselines['test'].rows:,} images" in text
+    answer_text = " ".join(answer.split())
+    (reached,) = re.findall(r"\*\*([\d.]+ s) of training\*\*", text)
+    assert f"after {reached} of training" in answer_text
+    ((longer, share),) = re.findall(r"takes ([\d.]+) times as long as two, at (\d+) %", text)
+    assert f"costs {share} % as much as the fastest and takes {longer} times as long" in answer_text
 
 
 def test_the_documented_space_of_model_settings_is_valid() -> None:
