@@ -49,6 +49,7 @@ from raybench.spec.objective import Baseline, baseline_value_of
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
+from raybench.spec.text import counted
 
 LONGER = "increase --time-budget and rerun the same command to resume."
 
@@ -255,7 +256,8 @@ class StudyPipeline:
         if self.resolved.earlier is not None:
             say(self.console, search.learn_from(self.resolved.earlier))
         if self._earlier and (records.runs or records.curves):
-            say(self.console, f"resuming {folder}: {search.num_finished} trials are done")
+            done = counted(search.num_finished, "finished trial")
+            say(self.console, f"resuming {folder} with {done}")
         at_once = self._at_once(self.concurrency)
         confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
         confirm_budget.learn(records.runs.values())
