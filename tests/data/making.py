@@ -2,8 +2,10 @@
 
 import io
 
+import numpy as np
 from PIL import Image
 
+from raybench.data.dataset import Dataset, Split
 from raybench.data.load import build_dataset
 from raybench.spec.run import DatasetSpec
 
@@ -11,6 +13,12 @@ from raybench.spec.run import DatasetSpec
 def load(path, name="csv", **keys):
     """Return the dataset of a file or folder, built without a cache."""
     return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
+
+
+def dataset_of(inputs, labels, num_classes=2, weights=None, **fields):
+    """Return a dataset with the same samples in all splits."""
+    split = Split(inputs, np.asarray(labels), weights)
+    return Dataset("own", num_classes, split, split, split, **fields)
 
 
 def sizes(dataset):
@@ -23,6 +31,11 @@ def write(path, lines, encoding="utf-8", end="\n"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((end.join(lines) + end).encode(encoding))
     return path
+
+
+def of_two_classes(values, mark=","):
+    """Return rows of a CSV file: each value, followed by the class a or b in turn."""
+    return [f"{value}{mark}{'ab'[number % 2]}" for number, value in enumerate(values)]
 
 
 def content(image, kind="PNG", **options):

@@ -18,7 +18,7 @@ from raybench.data.augment import (
     sample_keys,
     whole,
 )
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Split
 from raybench.spec.dataset_spec import (
     AUGMENTATIONS,
     Augmentation,
@@ -29,6 +29,7 @@ from raybench.spec.dataset_spec import (
     RandomResizedCrop,
 )
 from raybench.spec.errors import ErrorCode
+from tests.data.making import dataset_of
 from tests.refusals import refused
 
 ALL = ["random_resized_crop", "random_crop", "flip", "color_jitter", "mixup", "cutout"]
@@ -127,22 +128,19 @@ def test_every_augmentation_accepts_an_empty_batch_and_a_black_pixel(name):
         assert not batch.inputs.any()
 
 
-def dataset_of(inputs, labels=None, **other):
-    labels = np.arange(len(inputs)) % 2 if labels is None else labels
-    split = Split(inputs, labels)
-    return Dataset("mine", 2, split, split, split, **other)
-
-
 IMAGES = np.zeros((4, 6, 8, 3), np.uint8)
+PICTURES = dataset_of(IMAGES, [0, 1] * 2)
+TEXTS = dataset_of(IMAGES, [0, 1] * 2, task="language_modelling")
+TABLE = dataset_of(np.zeros((4, 9), np.float32), [0, 1] * 2)
 
 
 @pytest.mark.parametrize(
     ("content", "dataset", "code", "names"),
     [
-        (["flip"], dataset_of(np.zeros((4, 9), np.float32)), "UNSUPPORTED", ["flip", "(4, 9)"]),
-        (["mixup"], dataset_of(IMAGES, task="language_modelling"), "UNSUPPORTED", ["mixup"]),
-        (["mixup", "flip", "mixup"], dataset_of(IMAGES), "CONFLICT", ["mixup"]),
-        ([{"random_crop": {"padding": 6}}], dataset_of(IMAGES), "INVALID_VALUE", ["6 x 8"]),
+        (["flip"], TABLE, "UNSUPPORTED", ["flip", "(4, 9)"]),
+        (["mixup"], TEXTS, "UNSUPPORTED", ["mixup"]),
+        (["mixup", "flip", "mixup"], PICTURES, "CONFLICT", ["mixup"]),
+        ([{"random_crop": {"padding": 6}}], PICTURES, "INVALID_VALUE", ["6 x 8"]),
     ],
 )
 def test_augmentations_unsuitable_for_the_data_are_refused(content, dataset, code, names):

@@ -25,6 +25,10 @@ def baseline_value(name, dataset):
     return label_baseline(METRICS[name], dataset)
 
 
+def objective(metric, baseline_value, **fields):
+    return Objective(kind="best_at_budget", metric=metric, baseline_value=baseline_value, **fields)
+
+
 def test_the_baseline_predicts_the_most_frequent_training_class():
     dataset = classes([2, 2, 2, 0, 1], [2, 0, 0, 2, 2], 4)
     assert baseline_value("accuracy", dataset) == 0.6
@@ -43,9 +47,8 @@ def test_the_baseline_is_at_least_random_guessing():
 
 
 def test_the_token_baseline_ignores_padding_and_weighs_samples_equally():
-    dataset = classes(
-        [[0, 0, 1], [0, 1, -100]], [[0, 1, -100], [0, -100, -100]], 2, task="language_modelling"
-    )
+    splits = [[0, 0, 1], [0, 1, -100]], [[0, 1, -100], [0, -100, -100]]
+    dataset = classes(*splits, 2, task="language_modelling")
     assert baseline_value("accuracy", dataset) == 0.75
     worth = [-math.log(4 / 7), -math.log(3 / 7)]
     expected = (sum(worth) / 2 + worth[0]) / 2
@@ -55,9 +58,8 @@ def test_the_token_baseline_ignores_padding_and_weighs_samples_equally():
 def test_regression_baselines_use_original_units_and_the_loss_scaled_ones():
     scale = {"label_scale": np.float32(10.0), "label_offset": np.float32(7.0)}
     dataset = classes([0.0, 1.0, 5.0], [1.0, 3.0], None, task="regression", **scale)
-    assert baseline_value("rmse", dataset) == pytest.approx(10.0, rel=1e-5), (
-        "the mean, 2, is predicted"
-    )
+    error = baseline_value("rmse", dataset)
+    assert error == pytest.approx(10.0, rel=1e-5), "the mean, 2, is predicted"
     error = baseline_value("mean_absolute_error", dataset)
     assert error == pytest.approx(10.0, rel=1e-5), "the median, 1, is predicted"
     assert baseline_value("loss", dataset) == pytest.approx(1.0, rel=1e-5)
@@ -67,22 +69,14 @@ def test_regression_baselines_use_original_units_and_the_loss_scaled_ones():
 @pytest.mark.parametrize("name", ["accuracy", "loss", "rmse", "r2", "mean_absolute_error"])
 def test_random_predictions_stay_below_the_baseline_plus_luck(name):
     """Predictions of several scales that ignore the inputs, on the same rows."""
-    metric, rng, label_rng, rows = (
-        METRICS[name],
-        np.random.default_rng(0),
-        np.random.default_rng(1),
-        100,
-    )
+    metric, rows = METRICS[name], 100
+    rng, label_rng = np.random.default_rng(0), np.random.default_rng(1)
     if metric.per_sample in ("correct", "loss"):
         dataset = classes(label_rng.integers(0, 2, 4000), label_rng.integers(0, 2, rows), 2)
     else:
-        dataset = classes(
-            label_rng.normal(size=4000), label_rng.normal(size=rows), None, task="regression"
-        )
-    objective = Objective(
-        metric=name, kind="best_at_budget", baseline_value=baseline_value(name, dataset)
-    )
-    baseline = baselines(objective, dataset)["validation"]
+        splits = label_rng.normal(size=4000), label_rng.normal(size=rows)
+        dataset = classes(*splits, None, task="regression")
+    baseline = baselines(objective(name, baseline_value(name, dataset)), dataset)["validation"]
     labels, values = dataset.validation.labels, []
     for size in np.repeat([0.02, 0.1, 0.3, 1.0], 250):
         if name == "accuracy":
@@ -103,17 +97,12 @@ def test_with_a_rare_class_luck_is_small():
     """Predicting the rare class fails on nine rows in ten, so luck is below the binomial error."""
     rng = np.random.default_rng(0)
     dataset = classes((rng.random(4000) < 0.1).astype(int), [*[0] * 900, *[1] * 100], 2)
-    objective = Objective(kind="best_at_budget", metric="accuracy", baseline_value=0.9)
-    known = baselines(objective, dataset)["validation"]
+    known = baselines(objective("accuracy", 0.9), dataset)["validation"]
     assert known.error == pytest.approx(0.0095, rel=0.01)
     assert known.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.903, abs=5e-4)
-    with_given_baseline = baselines(objective.model_copy(update={"baseline_value": 0.8}), dataset)[
-        "validation"
-    ]
-    assert with_given_baseline.beyond(METRICS["accuracy"], 3.0) == pytest.approx(
-        0.8 + 3 * 0.01265, abs=1e-4
-    )
+    given = baselines(objective("accuracy", 0.8), dataset)["validation"]
+    assert given.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.8 + 3 * 0.01265, abs=1e-4)
     custom = Metric(name="dice", direction="min")  # a metric that only the workload can compute
     assert label_baseline(custom, dataset) is None
-    objective = Objective(kind="best_at_budget", metric="dice", direction="min", baseline_value=0.8)
-    assert baselines(objective, dataset)["test"].beyond(custom) is None
+    given = baselines(objective("dice", 0.8, direction="min"), dataset)["test"]
+    assert given.beyond(custom) is None

@@ -12,51 +12,35 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
+from tests.data.making import dataset_of
 from tests.refusals import refused
 
 
-def split(size=6, *, shape=(4,), kind=np.float32, labels=None):
-    inputs = np.ones((size, *shape), kind)
-    return Split(inputs, np.arange(size, dtype=np.int64) % 3 if labels is None else labels)
+def split(labels, shape=(4,)):
+    return Split(np.ones((len(labels), *shape), np.float32), np.array(labels, np.int64))
 
 
-GOOD = Dataset("own", 3, train=split(9), validation=split(), test=split())
+THIRDS = [0, 1, 2] * 3
+GOOD = Dataset("own", 3, train=split(THIRDS), validation=split(THIRDS), test=split(THIRDS))
 
 
-def labels(*values):
-    return np.array(values, np.int64)
-
-
-def with_value(value, row):
-    changed = split(9)
-    changed.inputs[row, 1] = value
+def with_nan(row):
+    changed = split(THIRDS)
+    changed.inputs[row, 1] = np.nan
     return changed
 
 
-def test_labels_of_one_class_are_accepted_from_a_user_workload():
-    """An autoencoder needs no labels, whereas constant labels of a table are an error."""
-    split_of_one_class = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
-    data = Dataset("own", 1, split_of_one_class, split_of_one_class, split_of_one_class)
-    check_dataset(data, "load_dataset of own:Net", is_own=True)
-    with refused(ErrorCode.INVALID_DATA, "dataset csv", 0):
-        check_dataset(data, "dataset csv")
-
-
-def dataset_of(inputs, labels, *, task="regression", num_classes=None, weights=None, **fields):
-    every_split = Split(inputs, np.asarray(labels), weights)
-    return Dataset("own", num_classes, every_split, every_split, every_split, task=task, **fields)
-
-
-def classes(inputs, labels, **fields):
-    return dataset_of(inputs, labels, **{"task": "classification", "num_classes": 2} | fields)
+def numbers(inputs, labels, weights=None):
+    return dataset_of(inputs, labels, None, weights, task="regression")
 
 
 def prose(inputs, labels, num_tokens=8):
-    return dataset_of(inputs, labels, task="language_modelling", num_classes=num_tokens)
+    return dataset_of(inputs, labels, num_tokens, task="language_modelling")
 
 
 NUMBERS = np.array([0.5, np.nan, 2.0, np.inf], np.float32)
 FOUR = np.ones((4, 2), np.float32)
+ONE_CLASS = dataset_of(FOUR, [0] * 4, num_classes=1)
 PAIRS = np.arange(8, dtype=np.float32).reshape(4, 2)
 TOKENS = np.arange(8).reshape(4, 2)
 BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
@@ -69,44 +53,42 @@ def changed(**splits):
 @pytest.mark.parametrize(
     ("dataset", "names"),
     [
-        (changed(train=split(0)), ["train"]),
-        (changed(train=split(2, labels=labels(0, 3))), ["train", "3", "sample 1", "0 to 2"]),
-        (changed(train=split(3, labels=labels(0, -1, -1))), ["-1", "sample 1", "(2 "]),
-        (changed(test=split(2, labels=labels(0, 5))), ["test", "5"]),
-        (changed(train=with_value(np.nan, 7)), ["train", "NaN", "sample 7"]),
-        (changed(validation=split(shape=(5,))), ["validation", "float32 (5,)"]),
-        (changed(train=split(shape=(0,))), ["train", "(6, 0)"]),
-        (dataset_of(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
-        (dataset_of(FOUR, np.ones(4, "f")), ["4", "1.0"]),
-        (classes(FOUR, [1] * 4), ["1"]),
-        (classes(FOUR, NUMBERS), ["float32 (4,)"]),
-        (classes(FOUR, TOKENS), ["int64", "(4, 2)"]),
+        (changed(train=split([])), ["train"]),
+        (changed(train=split([0, 3])), ["train", "3", "sample 1", "0 to 2"]),
+        (changed(train=split([0, -1, -1])), ["-1", "sample 1", "(2 "]),
+        (changed(test=split([0, 5])), ["test", "5"]),
+        (changed(train=with_nan(7)), ["train", "NaN", "sample 7"]),
+        (changed(validation=split(THIRDS, (5,))), ["validation", "float32 (5,)"]),
+        (changed(train=split(THIRDS, (0,))), ["train", "(9, 0)"]),
+        (numbers(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
+        (numbers(FOUR, np.ones(4, "f")), ["4", "1.0"]),
+        (ONE_CLASS, ["4", "0"]),
+        (dataset_of(FOUR, [1] * 4), ["1"]),
+        (dataset_of(FOUR, NUMBERS), ["float32 (4,)"]),
+        (dataset_of(FOUR, TOKENS), ["int64", "(4, 2)"]),
         (prose(TOKENS, TOKENS, 7), ["7", "sample 3"]),
         (prose(TOKENS + 1, TOKENS % 8), ["train", "8", "sample 3"]),
         (prose(TOKENS, [[0, 1], [2, -100], [-100, -100], [3, 4]]), ["sample 2", "(1 ", "-100"]),
-        (dataset_of(BY_NAME, FOUR), ["train", "codes", "-2"]),
+        (numbers(BY_NAME, FOUR), ["train", "codes", "-2"]),
         (
             dataclasses.replace(
-                dataset_of(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)
+                numbers(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)
             ),
             ["test", "uint8 (2,) as input image"],
         ),
         (
-            dataclasses.replace(dataset_of(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
+            dataclasses.replace(numbers(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
             ["float32 (1,)", "float32 (2,)"],
         ),
         (
-            dataset_of(
-                FOUR, np.arange(4, dtype="f"), weights=np.array([1, 1, -1, np.nan], np.float32)
-            ),
+            numbers(FOUR, np.arange(4, dtype="f"), np.array([1, 1, -1, np.nan], "f")),
             ["-1.0", "sample 2", "(2 "],
         ),
     ],
 )
 def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
-    monkeypatch.setattr(
-        check, "VALUES_AT_ONCE", 8
-    )  # checks two rows at a time, so errors fall on chunk boundaries
+    # Two rows are checked at a time, so errors fall on chunk boundaries.
+    monkeypatch.setattr(check, "VALUES_AT_ONCE", 8)
     with refused(ErrorCode.INVALID_DATA, "x: ", *names):
         check_dataset(dataset, "x")
 
@@ -115,7 +97,7 @@ def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
     "dataset",
     [
         GOOD,
-        dataset_of(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
+        numbers(BY_NAME | {"codes": np.arange(4)}, PAIRS),
         prose(TOKENS, TOKENS[:, ::-1].copy()),
         dataclasses.replace(GOOD, num_classes=np.int64(3)),
         load_dataset(DatasetSpec(name="digits", limit=100)),
@@ -124,6 +106,11 @@ def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
 )
 def test_valid_datasets_pass(dataset):
     check_dataset(dataset, "x")
+
+
+def test_labels_of_one_class_are_accepted_from_a_user_workload():
+    """An autoencoder needs no labels; from other sources, ONE_CLASS is refused above."""
+    check_dataset(ONE_CLASS, "load_dataset of own:Net", is_own=True)
 
 
 RNG = np.random.default_rng(0)
@@ -155,7 +142,7 @@ def test_classes_missing_from_a_split_are_reported(splits, names):
 
 
 def test_identical_training_samples_are_reported():
-    (line, *_) = dataset_warnings(classes(np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2))
+    (line, *_) = dataset_warnings(dataset_of(np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2))
     assert "40 training samples" in line
 
 

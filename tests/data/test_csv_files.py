@@ -11,7 +11,7 @@ import pytest
 from raybench.data.sources.encode import rows_as_inputs
 from raybench.data.sources.files import open_csv
 from raybench.spec.errors import ErrorCode
-from tests.data.making import load, write
+from tests.data.making import load, of_two_classes, write
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("own_store")
 
 def of_column(path, cells):
     """Write a CSV file with a column of cells and a label of two classes."""
-    rows = [f"{cells[number % len(cells)]};{'ab'[number % 2]}" for number in range(60)]
-    return write(path / "t.csv", ["x;y", *rows])
+    values = [cells[number % len(cells)] for number in range(60)]
+    return write(path / "t.csv", ["x;y", *of_two_classes(values, ";")])
 
 
 def kinds(dataset):
@@ -82,7 +82,7 @@ def test_german_numbers_and_dates_are_read(tmp_path):
 
 @pytest.mark.parametrize("sign", ["-", " ", "n/a"])
 def test_missing_value_signs_are_read_and_mismatched_types_refused(tmp_path, sign):
-    rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
+    rows = of_two_classes(number / 4 for number in range(40))
     write(tmp_path / "s" / "train.csv", ["x,y", *rows, f"{sign},a"])
     write(tmp_path / "s" / "val.csv", ["x,y", *rows])
     assert load(tmp_path / "s", label="y").input_shape == (2,)
@@ -104,8 +104,8 @@ def test_utf16_with_a_byte_order_mark_is_read(tmp_path, mark, name):
 
 
 def test_prediction_rows_accept_numbers_and_numeric_strings(tmp_path):
-    lines = ["when;x;y", *(f"2017-02-{n % 28 + 1:02};{n}.5;{'ab'[n % 2]}" for n in range(60))]
-    columns = load(write(tmp_path / "t.csv", lines), label="y").encoding["columns"]
+    rows = of_two_classes((f"2017-02-{n % 28 + 1:02};{n}.5" for n in range(60)), ";")
+    columns = load(write(tmp_path / "t.csv", ["when;x;y", *rows]), label="y").encoding["columns"]
     day = datetime.datetime(2017, 2, 13)
     from_text, from_number = (
         rows_as_inputs([{"when": day, "x": x}], columns) for x in (" 1.5", 1.5)
@@ -115,7 +115,7 @@ def test_prediction_rows_accept_numbers_and_numeric_strings(tmp_path):
         rows_as_inputs([{"when": day, "x": "1,5"}], columns)
 
 
-ROWS = [f"{number},{'red' if number % 3 else 'blue'},{'ab'[number % 2]}" for number in range(60)]
+ROWS = of_two_classes(f"{number},{'red' if number % 3 else 'blue'}" for number in range(60))
 TABLE = ["size,colour,kind", *ROWS]
 
 
@@ -155,10 +155,6 @@ def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
     with refused(ErrorCode.INVALID_FILE, "t.parquet"):
         load(tmp_path / "t.parquet", "parquet", label="kind")
-    for name in ("p/cat/1.png", "p/stray.png"):
-        write(tmp_path / name, [])
-    with refused(ErrorCode.CONFLICT, "p/stray.png"):
-        load(tmp_path / "p", "image_folder")
 
 
 @pytest.mark.parametrize(

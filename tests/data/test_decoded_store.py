@@ -99,11 +99,10 @@ def test_the_second_of_two_concurrent_builders_waits(own_store, data, capsys):
         return stored(source(data), never)
 
     with ThreadPoolExecutor() as threads:
-        futures = [
-            threads.submit(builder)
-            for builder in (lambda: stored(source(data), build_slowly), second)
-        ]
-        assert [future.result().arrays["images"].sum() for future in futures] == [2800, 2800]
+        first_entry = threads.submit(stored, source(data), build_slowly)
+        second_entry = threads.submit(second)
+        for entry in (first_entry.result(), second_entry.result()):
+            assert entry.arrays["images"].sum() == 2800
     assert "toy" in capsys.readouterr().err
 
 
@@ -179,9 +178,8 @@ def test_a_session_keeps_the_data_it_began_with(tmp_path, own_store):
     assert value_in_worker() == 1.0
     np.savez(file, x=np.full((50, 3), 2.0), y=np.arange(50) % 2)
     assert value_in_worker() == 1.0
-    assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, (
-        "another session reads the new file"
-    )
+    other_session = build_dataset(DatasetSpec(**keys))
+    assert other_session.train.array[0, 0] == 2.0, "the new file is read"
     assert value_in_worker() == 1.0, "an entry used today is not removed"
     for entry in store_folder().glob("npz-*/"):
         remove_entry(entry)

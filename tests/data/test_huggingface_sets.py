@@ -64,7 +64,7 @@ def test_several_text_columns_are_not_reported_as_constant(tmp_path):
     assert summary.dataset["text"] == "premise"
 
 
-def test_missing_datasets_are_refused(tmp_path, monkeypatch):
+def test_missing_datasets_are_refused(tmp_path):
     with refused(ErrorCode.NOT_FOUND, "no_such_owner/no_such_set"):
         load("no_such_owner/no_such_set")
     with refused(ErrorCode.NOT_FOUND, tmp_path):

@@ -46,11 +46,8 @@ def test_a_folder_with_all_splits_is_read(folder):
     classes(folder / "val", {"dog": 2}, 50)
     classes(folder / "Test", {"cat": 1, "dog": 1}, 60)
     dataset = load(folder)
-    assert (dataset.name, dataset.num_classes, dataset.class_names) == (
-        "image_folder",
-        2,
-        ("cat", "dog"),
-    )
+    assert (dataset.name, dataset.num_classes) == ("image_folder", 2)
+    assert dataset.class_names == ("cat", "dog")
     assert dataset.input_shape == (4, 6, 1)
     assert pairs(dataset.train) == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1)]
     assert pairs(dataset.validation) == [(50, 1), (51, 1)]
@@ -76,9 +73,7 @@ def test_a_folder_without_splits_is_split_by_seed_and_stratified(folder):
     assert values(same_seed.test) == values(dataset.test)
     assert values(other_seed.test) != values(dataset.test)
     smaller = load(folder, validation_size=10, test_size=20)
-    assert values(smaller.test) == values(dataset.test), (
-        "the test split does not depend on the validation size"
-    )
+    assert values(smaller.test) == values(dataset.test), "independent of the validation size"
     assert len(list(store_folder().glob("*/about.json"))) == 2
     limited = load(folder, limit=20)
     assert np.bincount(limited.train.labels)[:3].tolist() == pytest.approx([10, 5, 5], abs=1)
@@ -87,8 +82,9 @@ def test_a_folder_without_splits_is_split_by_seed_and_stratified(folder):
 def test_workers_map_the_store_without_copying(folder, tmp_path, monkeypatch):
     classes(folder, {"a": 20, "b": 20})
     monkeypatch.chdir(tmp_path)
-    keys = {"path": folder.name, "image_size": 8, "class_weights": "balanced"}
-    spec = DatasetSpec(name="image_folder", **keys)
+    spec = DatasetSpec(
+        name="image_folder", path=folder.name, image_size=8, class_weights="balanced"
+    )
     _, dataset = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
     assert is_mapped(dataset.train.array)
     shared_files = list((tmp_path / "session").iterdir())
@@ -144,6 +140,7 @@ def test_a_metadata_file_gives_labels_and_targets(folder):
     [
         ([], "NOT_FOUND", []),
         (["cat/1.txt"], "NOT_FOUND", [1]),
+        (["cat/1.png", "stray.png"], "CONFLICT", ["stray.png"]),
         (["test/cat/1.png"], "MISSING", ["test", "train"]),
         (
             ["train/cat/1.png", "train/dog/1.png", "test/catt/1.png"],

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from raybench.data import load
-from raybench.data.dataset import Dataset, Split, all_arrays, batches, epoch_order
+from raybench.data.dataset import all_arrays, batches, epoch_order
 from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
-from tests.data.making import sizes
+from tests.data.making import dataset_of, sizes
 from tests.refusals import refused
 
 SPECS = {
@@ -71,21 +71,14 @@ def test_impossible_sizes_are_refused(spec, code, names):
 
 
 LABELS = np.array([0, 0, 0, 1, 2, 2], np.int64)
+NUMBERS = {"labels": LABELS.astype(np.float32), "task": "regression"}
 
 
-def dataset(weights=None, task="classification", names=("cat", "dog", "cow")):
+def weights(spec, weights=None, names=("cat", "dog", "cow"), labels=LABELS, **fields):
     inputs = np.zeros((len(LABELS), 2), np.float32)
-    labels = LABELS.astype(np.float32) if task == "regression" else LABELS
-    train = Split(inputs, labels, weights)
-    other = Split(inputs, labels)
-    return Dataset("animals", 3, train, other, other, task=task, class_names=names)
-
-
-def weights(spec, **keys):
-    sample_weights = limit_and_repeat(
-        dataset(**keys), DatasetSpec(name="workload", **spec)
-    ).train.weights
-    return None if sample_weights is None else sample_weights.tolist()
+    animals = dataset_of(inputs, labels, 3, weights, class_names=names, **fields)
+    out = limit_and_repeat(animals, DatasetSpec(name="workload", **spec)).train.weights
+    return None if out is None else out.tolist()
 
 
 def test_balanced_class_weights_have_equal_sums():
@@ -94,9 +87,7 @@ def test_balanced_class_weights_have_equal_sums():
     sums = [balanced[label == LABELS].sum() for label in range(3)]
     assert sums == pytest.approx([2.0, 2.0, 2.0])
     limited = weights({"class_weights": "balanced", "limit": 4})
-    assert limited == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0]), (
-        "computed from the samples that are left"
-    )
+    assert limited == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2.0]), "from the samples that are left"
 
 
 def test_class_weights_by_name_multiply_sample_weights():
@@ -111,12 +102,12 @@ def test_class_weights_by_name_multiply_sample_weights():
     ("spec", "more", "code", "names"),
     [
         ({"class_weights": {"dgo": 2.0}}, {}, "UNKNOWN_NAME", ["'dgo'", "'dog'"]),
-        ({"class_weights": "balanced"}, {"task": "regression"}, "UNSUPPORTED", ["class_weights"]),
+        ({"class_weights": "balanced"}, NUMBERS, "UNSUPPORTED", ["class_weights"]),
         ({}, {"weights": np.zeros(6, np.float32)}, "INVALID_DATA", ["dataset.weight"]),
     ],
 )
 def test_invalid_weights_are_refused(spec, more, code, names):
-    with refused(ErrorCode[code], "animals", *names):
+    with refused(ErrorCode[code], "own", *names):
         weights(spec, **more)
 
 

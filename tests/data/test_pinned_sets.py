@@ -16,16 +16,12 @@ def row(number):
 TABLE = ["size,town,day,floor,price", *map(row, range(60))]
 
 
-def test_init_reads_a_table(tmp_path):
+def test_a_table_is_pinned(tmp_path):
     dataset = load(write(tmp_path / "t.csv", TABLE), label="price", categories=["floor"])
     prices = dataset.original_labels(dataset.test.labels).round().astype(int).tolist()
     assert prices == [16, 27, 20, 8, 42, 34]
-    assert [column["name"] for column in dataset.encoding["columns"]] == [
-        "size",
-        "town",
-        "day",
-        "floor",
-    ]
+    names = [column["name"] for column in dataset.encoding["columns"]]
+    assert names == ["size", "town", "day", "floor"]
     expected = [0.8366, 0.0, 1.0, 0.0, 0.7303, 0.0, 0.0, 0.0, 1.0, 0.0]
     np.testing.assert_allclose(dataset.train.array[0], expected, atol=1e-4)
 

@@ -20,9 +20,7 @@ def dataset(size=64):
         inputs = rng.integers(0, 256, (size, 8, 8, 1), dtype=np.uint8)
         return Split(inputs, rng.integers(0, 10, size))
 
-    return Dataset(
-        "own", 10, train=random_split(), validation=random_split(), test=random_split(), repeat=3
-    )
+    return Dataset("own", 10, random_split(), random_split(), random_split(), repeat=3)
 
 
 def named(size=5):
@@ -96,12 +94,6 @@ def test_the_shared_key_depends_only_on_the_data():
     digits, of_workload = DatasetSpec(name="digits", limit=100), DatasetSpec(name="workload")
     assert shared_key("cnn7", digits) == shared_key("mnist_small", digits)
     limited = of_workload.model_copy(update={"limit": 5})
-    arguments_of_calls = [
-        ("a:Net", of_workload),
-        ("b:Net", of_workload),
-        ("a:Net", digits),
-        ("a:Net", limited),
-    ]
-    keys = {shared_key(*arguments) for arguments in arguments_of_calls}
-    assert len(keys) == 4
+    keys = {shared_key("a:Net", spec) for spec in (of_workload, digits, limited)}
+    assert len(keys | {shared_key("b:Net", of_workload)}) == 4
     assert all(Path(key).name == key for key in keys)

@@ -16,7 +16,7 @@ from raybench.data.sources.encode import ColumnLeftOut, fit_name_encoder, fit_nu
 from raybench.data.sources.table import as_numbers
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from tests.data.making import load, sizes, write
+from tests.data.making import load, of_two_classes, sizes, write
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -207,7 +207,7 @@ def test_parts_of_a_table_may_have_compatible_types(tmp_path):
 
 @pytest.mark.parametrize("value", ["1e308", "-inf"])
 def test_infinite_and_overflowing_numbers_count_as_missing(tmp_path, value):
-    rows = [f"{row / 7},{'ab'[row % 2]}" for row in range(59)]
+    rows = of_two_classes(row / 7 for row in range(59))
     dataset = load(write(tmp_path / "x.csv", ["x,y", *rows, f"{value},a"]), label="y", test_size=20)
     assert max(np.abs(split.array).max() for split in dataset.splits.values()) < 10
     rows = [f"{row % 3},{row / 7}" for row in range(59)]

@@ -5,9 +5,9 @@ import pytest
 from sklearn import metrics
 
 from raybench.data.baseline import label_baseline
-from raybench.data.dataset import Dataset, Split
 from raybench.data.whole_set import constant_predictions, measure, predictions_of
 from raybench.spec.metric import METRICS
+from tests.data.making import dataset_of
 
 OF_SCIKIT_LEARN = {
     "f1": lambda labels, answers: metrics.f1_score(labels, answers, average="macro"),
@@ -70,8 +70,6 @@ def test_undefined_values_are_nan():
     [("f1", 0.4), ("balanced_accuracy", 0.5), ("roc_auc", 0.5), ("average_precision", 2 / 3)],
 )
 def test_the_baseline_is_a_constant_prediction(name, value):
-    labels = np.array([0, 1, 1])
-    split = Split(np.zeros((3, 2), np.float32), labels)
-    data = Dataset("made up", 2, train=split, validation=split, test=split)
+    data = dataset_of(np.zeros((3, 2), np.float32), [0, 1, 1])
     assert label_baseline(METRICS[name], data) == pytest.approx(value)
     assert constant_predictions(METRICS[name], np.array([1, 2]), 3).shape[0] == 3

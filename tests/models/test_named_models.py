@@ -7,10 +7,7 @@ import pytest
 
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
-from raybench.models.named import (
-    NamedWorkload,
-    named_workload,
-)
+from raybench.models.named import NamedWorkload, named_workload
 from raybench.models.networks import NETWORKS, initial_arrays
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
@@ -77,8 +74,14 @@ def test_networks_have_the_published_parameter_counts(name: str, parameters: int
     arrays = initial_arrays(NETWORKS[name](), 1000, seed=0)
     trained = [array.size for key, array in arrays.items() if "running" not in key]
     assert sum(trained) == parameters
-    arrays_of_equal_seed = initial_arrays(NETWORKS[name](), 1000, seed=0)
-    assert all((array == arrays_of_equal_seed[key]).all() for key, array in arrays.items())
+
+
+def test_initial_weights_depend_only_on_the_seed() -> None:
+    first, same, other = (
+        initial_arrays(NETWORKS["mobilenet_v2"](), 1000, seed=seed) for seed in (0, 0, 1)
+    )
+    assert all((array == same[name]).all() for name, array in first.items())
+    assert (first["classifier.1.weight"] != other["classifier.1.weight"]).any()
 
 
 @pytest.mark.parametrize("kind", ["plain", "nested", "safetensors"])

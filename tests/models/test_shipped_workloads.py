@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models import pictures
@@ -24,6 +23,7 @@ from raybench.models.layers import (
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
+from tests.data.making import dataset_of
 from tests.refusals import refused
 
 
@@ -79,12 +79,6 @@ def test_unsuitable_data_are_refused(name, changes, code, names):
     assert "\n" not in str(caught.value)
 
 
-def dataset(inputs, labels, num_classes=3, **content):
-    """Return a dataset with the same six samples in all splits."""
-    split = Split(inputs, labels)
-    return Dataset("own", num_classes, split, split, split, **content)
-
-
 TOKENS = DataShape(input_shape=(4,), num_outputs=3, kind="tokens")
 IDS = np.arange(24).reshape(6, 4)
 FLOATS = np.zeros((6, 5), np.float32)
@@ -95,20 +89,20 @@ CLASSES = np.arange(6) % 3
     ("data", "expected"),
     [
         (
-            dataset(np.zeros((6, 8, 8, 3), np.uint8), CLASSES),
+            dataset_of(np.zeros((6, 8, 8, 3), np.uint8), CLASSES, 3),
             DataShape(input_shape=(8, 8, 3), num_outputs=3, kind="pixels"),
         ),
         (
-            dataset(FLOATS, FLOATS[:, :2], None, task="regression"),
+            dataset_of(FLOATS, FLOATS[:, :2], None, task="regression"),
             DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers"),
         ),
-        (dataset(IDS, CLASSES, vocabulary=("a",) * 30), replace(TOKENS, vocabulary_size=30)),
+        (dataset_of(IDS, CLASSES, 3, vocabulary=("a",) * 30), replace(TOKENS, vocabulary_size=30)),
         (
-            dataset(IDS, IDS, 40, task="language_modelling"),
+            dataset_of(IDS, IDS, 40, task="language_modelling"),
             replace(TOKENS, num_outputs=40, task="language_modelling", vocabulary_size=40),
         ),
         (
-            dataset({"ids": IDS, "age": FLOATS}, CLASSES),
+            dataset_of({"ids": IDS, "age": FLOATS}, CLASSES, 3),
             DataShape(input_shape={"ids": (4,), "age": (5,)}, num_outputs=3),
         ),
     ],

@@ -34,10 +34,7 @@ MODULE = """
 
     class Configurable(Full):
         def __init__(self, width=4, dropout=0.0):
-            self.width, self.dropout = width, dropout
-
-        def build_torch(self):
-            return f"{self.width} {self.dropout}"
+            self.settings = width, dropout
 
     class DataSettings(Full):
         def load_dataset(self, spec, size=8, fold=0, noise=0.0):
@@ -131,41 +128,36 @@ def test_workload_without_builder_for_a_framework_is_refused():
 def test_model_settings_reach_the_workload_and_reuse_its_data():
     spec = DatasetSpec(name="workload")
     workload, dataset = load_workload_dataset("users_own:Configurable", spec, {"width": 9})
-    assert workload.build_torch() == "9 0.0"
+    assert workload.settings == (9, 0.0)
     with_dropout, reused = load_workload_dataset("users_own:Configurable", spec, {"dropout": 0.5})
-    assert (with_dropout.build_torch(), reused is dataset) == ("4 0.5", True)
+    assert with_dropout.settings == (4, 0.5)
+    assert reused is dataset
     with refused(ErrorCode.UNKNOWN_KEY, "model.widht", "mnist_small"):
         find_workload("mnist_small", model={"widht": 9})
 
 
 def test_data_settings_are_arguments_of_load_dataset(tmp_path):
     spec = DatasetSpec(name="workload")
-    _, small = load_workload_dataset(
-        "users_own:DataSettings", spec, {}, {"size": 6}, shared=tmp_path
-    )
-    _, large = load_workload_dataset("users_own:DataSettings", spec, shared=tmp_path)
+
+    def load(shared=None, **data):
+        return load_workload_dataset("users_own:DataSettings", spec, {}, data, shared=shared)[1]
+
+    small, large = load(tmp_path, size=6), load(tmp_path)
     assert (len(small.train), len(large.train)) == (6, 8)
-    reused = load_workload_dataset(
-        "users_own:DataSettings", spec, {}, {"size": 6}, shared=tmp_path
-    )[1]
-    assert reused is small
+    assert load(tmp_path, size=6) is small
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
     with refused(ErrorCode.UNKNOWN_KEY, "data.sise", "users_own:DataSettings", "'size'"):
-        load_workload_dataset("users_own:DataSettings", spec, {}, {"sise": 6})
+        load(sise=6)
     with refused(ErrorCode.INVALID_VALUE, "data.size", "6.5"):
-        load_workload_dataset("users_own:DataSettings", spec, {}, {"size": 6.5})
+        load(size=6.5)
     with refused(ErrorCode.UNKNOWN_KEY, "data.size", "digits"):
         load_workload_dataset("mlp", DatasetSpec(), {}, {"size": 6})
 
 
 def test_data_setting_that_changes_validation_rows_is_refused():
     def check(data):
-        content = {
-            "workload": "users_own:DataSettings",
-            "dataset": "workload",
-            "space": {"data": data},
-        }
-        content |= {"objective": {"target": 0.9}}
+        content = {"workload": "users_own:DataSettings", "dataset": "workload"}
+        content |= {"space": {"data": data}, "objective": {"target": 0.9}}
         study, space = build_study(content, "s.yaml")
         spec = study.run_spec(first_values(study, space))
         dataset = load_workload_dataset(spec.workload, spec.dataset, {}, spec.data)[1]
@@ -187,7 +179,7 @@ import sys
 import numpy as np
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import LayerWorkload, Workload
-from raybench.models.layers import Conv, Dense, Dropout, Flatten, MaxPool
+from raybench.models.layers import Dense
 {head}
 class Net({base}):
     name, input_shape, num_classes = "net", (3,), 2
@@ -225,6 +217,9 @@ def test_keyboard_interrupt_in_user_code_is_passed_on(write_workload):
         find_workload(write_workload("def __init__(self):\n    raise KeyboardInterrupt"))
 
 
+HUGE = "layers = (Dense(10**12), Dense(2))"
+
+
 @pytest.mark.parametrize(
     ("base", "body", "code", "names"),
     [
@@ -232,12 +227,7 @@ def test_keyboard_interrupt_in_user_code_is_passed_on(write_workload):
         ("Workload", "input_shape = '28'", ErrorCode.INVALID_MODEL, ["input_shape", "'28'"]),
         ("Workload", "task = 'vision'", ErrorCode.INVALID_MODEL, ["task", "regression"]),
         ("Workload", "metric = 'dice'", ErrorCode.INVALID_MODEL, ["metric", "'dice'"]),
-        (
-            "LayerWorkload",
-            "layers = (Dense(10**12), Dense(2))",
-            ErrorCode.NO_ROOM,
-            ["6,000,000,000,002"],
-        ),
+        ("LayerWorkload", HUGE, ErrorCode.NO_ROOM, ["6,000,000,000,002"]),
         ("LayerWorkload", "pass", ErrorCode.INVALID_MODEL, ["Net", "layers"]),
     ],
 )
