@@ -84,27 +84,30 @@ def test_transparent_pixels_are_composited_on_white(image, kind, options):
 
 
 @pytest.mark.parametrize(
-    ("bytes_of", "white"),
+    ("dtype", "kind", "white"),
     [
-        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 16383),
-        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "TIFF"), 4095),
-        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 1),
-        (lambda v: content(Image.fromarray(v.astype(np.int32)), "TIFF"), 65535),
-        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 1),
-        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 255),
+        ("uint16", "PNG", 16383),
+        ("uint16", "TIFF", 4095),
+        ("uint16", "PNG", 1),
+        ("int32", "TIFF", 65535),
+        ("float32", "TIFF", 1),
+        ("float32", "TIFF", 255),
     ],
 )
-def test_deep_images_are_scaled_by_the_white_level_of_the_first_images(bytes_of, white):
+def test_deep_images_are_scaled_by_the_white_level_of_the_first_images(dtype, kind, white):
+    def file_of(values):
+        return content(Image.fromarray(values.astype(dtype)), kind)
+
     values = np.zeros((4, 6))
     values[0], values[1] = white, white // 2
-    files = [bytes_of(values), bytes_of(values // 2)]
+    files = [file_of(values), file_of(values // 2)]
     image_form = images.probe([Picture(0, "x", file) for file in files], DatasetSpec(channels=1))
     assert image_form.white == white
     pixels = [decode(file, image_form)[..., 0] for file in files]
     for decoded, expected in zip(pixels, (values, values // 2), strict=True):
         np.testing.assert_array_equal(decoded, np.rint(255 * expected / white))
     with pytest.raises(ImageError, match=f"{white:g}"):
-        decode(bytes_of(values + 1), image_form)
+        decode(file_of(values + 1), image_form)
     with_white = images.probe([Picture(0, "x", files[0])], DatasetSpec(channels=1, white=5 * white))
     np.testing.assert_array_equal(decode(files[0], with_white)[0, :, 0], 51)
 
