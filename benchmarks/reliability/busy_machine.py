@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import raybench
-from raybench.results.store import machine, versions
+from benchmarks.output import conditions, write_lines
 
 BAR = 0.10
 LIMIT_S = 1800.0
@@ -152,10 +152,9 @@ def main() -> int:
     lines += [
         "",
         f"bar {'met' if is_met else 'NOT MET'}: the same winner, seconds within "
-        f"{BAR:.0%}; {machine()['processor']}, {machine()['cores']} cores, {versions()}",
+        f"{BAR:.0%}; {conditions()}",
     ]
-    print(lines[-1])
-    RESULTS.write_text("\n".join(lines) + "\n")
+    write_lines(RESULTS, lines)
     return 0 if is_met else 1
 
 

@@ -30,10 +30,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from batch_peers import PEERS, known_medians
-from zeus import NAMES, OURS, Case, buy, cases_of, loss, losses
+from zeus import NAMES, OURS, PEERS, Case, buy, cases_of, known_medians, loss, losses
 
-from raybench.results.store import machine, versions
+from benchmarks.output import conditions, write_lines
 from raybench.scaling import samples_to_target
 from raybench.scaling.samples_to_target import SamplesToTarget, read
 
@@ -256,11 +255,8 @@ def main() -> int:
     lines += [*part, "## Zeus: the batch size to buy", ""]
     part, well_bought = zeus_lines(cases, options.draws)
     lines += [*part, "## Zeus, its other targets", "", *other_lines(folder)]
-    known = {k: v for k, v in versions().items() if k in ("python", "raybench", "numpy", "pandas")}
-    lines.append(f"{machine()['processor']}, {known}")
-    print("\n".join(lines))
-    options.out.mkdir(exist_ok=True)
-    (options.out / "samples_to_target.md").write_text("\n".join(lines) + "\n")
+    lines.append(conditions())
+    write_lines(options.out / "samples_to_target.md", lines)
     return 0 if predicted and well_bought else 1
 
 

@@ -28,7 +28,6 @@ interval were chosen on seeds below 44; the default seeds are others, but of the
 
 import argparse
 import csv
-import os
 import sys
 import time
 from collections import defaultdict
@@ -39,7 +38,7 @@ import numpy as np
 from throughput_peers import PEERS
 from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
-from raybench.results.store import machine, versions
+from benchmarks.output import conditions, write_lines
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
@@ -219,13 +218,8 @@ def main() -> int:
         failed += problems
     lines += [*published(), ""]
     lines += [f"Below the bar: {'; '.join(failed) or 'nothing'}.", ""]
-    lines.append(
-        f"{options.seeds} seeds from {options.first_seed}; {machine()['processor']}, load "
-        f"{os.getloadavg()[0]:.1f}, {versions()}"
-    )
-    print("\n".join(lines))
-    options.out.mkdir(exist_ok=True)
-    (options.out / "throughput_model.md").write_text("\n".join(lines) + "\n")
+    lines.append(f"{options.seeds} seeds from {options.first_seed}; {conditions()}")
+    write_lines(options.out / "throughput_model.md", lines)
     return 1 if failed else 0
 
 

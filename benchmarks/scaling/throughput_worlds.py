@@ -39,12 +39,12 @@ class World:
         stalls = np.where(self.rng.random(repeats) < self.outliers, 1 + self.rng.random(repeats), 1)
         return [float(value) for value in self.step(cell) * factors * stalls]
 
-    def placements(self, most: int = 64) -> list[tuple[int, int]]:
+    def placements(self) -> list[tuple[int, int]]:
         """Return (workers, nodes): packed ones, and some that are spread over more nodes."""
         packed = [(k, max(1, -(-k // self.gpus_per_node))) for k in (1, 2, 4, 8, 16, 32, 64)]
         spread = [(2, 2), (4, 2), (4, 4), (8, 4), (8, 8), (16, 8), (16, 16)]
-        both = {*packed, *(one for one in spread if one[0] // one[1] <= self.gpus_per_node)}
-        return sorted(one for one in both if one[0] <= most)
+        fitting = (one for one in spread if one[0] // one[1] <= self.gpus_per_node)
+        return sorted({*packed, *fitting})
 
 
 def make_world(
@@ -54,14 +54,13 @@ def make_world(
     noise: float | None = None,
     outliers: float = 0.01,
     batches: list[int] | None = None,
-    gpus_per_node: int | None = None,
 ) -> World:
     """Draw the constants of a world."""
     rng = np.random.default_rng([LAWS.index(law), seed])
     if batches is None:
         first = int(rng.integers(0, 3))
         batches = list(BATCHES[first : first + int(rng.integers(3, 6))])
-    per_node = gpus_per_node or int(rng.choice([4, 8]))
+    per_node = int(rng.choice([4, 8]))
     compute = _compute(rng, batches)
     exchange = _exchange(law, rng, compute(batches[len(batches) // 2]), per_node)
     gamma = float(np.exp(rng.uniform(0, math.log(6))))

@@ -1,23 +1,52 @@
 """Zeus's traces as cases: a task on a GPU, its runs, and the batch size that a method chooses.
 
-See `samples_to_target.py`, and the data's own notes: seconds to target are epochs to target times
-the seconds of an epoch, both measured.
+`PEERS` are the methods with which raybench's prediction of samples to target is compared. See
+`samples_to_target.py`, and the data's own notes: seconds to target are epochs to target times the
+seconds of an epoch, both measured.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from batch_peers import PEERS, known_medians
 
 from raybench.scaling import samples_to_target
 from raybench.scaling.measurements import Predicted
 from raybench.scaling.plan import answers, plan
-from raybench.scaling.samples_to_target import read
+from raybench.scaling.samples_to_target import Convergence, read
 
+Predict = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Maps known batch sizes, their samples, and requested batch sizes to predicted samples."""
+
+
+def nearest(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    away = np.abs(np.log(asked[:, None] / known[None, :]))
+    return samples[away.argmin(axis=1)]
+
+
+def interpolated(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    return np.exp(np.interp(np.log(asked), np.log(known), np.log(samples)))
+
+
+def constant(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    return np.full(len(asked), float(np.median(samples)))
+
+
+PEERS: dict[str, Predict] = {
+    "nearest size": nearest,
+    "interpolated": interpolated,
+    "constant": constant,
+}
 OURS, MEASURED = "raybench", "best measured"
 NAMES = (OURS, MEASURED, *PEERS)
+
+
+def known_medians(runs: Convergence) -> tuple[np.ndarray, np.ndarray]:
+    """Return the batch sizes that reached the target, and their median samples."""
+    known = runs.medians
+    return np.array([size.batch_size for size in known], dtype=float), np.array([*known.values()])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from raybench.results.store import machine, versions
+from benchmarks.output import conditions, write_lines
 
 BAR = 0.6
 ENVIRONMENT = os.environ | {"RAY_ADDRESS": "local"}
@@ -121,11 +121,9 @@ def main() -> int:
     lines += [
         f"raybench / stock: {ratio:.2f} ({min(ratios):.2f} - {max(ratios):.2f}), bar {BAR}: "
         + ("met" if ratio <= BAR else "NOT MET"),
-        f"{machine()['processor']}, {machine()['cores']} cores, load {os.getloadavg()}, "
-        f"{versions()}",
+        conditions(),
     ]
-    print("\n".join(lines))
-    (Path(__file__).parents[1] / "results" / "first_step.md").write_text("\n".join(lines) + "\n")
+    write_lines(Path(__file__).parents[1] / "results" / "first_step.md", lines)
     return 0 if ratio <= BAR else 1
 
 

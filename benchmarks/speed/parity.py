@@ -29,8 +29,8 @@ from typing import Any
 from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 
 from benchmarks import installed
+from benchmarks.output import conditions, write_lines
 from raybench.cluster.session import Session
-from raybench.results.store import machine, versions
 from raybench.training import memory
 
 BAR = 0.98
@@ -58,9 +58,10 @@ def main() -> int:
     if options.skip != "loops":
         lines += loops_table(options)
     lines += ["", about()]
-    print("\n".join(lines))
     if options.skip is None:
-        (HERE.parent / "results" / "parity.md").write_text("\n".join(lines) + "\n")
+        write_lines(HERE.parent / "results" / "parity.md", lines)
+    else:
+        print("\n".join(lines))
     return 0 if is_met else 1
 
 
@@ -144,8 +145,7 @@ def about() -> str:
         f"Medians (quartiles, n) of ratios of neighbouring epochs; digits at 28x28, {SAMPLES} of "
         f"them {' or '.join(map(str, REPEATS.values()))} times an epoch "
         f"({', '.join(REPEATS)}), batch {BATCH} a worker, float32, Adam, one thread a worker.\n"
-        f"{machine()['processor']}, {machine()['cores']} cores, load "
-        f"{', '.join(f'{load:.1f}' for load in os.getloadavg())}, {versions()}"
+        f"{conditions()}"
     )
 
 

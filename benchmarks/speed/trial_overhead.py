@@ -25,9 +25,9 @@ from typing import Any
 import ray
 
 from benchmarks import installed
+from benchmarks.output import conditions, write_lines
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.results.store import machine, versions
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
@@ -122,11 +122,7 @@ def stock(specs: list[RunSpec], name: str, folder: str) -> dict[str, float]:
     wall = time.perf_counter() - began
     ledgers = [result.metrics["ledger"] for result in results]
     used = sum(ledger[phase] for ledger in ledgers for phase in ("train", "eval", "compile"))
-    return {
-        "wall": wall / len(specs),
-        "start": 0.0,
-        "overhead": (wall - used) / len(specs),
-    }
+    return {"wall": wall / len(specs), "start": 0.0, "overhead": (wall - used) / len(specs)}
 
 
 def main() -> int:
@@ -179,13 +175,9 @@ def report(measured: dict[tuple[str, str, int], list[dict[str, float]]]) -> int:
         "median (lowest - highest, n); seconds of a trial beside training, evaluation, tracing",
         f"bars {'met' if is_met else 'NOT MET'}: torch <= 0.15 s, tensorflow <= 0.3 s, "
         f"ratio >= {FACTOR:.0f}",
-        f"{machine()['processor']}, {machine()['cores']} cores, load {os.getloadavg()}, "
-        f"{versions()}",
+        conditions(),
     ]
-    print("\n".join(lines))
-    results = Path(__file__).parents[1] / "results"
-    results.mkdir(exist_ok=True)
-    (results / "trial_overhead.md").write_text("\n".join(lines) + "\n")
+    write_lines(Path(__file__).parents[1] / "results" / "trial_overhead.md", lines)
     return 0 if is_met else 1
 
 
