@@ -1,5 +1,10 @@
-"""Made-up records of runs, and results folders with them."""
+"""Made-up records of runs, results folders with them, and the screens of these studies."""
 
+import io
+
+from rich.console import Console
+
+from raybench.report.show import show
 from raybench.report.study import load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.spec.objective import Objective
@@ -7,6 +12,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=60.0)
+BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
 PHASE_SECONDS = {"queue": 1.0, "start": 8.0, "setup": 2.0, "compile": 3.0, "eval": 0.5}
 PHASE_SECONDS |= {"checkpoint": 0.25, "report": 0.125}
 POINT = {"epoch": 0.5, "train_loss": 1.0, "learning_rate": 1e-3, "samples_per_s": 100.0}
@@ -73,6 +79,10 @@ def run_line(
     return run.line()
 
 
+COLD = [run_line("0000", 30.0)]
+"""The first trial of a study, which does not rank because it included a cold start."""
+
+
 def raced(trial, search_s, times, alone=(), *, missed_s=20.0, **spec):
     """Return lines of a trial, its race runs (None is a miss at the cap) and its solo runs."""
     lines = [run_line(trial, search_s, **spec)]
@@ -86,9 +96,27 @@ def raced(trial, search_s, times, alone=(), *, missed_s=20.0, **spec):
     return lines
 
 
+NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
+"""Two configurations that are tied, and that more runs may decide."""
+
+
 def confirmed_trial(trial, times, *, missed_s=60.0, **spec):
     """Return lines of a trial and its confirmation runs; None is a miss after `missed_s`."""
     return raced(trial, 3.0, (), times, missed_s=missed_s, **spec)
+
+
+def at_budget(trial, searched, confirmed=(), *, objective=BUDGET, failure="nan", **spec):
+    """Return lines of a trial and its confirmation runs at a budget by their values; None is a
+    failed run, whose value is better than all others."""
+    keys = {"objective": objective, "stop": "max_train_seconds"} | spec
+    best = 0.99 if objective.judged_by.direction == "max" else 0.1
+    lines = [run_line(trial, best_value=searched, **keys)]
+    for number, value in enumerate(confirmed):
+        end = {"best_value": value, "test_value": 0.8} | keys
+        if value is None:
+            end = keys | {"best_value": best, "failure": failure, "stop": None}
+        lines.append(run_line(f"{trial}-confirm{number}", role="confirm", **end))
+    return lines
 
 
 def curve(trial, accuracies):
@@ -102,7 +130,8 @@ def curve(trial, accuracies):
 
 
 def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **sections):
-    """Write a study with these records and load it; `study` and `more` are keys of its file."""
+    """Write a study with these records and load it; `study` and `sections` are keys of its
+    `study.yaml`."""
     store = Store(folder)
     content = {
         "study": {"objective": objective.model_dump(mode="json"), **(study or {})},
@@ -113,3 +142,32 @@ def results_folder(folder, lines, *, objective=OBJECTIVE, study=None, **sections
         store.append(line)
     store.close()
     return load(folder)
+
+
+RMSE = {"metric": "rmse", "direction": "min", "baseline_value": 2.0, "max_train_seconds": 60.0}
+RMSE_BUDGET = Objective(kind="best_at_budget", **RMSE)
+RMSE_LINES = [
+    line
+    for trial, searched, confirmed in (
+        ("0000", 0.40, [0.90, 0.95, 0.99]),
+        ("0001", 0.55, [0.60, 0.62, 0.61]),
+        ("0002", 0.50, [0.61, 0.66, 0.70]),
+        ("0003", 0.58, [0.10, None, None]),
+    )
+    for line in (
+        *curve(trial, [1.9, searched]),
+        *at_budget(trial, searched, confirmed, objective=RMSE_BUDGET, failure="oom"),
+    )
+]
+
+
+def study_of(folder, *groups):
+    """Write a study of several groups of lines, of which a slow trial 0000 is the first."""
+    return results_folder(folder, [line for group in (COLD, *groups) for line in group])
+
+
+def shown(results, *, width=300, verbose=True):
+    """Return the screen that is printed at the end of a study."""
+    console = Console(file=io.StringIO(), width=width)
+    show(console, results, verbose=verbose)
+    return console.file.getvalue()

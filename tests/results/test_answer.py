@@ -1,15 +1,13 @@
 """Remarks about the winner: first configuration, confidence, edges of ranges, the target."""
 
 import pytest
-from test_repeated import COLD
 
 from raybench.report.answer import summary_of
 from raybench.report.confidence import confidence_of, edge_lines, target_warning
 from raybench.results.verdict import judge
-from tests.made_results import raced, results_folder, run_line
+from tests.made_results import NEAR, raced, results_folder, run_line, study_of
 
 FIRST = {"learning_rate": 0.02, "model": {"n": 2}}
-OWN = {"learning_rate": 0.02, "model": {"n": 2}}
 OTHER = {"learning_rate": 0.1, "model": {"n": 1}}
 
 
@@ -18,31 +16,28 @@ def answer(folder, lines, first=FIRST):
     return " ".join(summary_of(results).lines)
 
 
-@pytest.mark.parametrize("seconds", [8.0, 1.0])
-def test_the_winner_is_compared_with_the_first_configuration(tmp_path, seconds):
-    lines = [run_line("0000", seconds, **OWN), run_line("0001", 2.0, **OTHER)]
-    text = answer(tmp_path, lines)
-    assert "first configuration (trial 0000)" in text
-    assert [word in text for word in ("4 times", "8.00 s")] == [seconds == 8.0] * 2
-
-
-def test_a_confirmed_first_configuration_is_compared_by_its_new_runs(tmp_path):
-    first = raced("0000", 5.0, [6.0, 6.0, 6.0], **OWN)
-    text = answer(tmp_path, [*first, *raced("0001", 2.5, [3.0, 3.0, 3.0], **OTHER)])
-    for word in ("2 times", "first configuration (trial 0000)", "6.00 s"):
-        assert word in text
-
-
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("first", "words"),
     [
-        (run_line("0000", best_value=0.8, **OWN), "accuracy 80.0 %"),
-        (run_line("0000", failure="oom", **OWN), "oom"),
-        (run_line("reference0", 8.0, **OWN), "(trial reference0), 8.00 s"),
+        ([run_line("0000", 8.0, **FIRST)], ("4 times", "(trial 0000)", "8.00 s")),
+        # A first configuration that was trained again is compared by its new runs.
+        (raced("0000", 5.0, [8.0] * 3, **FIRST), ("4 times", "(trial 0000)", "8.00 s")),
+        ([run_line("0000", best_value=0.8, **FIRST)], ("(trial 0000)", "accuracy 80.0 %")),
+        ([run_line("0000", failure="oom", **FIRST)], ("(trial 0000)", "oom")),
+        ([run_line("reference0", 8.0, **FIRST)], ("4 times", "(trial reference0)", "8.00 s")),
     ],
+    ids=["one run", "confirmed", "missed", "failed", "by its settings"],
 )
-def test_the_first_configuration_is_found_by_its_settings(tmp_path, line, words):
-    assert words in answer(tmp_path, [line, run_line("0001", 2.0, **OTHER)])
+def test_the_winner_is_compared_with_the_first_configuration(tmp_path, first, words):
+    text = answer(tmp_path, [*first, *raced("0001", 2.0, [2.0] * 3, **OTHER)])
+    compared = text[text.index("first configuration") - 30 :]
+    assert [word for word in words if word not in compared] == []
+
+
+def test_a_first_configuration_that_wins_is_named_without_a_comparison(tmp_path):
+    text = answer(tmp_path, [run_line("0000", 1.0, **FIRST), run_line("0001", 2.0, **OTHER)])
+    assert "first configuration (trial 0000)" in text
+    assert "times as" not in text
 
 
 def test_a_first_configuration_that_has_not_run_is_not_mentioned(tmp_path):
@@ -66,28 +61,21 @@ def test_a_scatter_that_was_not_measured_is_called_assumed(tmp_path):
 
 @pytest.mark.parametrize("stop", ["scheduler", "cap", "interrupted", "time_budget"])
 def test_only_runs_that_were_judged_count_as_unpromising(tmp_path, stop):
-    stopped = run_line("0000", outer_stop=stop, **OWN)
+    stopped = run_line("0000", outer_stop=stop, **FIRST)
     text = answer(tmp_path, [stopped, run_line("0001", 2.0, **OTHER)])
     assert ("(1 of them was stopped early as unpromising)" in text) == (
         stop in ("scheduler", "cap")
     )
 
 
-NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
-
-
 def test_more_runs_are_suggested_until_ties_are_equivalent(tmp_path):
-    results = results_folder(
-        tmp_path / "a", [line for trial_lines in (COLD, *NEAR) for line in trial_lines]
-    )
+    results = study_of(tmp_path / "a", *NEAR)
     verdict = judge(results)
     assert verdict.undecided
     assert f"--more {4 * (1 + len(verdict.undecided))}" in confidence_of(results, verdict)
     alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
     same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * seconds for seconds in alike])
-    results = results_folder(
-        tmp_path / "b", [line for trial_lines in (COLD, *same) for line in trial_lines]
-    )
+    results = study_of(tmp_path / "b", *same)
     verdict = judge(results)
     assert verdict.others()
     assert not verdict.undecided

@@ -19,6 +19,20 @@ def folder(tmp_path):
     return study_in(tmp_path / "study")
 
 
+@pytest.fixture
+def bucket():
+    return FakeBucket()
+
+
+@pytest.fixture
+def mirror(folder, bucket):
+    """A mirror that has copied three records to the bucket."""
+    append(folder, RECORDS_FILE, range(3))
+    mirror = Mirror(folder, bucket)
+    mirror.run()
+    return mirror
+
+
 def study_in(folder):
     folder.mkdir()
     (folder / STUDY_FILE).write_text("study: {}\n")
@@ -53,25 +67,17 @@ def checkpoints_in(bucket):
     return checkpoints
 
 
-def test_unchanged_files_are_not_copied_again(folder):
-    bucket, written = FakeBucket(), []
-    append(folder, RECORDS_FILE, range(3))
+def test_unchanged_files_are_not_copied_again(folder, bucket, mirror):
+    written = []
     bucket.before = lambda: written.append(1)
-    mirror = Mirror(folder, bucket)
     mirror.run()
-    assert len(written) == 2
-    mirror.run()
-    assert len(written) == 2
+    assert written == []
     append(folder, RECORDS_FILE, [3])
     mirror.run()
-    assert len(written) == 3
+    assert len(written) == 1
 
 
-def test_copied_records_are_kept_unless_forgotten(folder):
-    bucket = FakeBucket()
-    append(folder, RECORDS_FILE, range(9))
-    mirror = Mirror(folder, bucket)
-    mirror.run()
+def test_copied_records_are_kept_unless_forgotten(folder, bucket, mirror):
     before = dict(bucket.objects)
     (folder / RECORDS_FILE).unlink()
     append(folder, RECORDS_FILE, range(2))
@@ -83,11 +89,7 @@ def test_copied_records_are_kept_unless_forgotten(folder):
     assert bucket.objects[RECORDS_FILE].count(b"\n") == 2
 
 
-def test_records_of_another_driver_are_kept(folder):
-    bucket = FakeBucket()
-    append(folder, RECORDS_FILE, range(3))
-    mirror = Mirror(folder, bucket)
-    mirror.run()
+def test_records_of_another_driver_are_kept(folder, bucket, mirror):
     bucket.objects[RECORDS_FILE] += b'{"line": "of another driver"}\n'
     before = dict(bucket.objects)
     append(folder, RECORDS_FILE, range(3, 9))
@@ -97,11 +99,7 @@ def test_records_of_another_driver_are_kept(folder):
     assert bucket.objects == before
 
 
-def test_a_copy_with_a_lost_response_belongs_to_this_driver(folder):
-    bucket = FakeBucket()
-    append(folder, RECORDS_FILE, range(3))
-    mirror = Mirror(folder, bucket)
-    mirror.run()
+def test_a_copy_with_a_lost_response_belongs_to_this_driver(folder, bucket, mirror):
     append(folder, RECORDS_FILE, range(3, 5))
     bucket.objects[RECORDS_FILE] = (folder / RECORDS_FILE).read_bytes()
     append(folder, RECORDS_FILE, range(5, 6))
@@ -109,8 +107,7 @@ def test_a_copy_with_a_lost_response_belongs_to_this_driver(folder):
     assert bucket.objects[RECORDS_FILE].count(b"\n") == 6
 
 
-def test_a_study_not_yet_begun_or_deleted_changes_nothing(tmp_path):
-    bucket = FakeBucket()
+def test_a_study_not_yet_begun_or_deleted_changes_nothing(tmp_path, bucket):
     (tmp_path / "best.yaml").write_text("a: 1")
     mirror = Mirror(tmp_path, bucket)
     mirror.run()
@@ -124,15 +121,14 @@ def test_a_study_not_yet_begun_or_deleted_changes_nothing(tmp_path):
     assert checkpoints_in(bucket) == {"0000/000001": "a"}
 
 
-def test_an_incomplete_last_line_is_not_copied(folder):
-    bucket = FakeBucket()
+def test_an_incomplete_last_line_is_not_copied(folder, bucket):
     (folder / RECORDS_FILE).write_bytes(b'{"a": 1}\n{"b"')
     Mirror(folder, bucket).run()
     assert bucket.objects[RECORDS_FILE] == b'{"a": 1}\n'
 
 
-def test_the_journal_is_never_ahead_of_the_records(folder):
-    bucket, number = FakeBucket(), 0
+def test_the_journal_is_never_ahead_of_the_records(folder, bucket):
+    number = 0
 
     def go_on():
         nonlocal number
@@ -149,8 +145,7 @@ def test_the_journal_is_never_ahead_of_the_records(folder):
     assert bucket.objects[JOURNAL].count(b"\n") > 15
 
 
-def test_locks_and_hidden_files_are_not_copied(folder):
-    bucket = FakeBucket()
+def test_locks_and_hidden_files_are_not_copied(folder, bucket):
     (folder / "errors").mkdir()
     for name in ("best.yaml", "errors/0001.txt", "study.lock", ".x.partial", "optuna.log.lock"):
         (folder / name).write_text(name)
@@ -182,20 +177,17 @@ def test_checkpoints_are_synchronized_after_a_crash(tmp_path):
         assert len(bucket.objects) == 5
 
 
-def test_a_checkpoint_deleted_while_it_is_copied_is_dropped(folder):
+def test_a_checkpoint_deleted_while_it_is_copied_is_dropped(folder, bucket, mirror):
     path = folder / "checkpoints/0000/000001"
-    bucket = FakeBucket()
-    mirror = Mirror(folder, bucket)
-    mirror.run()
     checkpoint(folder, "0000/000001", "a")
     bucket.before = lambda: shutil.rmtree(path, ignore_errors=True)
     mirror.run()
     mirror.run()
-    assert bucket.list_keys() == [STUDY_FILE]
+    assert bucket.list_keys() == [STUDY_FILE, RECORDS_FILE]
 
 
-def test_another_machine_fetches_the_whole_study(folder, tmp_path):
-    bucket, other = FakeBucket(), tmp_path / "other"
+def test_another_machine_fetches_the_whole_study(folder, bucket, tmp_path):
+    other = tmp_path / "other"
     append(folder, RECORDS_FILE, range(3))
     checkpoint(folder, "0000/000001", "a")
     Mirror(folder, bucket).run()
@@ -207,10 +199,9 @@ def test_another_machine_fetches_the_whole_study(folder, tmp_path):
     assert files == {STUDY_FILE, RECORDS_FILE, *names}
 
 
-def test_unsafe_keys_are_not_fetched(tmp_path):
+def test_unsafe_keys_are_not_fetched(bucket, tmp_path):
     for key in ("../x", "a/../x", "/etc", "", ".hidden", "study.lock", "a//b"):
         assert not is_copied(key)
-    bucket = FakeBucket()
     bucket.objects = {"../x": b"", "a/y": b"1"}
     fetch_all(bucket, bucket.list_keys(), tmp_path / "here")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["y"]

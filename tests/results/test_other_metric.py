@@ -1,17 +1,12 @@
 """Studies with another metric than accuracy: its name in columns, text and figures."""
 
 import csv
-import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 
-import raybench
 from raybench.commands import cli
 from raybench.report.answer import summary_of
 from raybench.report.confidence import target_warning
@@ -20,7 +15,14 @@ from raybench.runs.preflight import check_task
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import (
+    RMSE,
+    RMSE_BUDGET,
+    RMSE_LINES,
+    curve,
+    results_folder,
+    run_line,
+)
 from tests.refusals import refused
 
 TIMED = Objective(target=0.5, **RMSE)
@@ -71,31 +73,21 @@ def test_a_target_with_a_budget_objective_is_not_timed(tmp_path):
     assert reached_target(results).empty
 
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 NAME = "metrics/Top1's acc [%] {x}: <b>$y$"
 
 
 @pytest.mark.usefixtures("one_picture")
 def test_a_metric_is_shown_with_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    folder = tmp_path / "study"
-    shutil.copytree(FIXTURES / "digits_race", folder)
-    naming = {"metric": NAME, "direction": "max", "is_share": True}
-    content = yaml.safe_load((folder / "study.yaml").read_text())
-    content["study"]["objective"] |= naming
-    (folder / "study.yaml").write_text(yaml.safe_dump(content))
-    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    for line in lines:
-        if "spec" in line:
-            line["spec"]["objective"] = line["spec"].get("objective", {}) | naming
-    (folder / "records.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    study = raybench.load(folder)
+    objective = Objective(metric=NAME, direction="max", is_share=True, target=0.95)
+    lines = [*curve("0000", [0.5, 0.96]), run_line("0000", 2.0, objective=objective)]
+    study = results_folder(tmp_path, lines, objective=objective)
     assert f"best_{NAME}" in study.trials
     assert NAME in study.curves
-    assert cli.main(["report", str(folder)]) == 0
-    assert f"trials to {NAME} 95 %" in re.sub(r"\s+", " ", capsys.readouterr().out)
-    with (folder / "trials.csv").open() as file:
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert f"trial to {NAME} 95 %" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    with (tmp_path / "trials.csv").open() as file:
         assert f"best_{NAME}" in next(csv.reader(file))
-    page = (folder / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
     assert "&lt;b&gt;$y$" in page
     assert "<b>$y$" not in page
 

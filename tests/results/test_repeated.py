@@ -4,7 +4,6 @@ import math
 import random
 
 import pytest
-from test_tables import shown
 
 from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
@@ -17,15 +16,18 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, stages
-from tests.made_results import OBJECTIVE, PHASE_SECONDS, curve, raced, results_folder, run_line
+from tests.made_results import (
+    COLD,
+    OBJECTIVE,
+    PHASE_SECONDS,
+    curve,
+    raced,
+    results_folder,
+    run_line,
+    shown,
+    study_of,
+)
 from tests.refusals import numbers_in
-
-COLD = [run_line("0000", 30.0)]
-"""The record of the first trial of a study."""
-
-
-def study(folder, *groups):
-    return results_folder(folder, [line for group in (COLD, *groups) for line in group])
 
 
 def row_of(results, trial):
@@ -33,7 +35,7 @@ def row_of(results, trial):
 
 
 def test_search_and_race_runs_rank_and_solo_runs_are_printed(tmp_path):
-    results = study(
+    results = study_of(
         tmp_path, raced("0001", 2.0, [3.0, 4.0], [6.0, 5.0, 7.0]), raced("0002", 5.0, [4.0, 4.5])
     )
     row = row_of(results, "0001")
@@ -61,12 +63,12 @@ def test_search_and_race_runs_rank_and_solo_runs_are_printed(tmp_path):
 
 def test_the_cold_run_of_the_first_trial_does_not_rank(tmp_path):
     race = [run_line("0000-race0", 4.0, role="race"), run_line("0000-race1", 4.0, role="race")]
-    results = study(tmp_path, race)
+    results = study_of(tmp_path, race)
     assert (row_of(results, "0000")["runs"], row_of(results, "0000")["expected_s"]) == (2, 4.0)
 
 
 def test_solo_runs_that_all_missed_are_combined_with_the_race(tmp_path):
-    results = study(tmp_path, raced("0001", 2.0, [3.0, 4.0], [None, None]))
+    results = study_of(tmp_path, raced("0001", 2.0, [3.0, 4.0], [None, None]))
     row = row_of(results, "0001")
     assert (row["new_runs"], row["new_hits"], row["is_alone"]) == (4, 2, False)
     assert row["printed_s"] == (3.0 + 4.0 + 25.0 + 25.0) / 2  # and two failed starts
@@ -74,9 +76,9 @@ def test_solo_runs_that_all_missed_are_combined_with_the_race(tmp_path):
 
 def test_solo_runs_change_the_winner_only_if_they_contradict_the_race(tmp_path):
     groups = raced("0001", 3.0, [3.0, 3.2]), raced("0002", 3.3, [3.1, 3.4])
-    before = study(tmp_path / "before", *groups)
+    before = study_of(tmp_path / "before", *groups)
     studies = {
-        name: study(tmp_path / name, *groups, raced("0001", 3.0, [], alone)[1:])
+        name: study_of(tmp_path / name, *groups, raced("0001", 3.0, [], alone)[1:])
         for name, alone in (("like", [3.2, 3.4, 3.3]), ("slow", [6.0, 6.2, 6.1]))
     }
     for results, first in ((before, "0001"), (studies["like"], "0001"), (studies["slow"], "0002")):
@@ -88,7 +90,7 @@ def test_solo_runs_change_the_winner_only_if_they_contradict_the_race(tmp_path):
 def test_a_candidate_that_misses_alone_ranks_below_one_that_always_hits(tmp_path):
     wide = raced("0001", 4.0, [4.0, 4.2], [4.5, None, None], num_workers=2)
     narrow = raced("0002", 5.0, [5.0, 5.2, 4.9], [5.1, 4.8, 5.0])
-    results = study(tmp_path, wide, narrow)
+    results = study_of(tmp_path, wide, narrow)
     verdict = judge(results)
     assert verdict.fastest == verdict.cheapest == "0002"
     assert list(results.configurations["trial"])[:2] == ["0002", "0001"]
@@ -175,7 +177,7 @@ def test_the_interval_of_the_winner_covers_its_typical_time_in_nine_of_ten_studi
             raced(f"{name:0>4}", search_runs[name].seconds, [r.seconds for r in new[name]])
             for name in best
         ]
-        confirmed = study(tmp_path / str(study_number), *groups).confirmed
+        confirmed = study_of(tmp_path / str(study_number), *groups).confirmed
         inside = [
             row.expected_low_s <= math.exp(true[int(row.trial)]) <= row.expected_high_s
             for row in confirmed.itertuples()

@@ -10,9 +10,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_repeated import COLD
-from test_tables import shown
-from test_verdict import BUDGET, at_budget
 
 from raybench.report.answer import summary_of
 from raybench.report.export import export
@@ -21,37 +18,26 @@ from raybench.report.words import MOST_NAMED
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
-from tests.made_results import OBJECTIVE, confirmed_trial, curve, raced, results_folder, run_line
+from tests.made_results import (
+    BUDGET,
+    COLD,
+    NEAR,
+    OBJECTIVE,
+    RMSE_BUDGET,
+    RMSE_LINES,
+    at_budget,
+    confirmed_trial,
+    raced,
+    results_folder,
+    run_line,
+    shown,
+)
 
 SCREENS = Path(__file__).parent / "screens"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 HELD = Objective(target=0.9, max_train_seconds=60.0, hold=2)
 FAR = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
-NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
 SEARCH = {"search": {"trials": 60}}
-RMSE = {"metric": "rmse", "direction": "min", "baseline_value": 2.0, "max_train_seconds": 60.0}
-RMSE_BUDGET = Objective(kind="best_at_budget", **RMSE)
-
-
-def by_rmse(trial, searched, confirmed):
-    """Return a search trial and its confirmation runs by RMSE; None is a failed run."""
-    keys = {"objective": RMSE_BUDGET, "stop": "max_train_seconds"}
-    runs = [*curve(trial, [1.9, searched]), run_line(trial, best_value=searched, **keys)]
-    for repeat, value in enumerate(confirmed):
-        failed = {"failure": "oom", "stop": None} if value is None else {"test_value": 0.8}
-        name = f"{trial}-confirm{repeat}"
-        runs.append(run_line(name, role="confirm", best_value=value or 0.1, **keys | failed))
-    return runs
-
-
-RMSE_LINES = [
-    *by_rmse("0000", 0.40, [0.90, 0.95, 0.99]),
-    *by_rmse("0001", 0.55, [0.60, 0.62, 0.61]),
-    *by_rmse("0002", 0.50, [0.61, 0.66, 0.70]),
-    *by_rmse("0003", 0.58, [0.10, None, None]),
-]
-
-
 CASES = {
     "nothing ran": [],
     "all failed": [run_line(n, failure="oom") for n in ("0000", "0001")],
@@ -98,18 +84,12 @@ CASES = {
     "RMSE at a budget": (RMSE_LINES, RMSE_BUDGET),
     "RMSE, one new seed": (
         [
-            *by_rmse("0000", 0.5, []),
-            run_line(
-                "0000-race0",
-                best_value=0.6,
-                role="race",
-                objective=RMSE_BUDGET,
-                stop="max_train_seconds",
-            ),
+            *at_budget("0000", 0.5, objective=RMSE_BUDGET),
+            *at_budget("0000-race0", 0.6, objective=RMSE_BUDGET, role="race"),
         ],
         RMSE_BUDGET,
     ),
-    "best at a budget, once": (at_budget("0000", 0.7, []) + at_budget("0001", 0.9, []), BUDGET),
+    "best at a budget, once": (at_budget("0000", 0.7) + at_budget("0001", 0.9), BUDGET),
 }
 
 

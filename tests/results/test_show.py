@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_repeated import study
-from test_tables import shown
 
 from raybench.commands import cli
 from raybench.report.answer import spec_comment
@@ -19,7 +17,7 @@ from raybench.results.ranking import nearest
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
-from tests.made_results import curve, raced, results_folder, run_line
+from tests.made_results import NEAR, curve, raced, results_folder, run_line, shown, study_of
 from tests.refusals import numbers_in
 
 MOST_LINES = 45
@@ -86,8 +84,7 @@ def test_suggested_commands_of_a_moved_study_use_its_new_folder(tmp_path):
 
 
 def test_suggested_commands_are_those_of_the_study(tmp_path):
-    near = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
-    results = study(tmp_path, *near)
+    results = study_of(tmp_path, *NEAR)
     results.study["command"] = "python -m raybench.tune my.yaml --fresh --out x"
     train = {f"python -m raybench.train {tmp_path}/best.yaml": []}
     resolve = {f"python -m raybench.tune my.yaml --out {tmp_path} --more 8": [1]}
@@ -137,7 +134,7 @@ def test_no_search_is_suggested_for_a_training(tmp_path):
 @pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])
 def test_suggested_commands_reuse_the_program_and_options(tmp_path, program):
     path, name = program.rsplit(" ", 1)
-    results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4]))
+    results = study_of(tmp_path, *NEAR)
     results.study["command"] = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
     commands = list(steps(results))
     assert commands[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"

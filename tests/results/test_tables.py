@@ -11,7 +11,7 @@ from raybench.report.show import show
 from raybench.report.tables import failures
 from raybench.results.analyses import ledger_totals
 from raybench.spec.text import clean
-from tests.made_results import OBJECTIVE, raced, results_folder, run_line
+from tests.made_results import OBJECTIVE, raced, results_folder, run_line, shown
 
 LINES = [
     run_line("0000", best_value=0.5),
@@ -64,12 +64,6 @@ def test_failures_are_grouped_by_cause_and_counted(tmp_path):
     ]
 
 
-def shown(results, *, width=300, verbose=True):
-    console = Console(file=io.StringIO(), width=width)
-    show(console, results, verbose=verbose)
-    return console.file.getvalue()
-
-
 def test_milliseconds_are_shown_in_tables_and_sentences(tmp_path):
     results = results_folder(tmp_path, raced("0001", 0.0042, [0.0052, 0.0061], [0.0071] * 3))
     text = " ".join(shown(results, verbose=False).split())
@@ -107,13 +101,13 @@ def test_strings_of_a_study_are_never_markup_or_escape_codes(tmp_path, text):
     console = Console(file=out, width=300, force_terminal=True)  # interprets markup by default
     show(console, results, plots=[folder / "curves.png"])
     out.flush()
-    shown = buffer.getvalue().decode()
-    assert shown.count(clean(text)) >= 4
+    printed = buffer.getvalue().decode()
+    assert printed.count(clean(text)) >= 4
     for bad in ("\x1b]", "\x1b[2J", "\x07", "\u202e", "\x1b[5m"):
-        assert bad not in shown
+        assert bad not in printed
     # The answer is printed, and the last line names the folder.
-    assert "Answer: " in shown
-    assert shown.splitlines()[-1] == clean(f"results: {folder}")
+    assert "Answer: " in printed
+    assert printed.splitlines()[-1] == clean(f"results: {folder}")
 
 
 def wide_study(tmp_path):

@@ -1,7 +1,6 @@
 """Runs are ranked only against runs with the same layout of workers and GPU model."""
 
 import pytest
-from test_tables import shown
 
 from raybench.results.ranking import gpu_models, ranked
 from raybench.results.records import read_records
@@ -10,7 +9,7 @@ from raybench.results.verdict import judge, judge_each, reached_target
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
-from tests.made_results import results_folder, run_line
+from tests.made_results import results_folder, run_line, shown
 
 SPREAD = {"placement_strategy": "spread"}
 

@@ -10,7 +10,16 @@ from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
-from tests.made_results import OBJECTIVE, confirmed_trial, curve, raced, results_folder, run_line
+from tests.made_results import (
+    BUDGET,
+    OBJECTIVE,
+    at_budget,
+    confirmed_trial,
+    curve,
+    raced,
+    results_folder,
+    run_line,
+)
 from tests.refusals import refused
 
 
@@ -146,21 +155,6 @@ def test_lost_confirmation_runs_confirm_nothing(tmp_path):
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
 
-BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
-
-
-def at_budget(trial, searched, confirmed):
-    """Return a search trial and its confirmation runs by accuracy; None is a failed run."""
-    runs = [run_line(trial, best_value=searched, stop="max_train_seconds", objective=BUDGET)]
-    for repeat, accuracy in enumerate(confirmed):
-        keys = {"best_value": 0.99, "failure": "nan", "objective": BUDGET}
-        if accuracy is not None:
-            keys |= {"best_value": accuracy, "failure": None, "test_value": 0.8}
-            keys["stop"] = "max_train_seconds"
-        runs.append(run_line(f"{trial}-confirm{repeat}", role="confirm", **keys))
-    return runs
-
-
 def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirmation_runs(tmp_path):
     lucky = at_budget("0000", 0.99, [0.80, 0.81, 0.82])
     good = at_budget("0001", 0.95, [0.90, 0.92, 0.94])
@@ -179,7 +173,7 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirmation_runs(tmp_p
 def test_failed_race_runs_confirm_nothing(tmp_path):
     keys = {"role": "race", "failure": "nan", "objective": BUDGET}
     race = [run_line(f"0001-race{number}", **keys) for number in range(2)]
-    once = at_budget("0000", 0.8, []), at_budget("0001", 0.9, [])
+    once = at_budget("0000", 0.8), at_budget("0001", 0.9)
     verdict = judged(tmp_path, *once, race, objective=BUDGET)[1]
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
@@ -226,24 +220,26 @@ def test_a_configuration_no_better_than_guessing_on_the_test_split_does_not_win(
         assert not [*results.folder.glob("*est.yaml")]
 
 
+GUESSING = {"value": 0.5, "rows": 300, "error": 0.0289}
+NEAR_GUESSING = {
+    "objective": Objective(target=0.59),
+    "baseline": {"validation": GUESSING, "test": GUESSING},
+}
+"""Keys of `results_folder` for a target that a lucky guess may reach."""
+
+
 def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
     """The other candidate was never tested, so its validation value must exceed luck."""
-    baseline = {"value": 0.5, "rows": 300, "error": 0.0289}
     runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
     runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
     missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
     solo_run = run_line("0000-confirm0", role="confirm", **missed)
-    options = {
-        "objective": Objective(target=0.59),
-        "baseline": {"validation": baseline, "test": baseline},
-    }
-    raced = results_folder(tmp_path / "raced", runs, **options)
+    raced = results_folder(tmp_path / "raced", runs, **NEAR_GUESSING)
     assert judge(raced) is not None, "it has not been tested yet"
-    assert judge(results_folder(tmp_path / "alone", [*runs, solo_run], **options)) is None
+    assert judge(results_folder(tmp_path / "alone", [*runs, solo_run], **NEAR_GUESSING)) is None
 
 
 def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
-    baseline = {"value": 0.5, "rows": 300, "error": 0.0289}
     lines = [run_line("0000", 9.0, best_value=0.595)]
     for trial, seconds in (("0001", 4.0), ("0002", 4.2)):
         names = [(trial, "trial"), *((f"{trial}-race{n}", "race") for n in range(3))]
@@ -252,11 +248,7 @@ def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
         values = {"best_value": 0.605, "test_value": 0.61}
         values |= {} if seconds else {"stop": "max_train_seconds"}
         lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **values))
-    options = {
-        "objective": Objective(target=0.59),
-        "baseline": {"validation": baseline, "test": baseline},
-    }
-    verdict = judge(results_folder(tmp_path, lines, **options))
+    verdict = judge(results_folder(tmp_path, lines, **NEAR_GUESSING))
     assert verdict is not None
     assert verdict.fastest == "0002"
 
@@ -301,31 +293,24 @@ def test_a_target_not_yet_set_by_reference_runs_is_none(tmp_path):
 
 def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
     budget = Objective(kind="best_at_budget", metric="rmse", direction="min")
-    lines, keys = [], {"stop": "max_train_seconds", "objective": budget}
-    for name, value in (("0000", 0.5), ("0000-confirm0", 0.5), ("0000-confirm1", 0.5)):
-        role = "confirm" if "-" in name else "trial"
-        lines += [line | {"value_error": 0.02} for line in curve(name, [value])]
-        lines.append(run_line(name, role=role, best_value=value, test_value=value, **keys))
-    lines.append(run_line("0001", best_value=0.9, **keys))
+    names = ("0000", "0000-confirm0", "0000-confirm1")
+    lines = [line | {"value_error": 0.02} for name in names for line in curve(name, [0.5])]
+    lines += at_budget("0000", 0.5, [0.5, 0.5], objective=budget)
+    lines += at_budget("0001", 0.9, objective=budget)
     baselines = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=baselines)
     fastest, reach = result_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
     ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     assert (fastest.interval_low, fastest.interval_high) == ends
-    test_ends = pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3)
+    test_ends = pytest.approx((0.8 - reach / 2, 0.8 + reach / 2), abs=1e-3)
     assert (fastest.test_low, fastest.test_high) == test_ends, (
         "the test split has 4 times as many rows"
     )
 
 
 def test_a_custom_metric_has_no_known_baseline(tmp_path):
-    metric = {"metric": "mean_error", "direction": "min"}
-    budget = Objective(kind="best_at_budget", max_train_seconds=60.0, **metric)
-    keys = {"stop": "max_train_seconds", "objective": budget}
-    lines = [run_line("0000", best_value=0.5, **keys)]
-    for number in range(3):
-        confirmed = {"role": "confirm", "best_value": 0.5 + number / 100, **keys}
-        lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **confirmed))
+    budget = Objective(kind="best_at_budget", metric="mean_error", direction="min")
+    lines = at_budget("0000", 0.5, [0.5, 0.51, 0.52], objective=budget)
     results = results_folder(tmp_path, lines, objective=budget)
     assert any("baseline" in caveat for caveat in summary_of(results).caveats)
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import StepTimes, bytes_exchanged, noise_terms, terms_of_parts
@@ -17,7 +16,6 @@ def test_quantiles_are_those_of_the_numbers() -> None:
     assert times
     quantiles = {"p25_s": 0.2, "median_s": 0.3, "p75_s": 0.4, "p95_s": 0.48, "max_s": 0.5}
     assert asdict(times) == pytest.approx({"num": 5} | quantiles)
-    assert TypeAdapter(StepTimes).validate_python(asdict(times)) == times
 
 
 def test_partial_steps_count_only_for_the_longest_step() -> None:

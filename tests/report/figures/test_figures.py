@@ -208,8 +208,8 @@ def test_figures_that_apply_are_drawn_legibly_and_have_a_table(
 @pytest.mark.all
 def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path: Path) -> None:
     space = {"learning_rate": {"low": 1e-5, "high": 0.1, "log": True}, "num_workers": [1, 2]}
-    results = results_folder(tmp_path, runs_of(1200, points=20), study={"space": space})
-    assert len(results.curves) == 24_000
+    results = results_folder(tmp_path, runs_of(600, points=20), study={"space": space})
+    assert len(results.curves) == 12_000
     for name, kind in FIGURES.items():
         if kind.applies(results):
             text = svg(kind.draw(results), name)
@@ -262,6 +262,7 @@ def test_text_is_never_a_formula(tmp_path: Path) -> None:
             assert r"\frac{" in text or name not in ("curves", "pareto")
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_a_report_of_a_running_study_does_not_change_its_records(
     tmp_path: Path, capsys: Any
 ) -> None:

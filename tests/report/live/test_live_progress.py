@@ -17,7 +17,6 @@ from raybench.report.live.progress import CurveLines, ProgressDisplay
 from raybench.report.live.screen import NOTEBOOK_S
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
-Patch = pytest.MonkeyPatch
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
 
 
@@ -126,13 +125,13 @@ def test_event_lines_never_contain_line_breaks(clock: Clock, text: str) -> None:
     assert json.loads(message) == Text(text).plain.replace("\n", " ") or "\x1b" in text
 
 
-def terminal(**environment: str) -> tuple[Console, io.StringIO]:
-    out = io.StringIO()
+def terminal() -> tuple[Console, io.StringIO]:
+    out, environment = io.StringIO(), {"TERM": "xterm-256color"}
     return Console(file=out, width=100, height=30, force_terminal=True, _environ=environment), out
 
 
 def test_a_terminal_shows_a_screen_and_each_new_cause_once_above_it(clock: Clock) -> None:
-    console, out = terminal(TERM="xterm-256color")
+    console, out = terminal()
     with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.started("0007", spec())
         for number in range(4):
@@ -161,15 +160,13 @@ class Page:
         self.shown.append(bundle["text/html"])
 
 
-def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.StringIO]:
+def test_notebook_output_is_updated_at_a_limited_rate(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page, out = Page(), io.StringIO()
     monkeypatch.setattr(screen, "notebook_display", lambda: page)
     monkeypatch.setattr(time, "monotonic", clock)
-    return page, Console(file=out, width=100, force_jupyter=True), out
-
-
-def test_notebook_output_is_updated_at_a_limited_rate(clock: Clock, monkeypatch: Patch) -> None:
-    page, console, out = notebook(monkeypatch, clock)
+    console = Console(file=out, width=100, force_jupyter=True)
     with ProgressDisplay(console, num_trials=500, clock=clock) as progress:
         for number in range(400):
             clock.now += NOTEBOOK_S / 40
@@ -183,7 +180,7 @@ def test_notebook_output_is_updated_at_a_limited_rate(clock: Clock, monkeypatch:
 
 
 def test_a_training_prints_one_line_per_evaluation() -> None:
-    console, out = terminal(TERM="xterm")
+    console, out = terminal()
     lines = CurveLines(console, spec())
     lines.begin()
     for index in range(3):
