@@ -1,11 +1,14 @@
 """Made-up records of runs, results folders with them, and the screens of these studies."""
 
 import io
+import json
+import platform
 
 from rich.console import Console
 
 from raybench.report.show import show
 from raybench.report.study import load
+from raybench.results.place import OWNER_FILE
 from raybench.results.store import STUDY_FILE, Store
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -159,6 +162,12 @@ RMSE_LINES = [
         *at_budget(trial, searched, confirmed, objective=RMSE_BUDGET, failure="oom"),
     )
 ]
+
+
+def locked_by(folder, *, pid=1, host=None):
+    """Write the file that names a process, on this host by default, as the owner of a folder."""
+    owner = {"pid": pid, "host": host or platform.node(), "since": "now", "command": "x"}
+    (folder / OWNER_FILE).write_text(json.dumps(owner))
 
 
 def study_of(folder, *groups):

@@ -10,9 +10,11 @@ from raybench.results.analyses import (
     best_at_every_budget,
     by_workers,
     importance,
+    ledger_totals,
     pareto_front,
 )
 from raybench.spec.metric import ACCURACY, METRICS
+from tests.made_results import PHASE_SECONDS, confirmed_trial, results_folder, run_line
 
 LOSS = METRICS["loss"]
 
@@ -32,6 +34,17 @@ def test_best_at_every_budget_holds_each_improvement_once():
     less = best_at_every_budget(frame(LOSS, a=[(1.0, 0.5), (2.0, 0.4)], b=[(1.5, 0.6)]), LOSS)
     assert list(less["loss"]) == [0.5, 0.4]
     assert best_at_every_budget(curves.iloc[:0], ACCURACY).empty
+
+
+def test_ledger_totals_cover_all_runs_and_sum_to_wall_time(tmp_path):
+    lines = [run_line("0000"), run_line("0001", failure="oom"), *confirmed_trial("0002", [1.0])]
+    trials = results_folder(tmp_path, lines).trials
+    table = ledger_totals(trials).set_index("phase")
+    assert table.loc["start", "seconds"] == PHASE_SECONDS["start"] * len(trials)
+    assert table.loc["sum", "seconds"] == pytest.approx(trials["wall_s"].sum())
+    assert table.loc["sum", "share"] == pytest.approx(1.0)
+    assert "input" not in table.index, "input is part of train"
+    assert table["share"].drop("sum").sum() == pytest.approx(1.0)
 
 
 def searched(number, *, seed=0, noise=0.1):

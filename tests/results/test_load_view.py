@@ -1,6 +1,5 @@
 """The repr of a loaded study, its winner and its figures, for complete and incomplete studies."""
 
-import json
 import platform
 import shlex
 from pathlib import Path
@@ -21,7 +20,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from tests.factories import options_given
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import curve, locked_by, results_folder, run_line
 from tests.refusals import refused
 from tests.report.page.pages import ParsedPage
 
@@ -92,12 +91,13 @@ def test_every_kind_of_folder_is_shown_or_explained(tmp_path):
 
 def test_a_running_study_is_loaded_and_marked(tmp_path):
     results_folder(tmp_path, [*curve("0000", [0.5]), *curve("0001", [0.5]), run_line("0001", 1.0)])
-    owner = {"pid": 1, "host": platform.node(), "since": "now", "command": "x"}
-    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    locked_by(tmp_path)
     study = raybench.load(tmp_path)
     assert f"1 on {platform.node()}" in repr(study)
     assert list(study.trials["trial"]) == ["0001"]
-    for content in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
+    locked_by(tmp_path, pid=2**22 + 1)  # has ended
+    assert "still running" not in repr(raybench.load(tmp_path))
+    for content in ("{torn", "[]"):
         (tmp_path / OWNER_FILE).write_text(content)
         assert "still running" not in repr(raybench.load(tmp_path))
 
@@ -113,8 +113,7 @@ def test_a_running_study_without_a_hit_is_not_judged(
     tmp_path: Path, line: dict[str, Any], words: str
 ) -> None:
     study = results_folder(tmp_path, [line], study={"search": {"trials": 10}})
-    owner = {"pid": 1, "host": platform.node(), "since": "now", "command": "x"}
-    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    locked_by(tmp_path)
     answer = summary_of(study).lines[0]
     assert answer.startswith(f"No result yet, and the study is still running: {words}.")
     assert not next_steps(study, judge(study)), "the folder is locked"

@@ -9,34 +9,8 @@ from rich.text import Text
 from raybench.report.console import make_console, say
 from raybench.report.show import show
 from raybench.report.tables import failures
-from raybench.results.analyses import ledger_totals
 from raybench.spec.text import clean
 from tests.made_results import OBJECTIVE, raced, results_folder, run_line, shown
-
-LINES = [
-    run_line("0000", best_value=0.5),
-    run_line("0001", 4.0, num_workers=2, batch_size_per_worker=128),
-    run_line("0002", failure="oom", best_value=0.99),
-    run_line("0003", 3.0, framework="tensorflow"),
-    run_line("0004", best_value=0.7, framework="tensorflow"),
-    run_line("0005", failure="oom"),
-    run_line("0006", failure="nan"),
-    run_line("0003-confirm0", 1.0, role="confirm"),
-]
-
-
-@pytest.fixture
-def trials(tmp_path):
-    return results_folder(tmp_path, LINES).trials
-
-
-def test_ledger_totals_cover_all_runs_and_sum_to_wall_time(trials):
-    table = ledger_totals(trials).set_index("phase")
-    assert table.loc["start", "seconds"] == 8 * len(LINES)
-    assert table.loc["sum", "seconds"] == pytest.approx(trials["wall_s"].sum())
-    assert table.loc["sum", "share"] == pytest.approx(1.0)
-    assert "input" not in table.index, "input is part of train"
-    assert table["share"].drop("sum").sum() == pytest.approx(1.0)
 
 
 def test_failures_are_grouped_by_cause_and_counted(tmp_path):

@@ -18,10 +18,9 @@ from raybench.report.page import document, tables, try_page
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence
 from raybench.report.study import load
-from raybench.results.place import OWNER_FILE
 from raybench.spec.objective import Objective
 from raybench.stats.clock import OTHER, PHASES
-from tests.made_results import curve, results_folder, run_line
+from tests.made_results import curve, locked_by, results_folder, run_line
 from tests.refusals import numbers_in
 
 
@@ -113,19 +112,13 @@ def test_the_page_of_a_single_run_shows_its_results_and_settings(tmp_path):
     assert "batch size 64" in dict(answer.facts)["Configuration"]
 
 
-@pytest.mark.parametrize(
-    ("owner", "words"),
-    [
-        ({"pid": os.getpid(), "host": os.uname().nodename}, None),
-        ({"pid": 4, "host": "elsewhere"}, "running"),
-    ],
-)
-def test_a_running_study_is_marked(tmp_path, owner, words):
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_running_study_is_marked(tmp_path, is_running):
     results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
-    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    locked_by(tmp_path, **{"host": "elsewhere"} if is_running else {"pid": os.getpid()})
     caveats = " ".join(answer_of(results, "s1").caveats)
     assert "Slowed" in caveats, "a caveat that all outputs have"
-    assert words in caveats if words else "running" not in caveats
+    assert ("running" in caveats) == is_running
 
 
 def test_a_page_that_cannot_be_written_is_reported_with_its_traceback(tmp_path, monkeypatch, said):
