@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.test_missing_peers import bare, module
-
-__all__ = ["bare"]  # a fixture
-
 
 @pytest.fixture
-def anytime(bare: None) -> Any:
-    return module("anytime")
+def anytime(bare: Any) -> Any:
+    return bare("anytime")
 
 
 def test_the_last_incumbent_at_a_moment_counts(anytime: Any) -> None:

@@ -1,24 +1,20 @@
 """Every printed probability is simulated, and the documentation has the last results."""
 
-import importlib
 import json
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 QUICK = 80
 """Factor by which studies are fewer than in the table."""
 
 
 @pytest.fixture
-def calibration(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("calibration")
+def calibration(module: Any) -> Any:
+    return module("calibration")
 
 
-def test_promised_rates_hold(calibration: ModuleType) -> None:
+def test_promised_rates_hold(calibration: Any) -> None:
     """Few studies each, so that only large errors show."""
     rows = list(calibration.results(lambda one: max(one.n // QUICK, 4)))
     assert {row["claim"] for row in rows} == {one.name for one in calibration.CLAIMS}
@@ -27,7 +23,7 @@ def test_promised_rates_hold(calibration: ModuleType) -> None:
     assert [row for row in printed if not row["is_met"]] == []
 
 
-def test_the_documentation_has_the_last_results(calibration: ModuleType) -> None:
+def test_the_documentation_has_the_last_results(calibration: Any) -> None:
     rows = json.loads(calibration.RESULTS.read_text())["claims"]
     text = calibration.DOC.read_text()
     block = text.partition(calibration.BEGIN)[2].partition(calibration.END)[0]

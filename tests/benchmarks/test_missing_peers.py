@@ -1,52 +1,22 @@
 """A benchmark names tools that are not installed at its start, and measures the others."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
-MODULES = [
-    "benchmarks.installed",
-    "benchmarks.output",
-    *(file.stem for one in FOLDERS for file in one.glob("*.py")),
-]
-PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
-"""Modules that only benchmarks need: the extra `benchmarks`, or an environment of their own."""
+
+def test_every_benchmark_imports_without_its_peers(bare: Any, modules: list[str]) -> None:
+    for name in modules:
+        assert bare(name).__doc__, name
 
 
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks can be imported by name, and no other tool is installed."""
-    for folder in (BENCHMARKS.parent, *FOLDERS):
-        monkeypatch.syspath_prepend(str(folder))
-    for name in MODULES:
-        # Each test imports them anew; afterwards sys.modules is restored.
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    for name in PEERS:
-        monkeypatch.setitem(sys.modules, name, None)  # "not installed", to find_spec and import
-
-
-def module(name: str) -> ModuleType:
-    pytest.importorskip("torch")  # the benchmarks train
-    return importlib.import_module(name)
-
-
-@pytest.mark.usefixtures("bare")
-def test_every_benchmark_imports_without_its_peers() -> None:
-    for name in MODULES:
-        assert module(name).__doc__, name
-
-
-@pytest.mark.usefixtures("bare")
 def test_a_contestant_without_its_library_is_named_and_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search_table = module("search_table")
+    search_table = bare("search_table")
     asked = ["--contestants", "random", "Syne Tune ASHA", "Syne Tune BORE"]
     size = ["--tables", "mnist_conv", "--seeds", "1", "--trials", "3", "--jobs", "1"]
     monkeypatch.setattr(sys, "argv", ["search_table.py", *asked, *size, "--out", str(tmp_path)])

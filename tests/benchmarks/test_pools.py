@@ -1,32 +1,20 @@
 """Pools of recorded runs: their data, and cost and winner of a study on one."""
 
-import importlib
 import math
-import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
-DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
+
+@pytest.fixture
+def worlds(module: Any) -> Any:
+    return module("pool_worlds")
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("pool_worlds")
-
-
-@pytest.fixture
-def policies(worlds: ModuleType) -> ModuleType:
-    return importlib.import_module("pool_policies")
-
-
-@pytest.fixture
-def make(worlds: ModuleType) -> Any:
+def make(worlds: Any) -> Any:
     """Build a pool from seconds to the target; infinite: 100 s without it."""
 
     def run(seconds: float) -> Any:
@@ -45,9 +33,8 @@ def make(worlds: ModuleType) -> Any:
     return pool
 
 
-@pytest.mark.skipif(not (DATA / "algoperf").is_dir(), reason="RAYBENCH_DATA has no algoperf")
-def test_recorded_pools_agree_with_their_notes(worlds: ModuleType) -> None:
-    pools = {pool.name: pool for pool in worlds.pools(DATA)}
+def test_recorded_pools_agree_with_their_notes(worlds: Any, data: Any) -> None:
+    pools = {pool.name: pool for pool in worlds.pools(data("algoperf"))}
     reached = {
         name: sum(math.isfinite(run.reached_s) for o in pools[name].options for run in o.runs)
         for name in worlds.ALGOPERF
@@ -68,9 +55,8 @@ def test_recorded_pools_agree_with_their_notes(worlds: ModuleType) -> None:
     assert (len(squad.options), len(squad.options[0].runs)) == (7, 10)
 
 
-def test_without_noise_every_policy_names_the_best(
-    make: Any, worlds: ModuleType, policies: ModuleType
-) -> None:
+def test_without_noise_every_policy_names_the_best(make: Any, worlds: Any, module: Any) -> None:
+    policies = module("pool_policies")
     pool = make(*[(float(seconds),) * 5 for seconds in (80, 20, 60, 40)])
     spent = {}
     for name, policy in policies.POLICIES.items():
@@ -84,17 +70,17 @@ def test_without_noise_every_policy_names_the_best(
 
 
 @pytest.mark.parametrize(
-    ("name", "module"),
+    ("name", "library"),
     [
         ("Optuna, Hyperband", "optuna"),
         pytest.param("Ray Tune, Optuna and ASHA", "ray.tune", marks=pytest.mark.all),
     ],
 )
 def test_a_library_spends_its_budget_and_names_a_clear_winner(
-    make: Any, worlds: ModuleType, tmp_path: Path, name: str, module: str
+    make: Any, worlds: Any, module: Any, tmp_path: Path, name: str, library: str
 ) -> None:
-    pytest.importorskip(module)
-    tools = importlib.import_module("pool_tools")
+    pytest.importorskip(library)
+    tools = module("pool_tools")
     pool = make((80.0,) * 3, (10.0,) * 3, (math.inf,) * 3, (90.0,) * 3)
     draws = worlds.Draws(pool, np.random.default_rng(0))
     tool = tools.seeded(pool, name, 0, tmp_path)

@@ -4,14 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.test_missing_peers import bare, module
 
-__all__ = ["bare"]  # a fixture
-
-
-@pytest.mark.usefixtures("bare")
-def test_interrupted_trials_resume_and_none_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    contestant, resumed = module("contestant"), module("resumed")
+def test_interrupted_trials_resume_and_none_runs_twice(
+    bare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contestant, resumed = bare("contestant"), bare("resumed")
     made: list[Any] = []
 
     def make(*arguments: Any, **options: Any) -> Any:

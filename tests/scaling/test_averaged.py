@@ -1,11 +1,8 @@
 """Laws averaged by their errors on the largest cells, and the coverage of intervals beyond them."""
 
-import importlib
 import math
-import os
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +10,6 @@ import pytest
 from raybench.scaling import averaged
 from raybench.scaling.averaged import HeldOutErrors, ThroughputModel, ernest, pollux
 from raybench.scaling.measurements import Cell, Observed
-from raybench.scaling.throughput import PRIORS
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks/scaling"
-DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
 
 
 def affine(cell: Cell) -> float:
@@ -105,24 +98,3 @@ def test_pollux_finds_a_law_of_its_form() -> None:
     rows = [(cell, law(cell)) for cell in cells(1, 2, 4, 8, 16)]
     new_cells = [*cells(32), Cell(16, 2, 64, 4)]
     assert pollux(rows, new_cells) == pytest.approx([law(cell) for cell in new_cells], rel=0.15)
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("extrapolation")
-
-
-@pytest.mark.skipif(not (DATA / "scaling").is_dir(), reason="RAYBENCH_DATA has no scaling")
-def test_real_steps_on_eight_hosts_are_predicted_from_two(benchmark) -> None:
-    """The required accuracy on ElasticFlow's tables; the benchmark covers all other tables."""
-    groups = benchmark.sets(DATA / "scaling")["ElasticFlow"]
-    results: dict[str, list] = {}
-    for rows in groups.values():
-        two_hosts = benchmark.tasks(rows).get("two hosts")
-        for key, values in (benchmark.case(*two_hosts, PRIORS) if two_hosts else {}).items():
-            results.setdefault(key, []).extend(values)
-    row = benchmark.summary(results)
-    assert row["raybench"] <= 0.08
-    assert row["raybench"] <= min(row["Ernest"], row["Pollux"])
-    assert row["inside"] >= 0.85
