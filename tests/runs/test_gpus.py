@@ -2,7 +2,6 @@
 after connecting. The driver, the frameworks and the cluster are faked."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from raybench.search import tune as tune_body
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import machine
 from raybench.training.machine import GpusSeen
+from tests.test_json import run_json
 from tests.training.fake_gpus import FakeNvml
 
 TWO_GPUS = Capacity((Node(16, 2, "n", name="far"),), 0.0)
@@ -42,22 +42,28 @@ COMMANDS: dict[str, tuple[Any, str, str]] = {
 every_command = pytest.mark.parametrize("name", COMMANDS)
 
 
-def run(name: str, *arguments: str) -> int:
-    _, text, _ = COMMANDS[name]
-    Path("it.yaml").write_text(text)
-    return cli.main([name, "it.yaml", "--out", "out", *arguments])
-
-
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, (_, text, _) in COMMANDS.items():
+        Path(f"{name}.yaml").write_text(text)
 
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fake driver with two GPUs."""
+    """Fake driver with two GPUs, of which both frameworks see none."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    frameworks_see(GpusSeen(), monkeypatch)
+
+
+def frameworks_see(gpus: GpusSeen, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (preflight, machine):
+        monkeypatch.setattr(place, "gpus_of_framework", lambda framework: gpus)
+
+
+def dry_run(capsys: Any, name: str, *words: str, code: int = cli.DONE) -> dict[str, Any]:
+    return run_json(capsys, name, f"{name}.yaml", "--dry-run", *words, code=code)
 
 
 @pytest.mark.parametrize(("visible", "number"), [(None, 2), ("1", 1), ("", 0), ("0,1,5", 2)])
@@ -71,24 +77,19 @@ def test_gpus_are_counted_by_the_driver(
 
 @every_command
 def test_the_plan_refuses_gpus_the_framework_does_not_see(
-    name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, two_gpus: None, capsys: Any
 ) -> None:
-    monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: GpusSeen())
     setting = f"{COMMANDS[name][2]}=1"
-    assert run(name, "--dry-run", "--set", setting, "--json") == cli.WRONG_INPUT
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == ErrorCode.UNSUPPORTED
+    document = dry_run(capsys, name, "--set", setting, code=cli.WRONG_INPUT)
+    assert document["error"]["code"] == ErrorCode.UNSUPPORTED
 
 
 @every_command
 def test_available_gpus_are_used_and_reported(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (preflight, machine):
-        monkeypatch.setattr(
-            place, "gpus_of_framework", lambda framework: GpusSeen(names=("A", "B"))
-        )
-    assert run(name, "--dry-run", "--json") == cli.DONE
-    document = json.loads(capsys.readouterr().out)
+    frameworks_see(GpusSeen(names=("A", "B")), monkeypatch)
+    document = dry_run(capsys, name)
     assert any("2 GPUs" in sentence for sentence in document["answer"])
     assert "'gpus_per_worker': 1" in str(document["details"]["plan"])
 
@@ -96,11 +97,8 @@ def test_available_gpus_are_used_and_reported(
 def test_the_plan_reports_the_findings_of_doctor(
     two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
-    for place in (preflight, machine):
-        monkeypatch.setattr(place, "gpus_of_framework", lambda framework: broken)
-    assert run("tune", "--dry-run") == cli.DONE
-    assert "libcudart.so" in capsys.readouterr().out
+    frameworks_see(GpusSeen(problem="it did not start: ImportError: libcudart.so"), monkeypatch)
+    assert any("libcudart.so" in sentence for sentence in dry_run(capsys, "tune")["answer"])
 
 
 BEGUN = "the run has started."
@@ -127,9 +125,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_command
 def test_unused_gpus_of_a_cluster_are_reported(name: str, cluster: None, capsys: Any) -> None:
-    assert run(name, "--address", "auto") == cli.WRONG_INPUT
+    words = [name, f"{name}.yaml", "--address", "auto", "--out"]
+    assert cli.main([*words, "first"]) == cli.WRONG_INPUT
     shown = capsys.readouterr()
     assert "2 GPUs" in " ".join(shown.out.split())
     assert BEGUN in shown.err
-    assert run(name, "--address", "auto", "--set", f"{COMMANDS[name][2]}=1", "--out", "o") == 2
+    assert cli.main([*words, "second", "--set", f"{COMMANDS[name][2]}=1"]) == cli.WRONG_INPUT
     assert "2 GPUs" not in " ".join(capsys.readouterr().out.split())

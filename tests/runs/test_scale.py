@@ -2,7 +2,6 @@
 runs."""
 
 import contextlib
-import json
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -37,6 +36,7 @@ from tests.factories import outcome, record
 from tests.fake_client import use_clients
 from tests.runs.made_up import point, run_of, study_of, write
 from tests.search.stage import FakeSavedRuns
+from tests.test_json import run_json
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -97,11 +97,10 @@ def study_file(text: str = GOOD) -> str:
     return "my.yaml"
 
 
-def refusal(capsys: Any, *arguments: object) -> tuple[str, str]:
+def refusal(capsys: Any, *arguments: str) -> tuple[str, str]:
     """Return the code and the message of the error that ends `scale`."""
     capsys.readouterr()
-    assert cli.run("scale", [*map(str, arguments), "--json"]) == cli.WRONG_INPUT
-    error = json.loads(capsys.readouterr().out)["error"]
+    error = run_json(capsys, "scale", *arguments, code=cli.WRONG_INPUT)["error"]
     return error["code"], error["message"]
 
 
@@ -281,8 +280,8 @@ UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 def note_of_until(capsys: Any, *arguments: str) -> str:
     """Run the study with `--until` and --json; return the note about the reached precision."""
-    assert cli.main(["scale", study_file(), *UNTIL, *arguments, "--json"]) == cli.DONE
-    (note,) = [note for note in json.loads(capsys.readouterr().out)["notes"] if "measured" in note]
+    notes = run_json(capsys, "scale", study_file(), *UNTIL, *arguments)["notes"]
+    (note,) = [note for note in notes if "measured" in note]
     return str(note)
 
 

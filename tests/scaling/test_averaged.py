@@ -43,23 +43,18 @@ def test_a_law_that_predicts_the_largest_cells_well_moves_the_prediction() -> No
     assert np.median(errors(model, new_cells)) < 0.7 * alone
 
 
-def test_measured_cells_are_predicted_by_our_law_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_laws_move_predictions_beyond_the_measured_cells_by_a_limited_amount(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Our law keeps the residuals of measured cells, which the others do not."""
-    model, measured = fit(1, 2, 4, 8), cells(1, 2, 4, 8)
+    model, measured, beyond = fit(1, 2, 4, 8, 16), cells(1, 2, 4, 8, 16), cells(64)
     before = model.predict(measured)
     monkeypatch.setattr(
         averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
     )
     assert model.predict(measured) == before
-
-
-def test_other_laws_move_a_prediction_by_a_limited_amount(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = fit(1, 2, 4, 8, 16)
-    _, middle, _ = model.law.quantiles(cells(64))
-    monkeypatch.setattr(
-        averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
-    )
-    moved = np.log([prediction.step_s for prediction in model.predict(cells(64))]) - middle
+    _, middle, _ = model.law.quantiles(beyond)
+    moved = np.log([prediction.step_s for prediction in model.predict(beyond)]) - middle
     assert (moved > 0).all()
     assert (moved <= averaged.LARGEST_MOVE).all()
 

@@ -1,9 +1,9 @@
 """Forecasts of a large run from small ones: known laws, plans, studies and refused input."""
 
-import contextlib
-import io
 import json
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode
 from raybench.spec.study import build_study
-from raybench.stats.record import Evaluation, RunOutcome
-from tests.made_results import POINT
+from tests.factories import evaluation, record
 from tests.refusals import refused
+from tests.test_json import run_json
 
 LARGE = 2e9, 4e10
 CELLS = ((1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9))
@@ -162,12 +162,17 @@ def test_a_target_size_within_the_measured_runs_is_refused() -> None:
         LargeRunModel(runs()).predict(1e8, 1e9)
 
 
-def run_forecast(*words: object) -> tuple[int, dict[str, Any]]:
-    """Run the command with --json; return its exit code and document."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = cli.main(["forecast", *map(str, words), "--json"])
-    return code, json.loads(out.getvalue())
+@pytest.fixture
+def run_forecast(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Function that runs the command with --json, and returns its document."""
+    return partial(run_json, capsys, "forecast")
+
+
+def assert_refused(run_forecast: Any, words: list[Any], code: ErrorCode, names: list[str]) -> None:
+    error = run_forecast(*words, code=cli.WRONG_INPUT)["error"]
+    assert error["code"] == code
+    for name in names:
+        assert name in error["message"]
 
 
 @pytest.fixture
@@ -184,11 +189,12 @@ def table(tmp_path: Path) -> Path:
 SIZE = "--parameters", "2e9", "--samples", "4e10"
 
 
-def test_the_command_reads_a_table_with_other_columns(table: Path, tmp_path: Path) -> None:
+def test_the_command_reads_a_table_with_other_columns(
+    table: Path, tmp_path: Path, run_forecast: Any
+) -> None:
     figure = tmp_path / "figure.png"
-    code, document = run_forecast(table, *SIZE, "--figure", figure)
+    document = run_forecast(table, *SIZE, "--figure", figure)
     details = document["details"]
-    assert code == cli.DONE
     for name, value in zip(("learning_rate", "batch", "loss"), optimum(*LARGE), strict=True):
         assert details[name]["low"] <= value <= details[name]["high"]
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -208,10 +214,11 @@ def test_the_figure_shows_every_small_optimum_and_the_large_interval() -> None:
         assert (low, high) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_plan_respects_its_budget_and_its_results_are_read(table: Path, tmp_path: Path) -> None:
+def test_a_plan_respects_its_budget_and_its_results_are_read(
+    table: Path, tmp_path: Path, run_forecast: Any
+) -> None:
     out = tmp_path / "next.csv"
-    code, document = run_forecast(table, *SIZE, "--plan", "5%", "--out", out)
-    assert code == cli.DONE
+    document = run_forecast(table, *SIZE, "--plan", "5%", "--out", out)
     planned = pd.read_csv(out)
     assert len(planned) == len(document["details"]["runs"]) >= 5
     assert planned["share_of_large_run"].sum() <= 0.05 + 1e-9
@@ -223,8 +230,8 @@ def test_a_plan_respects_its_budget_and_its_results_are_read(table: Path, tmp_pa
         for row in planned.itertuples()
     ]
     pd.DataFrame(results).to_csv(out, index=False)
-    before = run_forecast(table, *SIZE)[1]["details"]["learning_rate"]
-    after = run_forecast(table, out, *SIZE)[1]["details"]["learning_rate"]
+    before = run_forecast(table, *SIZE)["details"]["learning_rate"]
+    after = run_forecast(table, out, *SIZE)["details"]["learning_rate"]
     assert after["high"] / after["low"] < before["high"] / before["low"]
 
 
@@ -256,23 +263,16 @@ def train(
         parameters = 100 * int(spec.model["width"]) ** 2  # type: ignore[arg-type]
         # A run ends with a full batch.
         samples = math.ceil(spec.epochs * 4e9 / spec.global_batch_size) * spec.global_batch_size
-        small_run = run(parameters, samples, spec.learning_rate, spec.global_batch_size)
-        evaluation = Evaluation(
-            **(POINT | {"epoch": samples / 4e9}),
-            **{"index": 0, "samples": samples, "train_s": 9.0, "value": small_run.loss},
-            **{"best_value": small_run.loss, "stop": "epochs"},
-        )
-        outcome = RunOutcome(evaluation=evaluation, is_over=True, num_parameters=parameters)
-        record = outcome.record(
-            f"{number:04d}", spec, role="trial", source=None, stopped_by="scheduler"
-        )
-        store.append(evaluation.line(record.trial))
-        store.append(record.line())
+        loss = run(parameters, samples, spec.learning_rate, spec.global_batch_size).loss
+        name, end = f"{number:04d}", {"samples": samples, "epoch": samples / 4e9, "value": loss}
+        store.append(evaluation(**end).line(name))
+        ended = record(name, spec, stop="epochs", **end)
+        store.append(replace(ended, num_parameters=parameters).line())
     store.close()
     return str(folder)
 
 
-def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path) -> None:
+def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path, run_forecast: Any) -> None:
     configurations = [
         {"model.width": width, "learning_rate": rate, "batch_size_per_worker": batch, "epochs": n}
         for width, batch, n in ((1000, 100_000, 1), (1000, 300_000, 2), (2000, 300_000, 1))
@@ -280,8 +280,7 @@ def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path) -> None:
     ]
     small = train(WIDTHS, configurations, tmp_path / "small")
     (file := tmp_path / "next.yaml")
-    code, document = run_forecast(small, *SIZE, "--plan", "5%", "--out", file)
-    assert code == cli.DONE
+    document = run_forecast(small, *SIZE, "--plan", "5%", "--out", file)
     rows = document["details"]["runs"]
     planned = [SmallRun(*(run.get(name, 1.0) for name in SmallRun._fields)) for run in rows]
     content = read_mapping(file)
@@ -290,7 +289,7 @@ def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path) -> None:
     assert study.search.trials == len(specs) == len(planned) >= 5
     assert not study.needs_reference
     assert not study.search.early_stopping
-    within_budget = run_forecast(small, *SIZE, "--plan", "30s")[1]["details"]["runs"]
+    within_budget = run_forecast(small, *SIZE, "--plan", "30s")["details"]["runs"]
     assert 18 < sum(run["train_s"] for run in within_budget) <= 30
     for run, spec in zip(planned, specs, strict=True):
         assert spec.learning_rate == run.learning_rate
@@ -303,22 +302,21 @@ def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path) -> None:
         run.size for run in planned
     }
     assert len(sizes) <= 4, "lengths of a whole number of epochs agree between studies"
-    before = run_forecast(small, *SIZE)[1]["details"]["learning_rate"]
-    after = run_forecast(small, results, *SIZE)[1]["details"]["learning_rate"]
+    before = run_forecast(small, *SIZE)["details"]["learning_rate"]
+    after = run_forecast(small, results, *SIZE)["details"]["learning_rate"]
     factor = math.sqrt(after["high"] / after["low"])
     assert factor < math.sqrt(before["high"] / before["low"])
     assert factor == pytest.approx(document["details"]["expected"]["rate_factor"], rel=0.3)
     # The plan ends once the interval is narrow enough.
-    enough = run_forecast(small, *SIZE, "--plan", "5%", "--within", "5")[1]["details"]["runs"]
+    enough = run_forecast(small, *SIZE, "--plan", "5%", "--within", "5")["details"]["runs"]
     assert len(enough) < len(planned)
 
 
-def test_seconds_of_runs_come_from_the_table(table: Path) -> None:
-    code, document = run_forecast(table, *SIZE, "--plan", "2h")
-    assert (code, document["error"]["code"]) == (cli.WRONG_INPUT, ErrorCode.MISSING)
+def test_seconds_of_runs_come_from_the_table(table: Path, run_forecast: Any) -> None:
+    assert_refused(run_forecast, [table, *SIZE, "--plan", "2h"], ErrorCode.MISSING, [])
     rows = pd.read_csv(table)
     rows.assign(train_s=rows["tokens"] / 1e6).to_csv(table, index=False)
-    planned = run_forecast(table, *SIZE, "--plan", "2h")[1]["details"]["runs"]
+    planned = run_forecast(table, *SIZE, "--plan", "2h")["details"]["runs"]
     assert [run["train_s"] for run in planned] == [run["samples"] / 1e6 for run in planned]
     assert 3600 < sum(run["train_s"] for run in planned) <= 7200
 
@@ -339,18 +337,19 @@ def test_the_parameters_of_a_torch_model_are_counted(
     assert torch.get_default_device() == torch.device("cpu")
 
 
-def test_the_loss_is_predicted_without_learning_rates(table: Path, tmp_path: Path) -> None:
+def test_the_loss_is_predicted_without_learning_rates(
+    table: Path, tmp_path: Path, run_forecast: Any
+) -> None:
     file = tmp_path / "sizes.csv"
     rows = pd.DataFrame(
         [(*cell, optimum(*cell)[2]) for cell in CELLS], columns=["parameters", "tokens", "loss"]
     )
     rows.to_csv(file, index=False)
-    code, document = run_forecast(file, "--loss", *SIZE)
-    assert code == cli.DONE
+    document = run_forecast(file, "--loss", *SIZE)
     details, (*_, least) = document["details"], optimum(*LARGE)
     assert details["loss"]["low"] <= least <= details["loss"]["high"]
     assert details["compute"] == pytest.approx(6 * LARGE[0] * LARGE[1])
-    by_compute = run_forecast(file, "--loss", "--compute", "4.8e20")[1]["details"]
+    by_compute = run_forecast(file, "--loss", "--compute", "4.8e20")["details"]
     assert by_compute["parameters"] == details["parameters"]
 
 
@@ -376,14 +375,11 @@ def test_invalid_arguments_are_refused(
     names: list[str],
     table: Path,
     monkeypatch: pytest.MonkeyPatch,
+    run_forecast: Any,
 ) -> None:
     monkeypatch.chdir(table.parent)
     (table.parent / "text.csv").write_text("a,b\n1,2\n")
-    ended, document = run_forecast(*words)
-    assert ended == cli.WRONG_INPUT
-    assert document["error"]["code"] == code
-    for name in names:
-        assert name in document["error"]["message"]
+    assert_refused(run_forecast, words, code, names)
 
 
 RACE = Path(__file__).parents[1] / "fixtures" / "digits_race"
@@ -416,12 +412,11 @@ def study_of(
     return folder
 
 
-def test_studies_give_the_space_of_a_large_model(tmp_path: Path) -> None:
+def test_studies_give_the_space_of_a_large_model(tmp_path: Path, run_forecast: Any) -> None:
     small = study_of(tmp_path / "small", size=10_000)
     larger = study_of(tmp_path / "larger", size=160_000, rate_factor=0.5, error=0.8)
     (file := tmp_path / "large.yaml").write_text(SPACE)
-    code, document = run_forecast(small, larger, "--to", file, "--samples", "20000")
-    assert code == cli.DONE
+    document = run_forecast(small, larger, "--to", file, "--samples", "20000")
     rate = document["details"]["learning_rate"]
     content = read_mapping(tmp_path / "large-forecast.yaml")
     study, space = build_study(content, "large")
@@ -488,12 +483,11 @@ def test_a_space_that_does_not_match_the_studies_is_refused(
     names: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    run_forecast: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study_of(tmp_path / "small", size=10_000)
     study_of(tmp_path / "larger", size=160_000, error=0.8)
     Path("large.yaml").write_text(space)
-    ended, document = run_forecast("small", "larger", "--to", "large.yaml", *words)
-    assert (ended, document["error"]["code"]) == (cli.WRONG_INPUT, code)
-    for name in names:
-        assert name in document["error"]["message"]
+    words = ["small", "larger", "--to", "large.yaml", *words]
+    assert_refused(run_forecast, words, code, names)

@@ -105,16 +105,17 @@ def test_an_outlying_run_does_not_move_the_curve() -> None:
     assert after == pytest.approx(before, rel=0.06)
 
 
-def test_batch_sizes_beyond_a_miss_are_not_planned() -> None:
-    missed = table_of([8] * 5, [None] * 5)
-    curve = fit(pd.concat([runs([64, 128, 256, 512]), missed]))
-    assert [curve.reaches(b) for b in (4, 8, 32, 64, 512, 4096)] == [False] * 3 + [True] * 3
-
-
-def test_a_batch_size_that_missed_is_not_recommended() -> None:
-    table = pd.concat([runs([64, 256]), pd.DataFrame({"batch_size": [128]})])
-    curve = fit(table)
-    assert [b for b in (32, 64, 128, 200, 256, 512) if not curve.reaches(b)] == [128]
+@pytest.mark.parametrize(
+    ("reached", "missed", "unusable"),
+    [([64, 128, 256, 512], 8, [4, 8, 32]), ([64, 256], 128, [128])],
+    ids=["beyond the others", "between the others"],
+)
+def test_batch_sizes_that_miss_or_lie_beyond_a_miss_are_not_usable(
+    reached, missed, unusable
+) -> None:
+    curve = fit(pd.concat([runs(reached), table_of([missed], [None])]))
+    sizes = (4, 8, 32, 64, 128, 200, 256, 512, 4096)
+    assert [size for size in sizes if not curve.reaches(size)] == unusable
 
 
 def test_a_single_batch_size_is_refused() -> None:

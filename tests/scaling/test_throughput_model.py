@@ -1,13 +1,22 @@
-"""Throughput fits to simulated clusters: accuracy, interval coverage and robustness."""
+"""Throughput fits to simulated clusters: accuracy, interval coverage and robustness; and the cells
+that narrow the least certain prediction, if they are measured next."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raybench.scaling.averaged import StepPrediction, ThroughputModel
+from raybench.scaling.averaged import (
+    NUM_STEPS,
+    StepPrediction,
+    ThroughputModel,
+    least_sure,
+    next_cells,
+)
 from raybench.scaling.fit_command import leave_one_out
 from raybench.scaling.measurements import Cell, Observed
+from tests.test_json import run_json
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -154,3 +163,54 @@ def test_an_outlying_cell_changes_no_other_prediction() -> None:
     assert outlier.error == pytest.approx(1 / 5 - 1, abs=0.05)
     assert not outlier.is_inside
     assert leave_one_out(fit(rows[:1])) == []
+
+
+ONE_HOST = [Cell(k, 1, batch) for k in (1, 2, 4) for batch in (16, 64)]
+ASKED = Cell(64, 16, 16)
+
+
+def exchanging_step(cell: Cell) -> float:
+    """Return seconds of a step with a slow exchange, three times slower between hosts."""
+    k = cell.num_workers
+    wire = 0.0 if k == 1 else 0.03 * (3 if cell.num_nodes > 1 else 1) * 2 * (k - 1) / k
+    return math.hypot(0.01 + cell.batch_size_per_worker / 1000, wire)
+
+
+def fit_exactly(*cells: Cell) -> ThroughputModel:
+    return fit([(cell, exchanging_step(cell)) for cell in cells])
+
+
+def test_an_unmeasured_network_is_measured_first() -> None:
+    model = fit_exactly(*ONE_HOST)
+    first, second = next_cells(model, ASKED)
+    assert first.cell.num_nodes > 1
+    assert first.cell not in ONE_HOST
+    assert second.cell != first.cell
+    assert second.spread <= first.spread < 0.6 * model.predict([ASKED])[0].spread
+
+
+def test_a_suggested_cell_narrows_the_interval_as_predicted() -> None:
+    first, _ = next_cells(fit_exactly(*ONE_HOST), ASKED)
+    (narrowed,) = fit_exactly(*ONE_HOST, first.cell).predict([ASKED])
+    assert 0.5 * first.spread < narrowed.spread < 2 * first.spread
+
+
+def test_the_least_certain_requested_cell_is_found() -> None:
+    model = fit_exactly(*ONE_HOST)
+    assert least_sure(model, [Cell(8, 2, 64), ASKED, Cell(4, 1, 32)]) == ASKED
+
+
+def test_suggested_cells_are_printed_only_with_predictions(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "steps.csv"
+    head = "num_workers,num_nodes,batch_size_per_worker,step_s"
+    rows = [f"{c.num_workers},1,{c.batch_size_per_worker},{exchanging_step(c)}" for c in ONE_HOST]
+    file.write_text("\n".join([head, *rows]) + "\n")
+    document = run_json(capsys, "scale", "--fit", file, "--predict", "32")
+    first, second = document["details"]["measure_next"]
+    assert first["for"]["num_workers"] == 32
+    assert first["num_nodes"] > 1
+    assert first["steps"] == NUM_STEPS
+    assert second["spread_after"] <= first["spread_after"]
+    names = "32 workers on 8", f"{first['num_workers']} workers on {first['num_nodes']}"
+    assert any(all(name in line for name in names) for line in document["answer"])
+    assert run_json(capsys, "scale", "--fit", file)["details"]["measure_next"] == []
