@@ -1,6 +1,5 @@
 """`raybench compare` without Ray: its sides, conclusions and refusals."""
 
-import json
 import math
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from raybench.stats.sequential import Comparison
 from tests.factories import evaluation, options_given, record
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
+from tests.test_json import run_json
 
 SIDES = (Side("A", "a.yaml", "torch 1x64 adam 0.001"), Side("B", "b.yaml", "torch 1x32 adam 0.004"))
 TIMED = Objective(target=0.95)
@@ -139,7 +139,7 @@ def test_throughput_is_compared_regardless_of_the_target(slower, code):
     assert compared.runs["A"][0].seconds == pytest.approx(1e-3, rel=0.01)
 
 
-def test_report_repeats_the_conclusion_of_a_comparison(tmp_path, capsys):
+def test_report_repeats_the_conclusion_of_a_comparison(tmp_path, capsys, one_picture):
     lines = [
         run_line(f"{name}-{number:03d}", seconds, role="pair", source=name)
         for name, times in (("A", SLOW), ("B", FAST))
@@ -152,8 +152,7 @@ def test_report_repeats_the_conclusion_of_a_comparison(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [*expected, f"results: {tmp_path}"]
     assert repr(results).splitlines()[0] == expected[-1]
     assert expected[-1] in (tmp_path / "report.html").read_text()
-    assert cli.main(["report", str(tmp_path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = run_json(capsys, "report", tmp_path)
     (comparison,) = document["details"]["comparisons"]
     assert document["answer"] == expected[-1:]
     assert comparison["outcome"] == "better"

@@ -185,7 +185,7 @@ def test_a_published_study_runs_the_cells_with_room_and_resumes(name, tmp_path) 
     assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == study
 
 
-def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs) -> None:
+def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs, one_picture) -> None:
     assert cli.main(["scale", study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
     for words in (

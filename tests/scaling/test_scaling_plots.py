@@ -109,10 +109,11 @@ def test_the_plan_figure_distinguishes_predictions_from_measurements() -> None:
     assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
 
 
-def test_every_figure_has_a_table(results) -> None:
+def test_every_figure_of_measurements_is_drawn_and_has_a_table(results) -> None:
     for name in ("speedup", "efficiency", "step_shares", "values"):
         kind = SCALING_FIGURES[name]
         assert kind.applies(results)
+        assert kind.draw(results).axes
         assert len(kind.table(results))
     shares = SCALING_FIGURES["step_shares"].table(results)
     parts_of_it = [column for column in shares if str(column).endswith("[%]")]
