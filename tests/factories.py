@@ -11,8 +11,9 @@ from typing import Any
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
 
 
 def options_given(name: str, words: Sequence[str]) -> Any:

@@ -122,8 +122,8 @@ class Finished(WorkerAnswer):
 class Crashed:
     """Worker to driver: an exception ended the run on this worker."""
 
-    failure: Literal["oom", "error"]
-    """`oom` if the worker ran out of memory, otherwise `error`."""
+    failure: Failure
+    """`Failure.OOM` if the worker ran out of memory, otherwise `Failure.ERROR`."""
     message: str
     """One line with the exception's type and message."""
     traceback: str

@@ -16,6 +16,7 @@ from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import ResourceRequest
 from raybench.spec.text import counted
+from raybench.stats.record import Failure
 
 RESEND_S = 30.0
 """Seconds after which the request to the autoscaler is sent again, in case another job's request
@@ -127,7 +128,7 @@ class RequestQueue:
             for node in (self._scheduler.nodes[number] for number in nodes):
                 if node.id in self._leaving:
                     message = f"host {node.name} is leaving the cluster"
-                    raise HostLeaves("worker_lost", message) from None
+                    raise HostLeaves(Failure.WORKER_LOST, message) from None
             raise
 
     def admit(self) -> None:

@@ -20,11 +20,7 @@ from raybench.spec.objective import baseline_value_of
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES, merge_ranks
-from raybench.stats.record import (
-    MACHINE_FAULTS,
-    Evaluation,
-    RunOutcome,
-)
+from raybench.stats.record import MACHINE_FAULTS, Evaluation, Failure, RunOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +144,7 @@ class RunAccount:
         The seconds of the command count as `lost`, except after an error in the code: until then,
         the workers may have trained.
         """
-        if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
+        if why in (STOPPED, *MACHINE_FAULTS, Failure.TIMEOUT):
             self._between = time.perf_counter()
             self._current_attempt().lost_s += self._between - self._sent
 
@@ -401,12 +397,12 @@ class RunClient:
             replies: list[protocol.Reply] = _get(reference)
         except RunFailed as failure:
             self._account.command_failed(failure.failure)
-            if failure.failure != "timeout":
+            if failure.failure != Failure.TIMEOUT:
                 raise
             if left_s < timeout_s:
                 raise self._over_limit() from None
             if not self._is_own:  # raybench's own loop hangs only if a host or the network does
-                raise RunFailed("worker_lost", failure.message) from None
+                raise RunFailed(Failure.WORKER_LOST, failure.message) from None
             raise
         self._has_waiting_workers = not isinstance(command, protocol.Finish)
         busy_s = max(reply.busy_s for reply in replies if isinstance(reply, protocol.WorkerAnswer))
@@ -424,7 +420,8 @@ class RunClient:
         evaluation = self._outcome.evaluation
         reached = "no report" if evaluation is None else f"{evaluation.index + 1} reports"
         return RunFailed(
-            "timeout", f"took longer than {self._limit_s:g} s (search.trial_seconds), {reached}"
+            Failure.TIMEOUT,
+            f"took longer than {self._limit_s:g} s (search.trial_seconds), {reached}",
         )
 
     def _fail(self, failed: RunFailed) -> None:

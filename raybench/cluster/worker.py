@@ -31,7 +31,7 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ResourceRequest
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
-from raybench.stats.record import Evaluation
+from raybench.stats.record import Evaluation, Failure
 from raybench.training.adapter import signal_handlers_ignored
 from raybench.training.base import BaseTrainer, DistributedContext, find_backend
 from raybench.training.command import run_command
@@ -373,7 +373,7 @@ def _report(error: Exception) -> Crashed:
     code = error.code if isinstance(error, UserError) and not is_memory else None
     lines = str(error).strip().splitlines()
     return Crashed(
-        failure="oom" if is_memory else "error",
+        failure=Failure.OOM if is_memory else Failure.ERROR,
         mistake=code if code in protocol.START_MISTAKES else None,
         # Redacted here, because only this process knows the secrets of its environment.
         message=redact_text(f"{name}{lines[0] if lines else ''}".rstrip(": "), os.environ),

@@ -178,7 +178,7 @@ class WorkerGroup:
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         timeout_s = START_TIMEOUT_S if self._options.is_local else CLUSTER_START_TIMEOUT_S
-        replies = await self._wait(timeout_s, "did not start", failure="worker_lost")
+        replies = await self._wait(timeout_s, "did not start", failure=Failure.WORKER_LOST)
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
@@ -325,7 +325,7 @@ class WorkerGroup:
         return [self._members[rank] for rank in sorted(self._members)]
 
     async def _wait(
-        self, timeout_s: float, problem: str, *, failure: Failure = "timeout"
+        self, timeout_s: float, problem: str, *, failure: Failure = Failure.TIMEOUT
     ) -> list[Reply]:
         """Wait until all ranks have replied, and return the replies by rank.
 
@@ -349,7 +349,7 @@ class WorkerGroup:
                 # If a worker is lost during a collective, the other workers raise errors before
                 # Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
-                    raise RunFailed("worker_lost", internals.LOST) from crash
+                    raise RunFailed(Failure.WORKER_LOST, internals.LOST) from crash
                 raise
         if done:
             raise self._end()
@@ -359,8 +359,8 @@ class WorkerGroup:
         """Return the error for a group that has ended: its workers were lost, or the user has set a
         wrong network interface."""
         if self._end_message.startswith(MISNAMED):
-            return RunFailed("error", self._end_message, mistake=ErrorCode.UNREACHABLE)
-        return RunFailed("worker_lost", self._end_message)
+            return RunFailed(Failure.ERROR, self._end_message, mistake=ErrorCode.UNREACHABLE)
+        return RunFailed(Failure.WORKER_LOST, self._end_message)
 
     def _has_lost_a_worker(self) -> bool:
         """Return whether any worker's actor does not answer."""

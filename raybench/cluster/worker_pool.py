@@ -37,6 +37,7 @@ from raybench.cluster.states import StateFiles
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import ResourceRequest
 from raybench.stats.checkpoint import Checkpoint
+from raybench.stats.record import Failure
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
@@ -317,7 +318,9 @@ class WorkerPool:
             try:
                 return replace(first, weights=sent(f"{trial}-weights"))
             except OSError as error:
-                raise RunFailed("error", f"the weights could not be written: {error}") from None
+                raise RunFailed(
+                    Failure.ERROR, f"the weights could not be written: {error}"
+                ) from None
         assert isinstance(first, protocol.Progress)
         assert first.state is not None
         index = first.state.index

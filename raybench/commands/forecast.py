@@ -30,7 +30,7 @@ from raybench.spec.run import DatasetSpec, RunSpec, flat, nested, value_of
 from raybench.spec.space import Space, values_of
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line, counted
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Phase, Purpose, RunRecord
 from raybench.training.base import find_part
 
 OTHER_NAMES = {"tokens": "samples", "lr": "learning_rate"}
@@ -397,12 +397,12 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
         )
     groups: dict[tuple[int | None, float], list[RunRecord]] = {}
     for record in study.runs.values():
-        is_usable = record.phase == "search" and record.spec.optimizer == optimizer
+        is_usable = record.phase == Phase.SEARCH and record.spec.optimizer == optimizer
         if is_usable and record.failure is None and study.evaluations.get(record.trial):
             group = record.num_parameters, record.spec.epochs
             groups.setdefault(group, []).append(record)
     if not any(
-        record.counts_for("measurement") for records in groups.values() for record in records
+        record.counts_for(Purpose.MEASUREMENT) for records in groups.values() for record in records
     ):
         raise UserError(
             f"{study.place}: no run of {optimizer} ran to its end; search longer, or name another "
@@ -418,7 +418,9 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
     for (_, epochs), records in groups.items():
         last_point = study.evaluations[records[0].trial][-1]
         samples_per_epoch = round(last_point.samples / last_point.epoch)
-        full_lengths = [record.samples for record in records if record.counts_for("measurement")]
+        full_lengths = [
+            record.samples for record in records if record.counts_for(Purpose.MEASUREMENT)
+        ]
         # The last batch of a run may extend beyond its last epoch.
         length = (
             min([*full_lengths, math.ceil(epochs * samples_per_epoch)])

@@ -17,6 +17,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
 from raybench.loggers.follow import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, redacted
+from raybench.spec.objective import StopReason
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""
@@ -81,7 +82,7 @@ class _MLflow(Sink):
         tags = [RunTag(name, value[:LONGEST]) for name, value in texts.items()]
         self._client.log_batch(number, tags=tags)
         status = "FAILED" if "failure" in texts else "FINISHED"
-        is_killed = texts.get("stop") == "interrupted" or texts == CUT_OFF
+        is_killed = texts.get("stop") == StopReason.INTERRUPTED or texts == CUT_OFF
         end_time = time_ms if figures else None  # None: now, for a run that is cut off
         self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=end_time)
 

@@ -58,11 +58,12 @@ from raybench.results.verdict import (
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
 from raybench.spec.metric import METRICS, Metric
-from raybench.spec.objective import GUESSES
+from raybench.spec.objective import GUESSES, StopReason
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
 from raybench.spec.space import is_one_of
 from raybench.spec.text import clean, counted, seconds_text
 from raybench.spec.values import identity
+from raybench.stats.record import Phase, Role, State
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
@@ -119,7 +120,7 @@ def summary_of(results: Study) -> Summary:
     if results.is_scaling:
         cells = scaling_cells(results)
         lines = scaling_printed.scaling_answer(cells)
-        if not lines and (results.trials["state"] == "failed").all():
+        if not lines and (results.trials["state"] == State.FAILED).all():
             lines = [_why_no_winner(results)]
         lines = lines or ["No result: a speed-up needs measured runs on one worker and on several."]
         caveats = [
@@ -201,7 +202,7 @@ def _compared_with_first(results: Study, winner: str) -> list[str]:
     matching = [
         name
         for name, run in sorted(results.runs.items())
-        if run.role == "trial"
+        if run.role == Role.TRIAL
         and all(_has_setting(run.spec, *setting) for setting in settings.items())
     ]
     if not settings or not matching:
@@ -225,7 +226,7 @@ def _compared_with_first(results: Study, winner: str) -> list[str]:
     if run.failure is not None:
         return [f"{phrase.capitalize()} failed ({run.failure})."]
     if results.is_timed and run.time_to_target_s is None:
-        ended = "was stopped" if run.state == "stopped" else "ended"
+        ended = "was stopped" if run.state == State.STOPPED else "ended"
         return [f"{phrase.capitalize()} {ended} short of the target, at {metric.words} {best}."]
     return [f"{phrase.capitalize()} reached {metric.words} {best}."]
 
@@ -247,14 +248,18 @@ def tried_words(results: Study) -> str:
     A configuration does not count as tried if its runs had reported nothing when the time budget
     ended.
     """
-    searched = results.trials[results.trials["phase"] == "search"]
+    searched = results.trials[results.trials["phase"] == Phase.SEARCH]
     configuration = searched["trial"].map(configuration_of(results.trials))
-    is_unknown = searched["stop"].eq("time_budget") & searched[results.metric.best_column].isna()
+    is_unknown = (
+        searched["stop"].eq(StopReason.TIME_BUDGET) & searched[results.metric.best_column].isna()
+    )
     num_unknown = len(set(configuration) - set(configuration[~is_unknown]))
     is_repeated = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
-    is_judged = searched["stop"].isin(("scheduler", "cap"))  # the other stops are no judgment
-    is_stopped = (searched["state"] == "stopped") & is_judged & ~is_repeated
+    is_judged = searched["stop"].isin(
+        (StopReason.SCHEDULER, StopReason.CAP)
+    )  # the other stops are no judgment
+    is_stopped = (searched["state"] == State.STOPPED) & is_judged & ~is_repeated
     configs = is_stopped[~is_unknown].groupby(configuration[~is_unknown]).all()
     num_stopped = int(configs.sum())
     verb = "was" if num_stopped == 1 else "were"
@@ -413,7 +418,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, title: str
         proof = f"refuted: {refuted}"
     else:
         value, seconds = metric.shown(run.best_value), run.ledger["train"]
-        kind = "reference run" if run.role == "reference" else "search trial"
+        kind = "reference run" if run.role == Role.REFERENCE else "search trial"
         proof = f"unconfirmed: {metric.words} {value} after {seconds_text(seconds)} s in one {kind}"
     return f"{name}\n{proof}\nrun it again: {results.command('train', 'THIS_FILE')}"
 
@@ -465,9 +470,9 @@ def _why_no_winner(results: Study) -> str:
     trials, metric, target = results.trials, results.metric, results.target
     candidates = ranked(trials)  # as in `nearest`, so that both name the same value
     if candidates.empty:
-        candidates = trials[trials["state"] != "failed"]
+        candidates = trials[trials["state"] != State.FAILED]
     best = metric.best(candidates[metric.best_column])
-    failed = int((trials["state"] == "failed").sum())
+    failed = int((trials["state"] == State.FAILED).sum())
     if results.owner:
         progress = "nothing was measured so far"
         if best is not None:
@@ -486,14 +491,14 @@ def _why_no_winner(results: Study) -> str:
     if not results.is_timed or target is None:
         return f"No result: {reached}."
     aim = target_in_words(results)
-    reaching = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
+    reaching = trials["trial"][(trials["phase"] == Phase.SEARCH) & trials["crossed_s"].notna()]
     if set(reaching) & set(repeated(results)):
         return (
             f"No result: {named_trials(list(reaching))} reached the target of {aim} in "
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
-    trial_runs = trials[trials["role"] == "trial"]
+    trial_runs = trials[trials["role"] == Role.TRIAL]
     subject = f"No {'trial' if len(trial_runs) else 'run'} reached the target of {aim}"
     if ended := _cut_by_budget(results):
         hint = "rerun the same command with a longer --time-budget to resume."
@@ -509,8 +514,8 @@ def _cut_by_budget(results: Study) -> str:
     ""."""
     search = results.study["study"].get("search") or {}
     budget, num_asked = search.get("time_budget_s"), results.num_trials_asked
-    num_done = int((results.trials["role"] == "trial").sum())
-    is_cut = any(run.stop == "time_budget" for run in results.runs.values())
+    num_done = int((results.trials["role"] == Role.TRIAL).sum())
+    is_cut = any(run.stop == StopReason.TIME_BUDGET for run in results.runs.values())
     if budget is None or not (is_cut or (num_asked is not None and not num_done)):
         return ""
     total = "" if num_asked is None else f" of {num_asked:,}"
@@ -570,7 +575,7 @@ def _count_line(results: Study) -> str:
     """Return a line with the number of runs and evaluations, and whether the study is still
     running."""
     trials = results.trials
-    failed = int((trials["state"] == "failed").sum())
+    failed = int((trials["state"] == State.FAILED).sum())
     details = f" ({failed} failed)" if failed else ""
     text = f"{counted(len(trials), 'run')}{details}, {len(results.curves):,} evaluations"
     return f"{text}; still running: {results.owner}" if results.owner else text

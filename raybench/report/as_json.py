@@ -21,6 +21,7 @@ from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import Ended, ErrorCode
+from raybench.stats.record import State
 
 
 class _Part(BaseModel):
@@ -115,7 +116,7 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
         "notes": [*summary.caveats],
         "details": {
             "runs": len(trials),
-            "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
+            "failed": 0 if trials.empty else int((trials["state"] == State.FAILED).sum()),
             "is_running": None if is_url(results.place) else bool(results.owner),
         },
     }

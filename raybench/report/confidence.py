@@ -31,6 +31,7 @@ from raybench.spec.own_loop import is_own_loop
 from raybench.spec.space import end_of, parse_space
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, counted, shorten, split_command
+from raybench.stats.record import Failure, Phase, Role
 from raybench.stats.replicates import Noise
 from raybench.stats.standing import SMALLEST
 
@@ -187,10 +188,10 @@ LEAST_SHARE = 0.05
 LONGEST_MESSAGE = 300
 """Maximum length of the message of a failure, in characters."""
 FAILURES_IN_WORDS = {
-    "oom": "out of memory",
-    "nan": "loss not finite",
-    "timeout": "time limit",
-    "worker_lost": "worker lost",
+    Failure.OOM: "out of memory",
+    Failure.NAN: "loss not finite",
+    Failure.TIMEOUT: "time limit",
+    Failure.WORKER_LOST: "worker lost",
 }
 IN_WORDS = {
     "queue": "waiting for free workers",
@@ -252,7 +253,7 @@ def failed_line(results: Study) -> list[str]:
 
 def unranked_lines(results: Study) -> list[str]:
     """Return one sentence for each reason why trials of the search were not ranked."""
-    searched = results.trials[results.trials["phase"] == "search"]
+    searched = results.trials[results.trials["phase"] == Phase.SEARCH]
     reasons = searched.groupby("unranked", sort=False)["trial"]
     return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
 
@@ -350,7 +351,7 @@ def _remaining_trials(results: Study) -> list[SuggestedStep]:
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
     num_asked = results.num_trials_asked
-    num_done = int((results.trials["role"] == "trial").sum())
+    num_done = int((results.trials["role"] == Role.TRIAL).sum())
     if num_asked is None or num_done >= num_asked or not len(ranked(results.trials)):
         return []
     return [

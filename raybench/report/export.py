@@ -16,6 +16,7 @@ from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.text import file_name
+from raybench.stats.record import Phase
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a formula; the last four are full-width forms."""
@@ -37,7 +38,7 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     if verdict is None:
         for name in WINNERS:
             (store.folder / name).unlink(missing_ok=True)
-        trial = nearest(results) or nearest(results, "reference")
+        trial = nearest(results) or nearest(results, Phase.REFERENCE)
         can_train = not results.is_imported and not guessing_lines(results)
         if trial is not None and can_train:
             comment = spec_comment(results, trial, None, "nearest to the target")

@@ -15,7 +15,7 @@ from raybench.spec.documents import validate
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE
 from raybench.spec.objective import TIME, Objective
 from raybench.spec.text import counted
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Purpose, Role, RunRecord
 from raybench.stats.replicates import Replicate
 from raybench.stats.sequential import ALPHA, Comparison, PairOutcome, compare, pairs_needed
 from raybench.stats.standing import replicate_of
@@ -138,9 +138,8 @@ def pairs_of(
     or failed before they trained."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
-        is_broken = record.failure == "error" and not record.samples
-        is_pair = record.role == "pair" and record.counts_for("measurement") and not is_broken
-        if is_pair and record.source in runs:
+        is_valid = record.counts_for(Purpose.MEASUREMENT) and not record.is_start_failure
+        if record.role == Role.PAIR and is_valid and record.source in runs:
             curve = curves.get(trial, ())
             replicate = replicate_of(record, curve, baseline_value=objective.baseline_value)
             if is_throughput:

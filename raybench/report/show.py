@@ -30,6 +30,7 @@ from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.text import counted
+from raybench.stats.record import Role, State
 
 MOST_CAUSES_PRINTED = 8
 """Maximum number of causes of failures that are printed; `trials.csv` lists all failures."""
@@ -127,7 +128,7 @@ def _show_failures(console: Console, causes: pd.DataFrame) -> None:
 
 def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     trials, metric = results.trials, results.metric
-    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
+    begun = trials[trials[metric.best_column].notna() | (trials["state"] == State.FAILED)]
     best, number = ranked(begun).head(MOST_SEARCH_ROWS[is_brief]), len(ranked(trials))
     if best.empty:
         return []
@@ -155,7 +156,7 @@ def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
 
     Failed runs are ignored, since they may never have had workers.
     """
-    trained = runs[runs["state"] != "failed"]
+    trained = runs[runs["state"] != State.FAILED]
     columns: dict[str, CellFormat] = {}
     if len(set(trained["num_nodes"].dropna())) > 1:
         columns["hosts"] = "{num_nodes}"
@@ -193,7 +194,7 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     )
     selection = counted(len(table), "configuration")
     selection = selection if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
-    has_race = (results.trials["role"] == "race").any()
+    has_race = (results.trials["role"] == Role.RACE).any()
     alone_clause = "; winner also ran alone" if has_race else "; each run was alone"
     seeds = "search run plus new seeds" if results.is_timed else "new seeds"
     title = f"Confirmation: {selection} ({seeds}){alone_clause if is_alone.any() else ''}"

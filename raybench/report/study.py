@@ -27,6 +27,7 @@ from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
+from raybench.stats.record import Phase
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -416,7 +417,7 @@ class Studies(Sequence[StudyResults]):
 def winner_row(study: StudyResults) -> dict[str, Any]:
     """Return the row of `Studies.winners` for a study, without the column `study`."""
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
-    row["trials"] = int((study.trials["phase"] == "search").sum())
+    row["trials"] = int((study.trials["phase"] == Phase.SEARCH).sum())
     if study.is_scaling or study.winners.empty:
         return row
     winner = study.winners.iloc[0]

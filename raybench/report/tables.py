@@ -20,6 +20,7 @@ from raybench.report.console import say, wrapped
 from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
 from raybench.spec.metric import Metric
 from raybench.spec.text import clean, seconds_text, shorten
+from raybench.stats.record import State
 
 VARYING_TEXT = re.compile(
     rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?"
@@ -40,7 +41,7 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
 
     Columns: failure, runs (number of runs), for example (first message).
     """
-    failed = trials[trials["state"] == "failed"]
+    failed = trials[trials["state"] == State.FAILED]
     causes = map(cause_of, failed["failure"], failed["message"])
     failed = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
     counts = failed.groupby("cause", sort=False).agg(

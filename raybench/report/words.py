@@ -7,28 +7,30 @@ from collections.abc import Sequence
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, counted, seconds_text, shorten
+from raybench.stats.record import Role
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
 """Maximum number of trials that are named in a sentence."""
-ROLES = {
-    "reference": "reference: default settings, first",
-    "trial": "search",
-    "placement_check": "speed check: was predicted",
-    "race": "confirmation: new seed, in parallel",
-    "confirm": "confirmation: new seed, alone",
-    "scaling": "repeat of a cell",
-    "pair": "run of a pair",
+ROLES: dict[str, str] = {
+    Role.REFERENCE: "reference: default settings, first",
+    Role.TRIAL: "search",
+    Role.PLACEMENT_CHECK: "speed check: was predicted",
+    Role.RACE: "confirmation: new seed, in parallel",
+    Role.CONFIRM: "confirmation: new seed, alone",
+    Role.SCALING: "repeat of a cell",
+    Role.PAIR: "run of a pair",
 }
 """Purpose of a run in words, by role."""
-ENDINGS = {
-    "target": "the target was reached",
-    "max_train_seconds": "its seconds of training were over",
-    "epochs": "its epochs were done",
-    "interrupted": "it was interrupted",
-    "time_budget": "the time budget was over",
+ENDINGS: dict[str, str] = {
+    StopReason.TARGET: "the target was reached",
+    StopReason.MAX_TRAIN_SECONDS: "its seconds of training were over",
+    StopReason.EPOCHS: "its epochs were done",
+    StopReason.INTERRUPTED: "it was interrupted",
+    StopReason.TIME_BUDGET: "the time budget was over",
 }
 """Why a run ended, by its `stop`."""
 

@@ -10,16 +10,16 @@ from raybench.results.study import Study, once
 from raybench.results.trials import interpolated_score
 from raybench.spec.metric import Metric
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import CUT_SHORT, MACHINE_FAULTS
+from raybench.stats.record import CUT_SHORT, NOT_CAUSED, Purpose, Role, State
 
-SEARCH = ("trial", "placement_check")
+SEARCH = (Role.TRIAL, Role.PLACEMENT_CHECK)
 """Roles of the runs of a search."""
 
 
 def search_curves(results: Study) -> pd.DataFrame:
     """Return the rows of `Study.curves` for the runs of the search that did not fail."""
     trials = results.trials
-    names = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != "failed")]
+    names = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != State.FAILED)]
     return results.curves[results.curves["trial"].isin(names)]
 
 
@@ -238,8 +238,9 @@ def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return each run's score; NaN for runs that do not count for `importance`."""
     score = interpolated_score(trials)
     is_scored = np.isfinite(score) & trials["role"].isin(SEARCH)
-    is_cut = trials["stop"].isin(CUT_SHORT["importance"]) | trials["failure"].isin(MACHINE_FAULTS)
-    return score.where(is_scored & ~is_cut)
+    is_left_out = trials["stop"].isin(CUT_SHORT[Purpose.IMPORTANCE])
+    is_left_out |= trials["failure"].isin(NOT_CAUSED[Purpose.IMPORTANCE])
+    return score.where(is_scored & ~is_left_out)
 
 
 def _numbers(values: "pd.Series[Any]") -> np.ndarray:

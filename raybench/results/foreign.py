@@ -18,13 +18,13 @@ from raybench.results.study_kind import IMPORTED
 from raybench.spec.documents import parse_yaml, read_mapping, validate
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric
-from raybench.spec.objective import BUDGET, TIME, naming
+from raybench.spec.objective import BUDGET, TIME, StopReason, naming
 from raybench.spec.own_loop import OWN_DATA
 from raybench.spec.run import OPEN, OPTIMIZERS, RunSpec, is_key, nested
 from raybench.spec.space import NOT_SEARCHED
 from raybench.spec.text import counted
 from raybench.spec.values import identity
-from raybench.stats.record import Evaluation, RunOutcome
+from raybench.stats.record import Evaluation, Role, RunOutcome
 
 VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"
 """Meanings of columns that are results: the metric (called `value`, as in Optuna's tables), seconds
@@ -368,10 +368,12 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
         samples_per_s=math.nan,
         best_value=value,
         time_to_target_s=reached_s,
-        stop="epochs" if reached_s is None else "target",
+        stop=StopReason.EPOCHS if reached_s is None else StopReason.TARGET,
     )
     outcome = RunOutcome(evaluation=evaluation, ledger={"train": seconds}, wall_s=seconds)
-    return outcome.record(name, spec, role="trial", source=None, stopped_by="epochs").line()
+    return outcome.record(
+        name, spec, role=Role.TRIAL, source=None, stopped_by=StopReason.EPOCHS
+    ).line()
 
 
 def number_of(value: Any) -> float | None:

@@ -21,7 +21,7 @@ from raybench.results.trials import interpolated_score, searched_columns
 from raybench.spec.metric import Metric
 from raybench.spec.objective import MARGIN_WITH_TEST_SPLIT, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Phase, Purpose, Role, RunRecord, State
 from raybench.stats.replicates import (
     Noise,
     Replicate,
@@ -39,7 +39,7 @@ from raybench.stats.standing import (
     replicate_of,
 )
 
-CONFIRMATION_ROLES = ("race", "confirm")
+CONFIRMATION_ROLES = (Role.RACE, Role.CONFIRM)
 """Roles of the runs in which a configuration is trained again with new seeds."""
 
 
@@ -115,13 +115,15 @@ def repeated(results: Study) -> dict[str, Repeated]:
         if record.role not in CONFIRMATION_ROLES or origin is None or record.trial in unranked:
             continue  # without the search run, the repeated configuration is unknown
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
-        if record.counts_for("comparison") and is_alike:
+        if record.counts_for(Purpose.COMPARISON) and is_alike:
             new_runs.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
     by_trial = {}
     for trial, records in new_runs.items():
         search_run = results.runs[trial]
-        counts = trial != cold and trial not in unranked and search_run.counts_for("comparison")
+        counts = (
+            trial != cold and trial not in unranked and search_run.counts_for(Purpose.COMPARISON)
+        )
         by_trial[trial] = _repeated(results, search_run, records, counts=counts)
     groups = {trial: configuration.group for trial, configuration in by_trial.items()}
     order, _ = best_first(groups, is_timed=results.is_timed)
@@ -168,8 +170,8 @@ def _repeated(
         records: Race and solo runs of the configuration.
         counts: Whether the search run is valid for comparisons.
     """
-    race = [record.trial for record in records if record.role == "race"]
-    alone = [record.trial for record in records if record.role == "confirm"]
+    race = [record.trial for record in records if record.role == Role.RACE]
+    alone = [record.trial for record in records if record.role == Role.CONFIRM]
     chosen = [*([search_run.trial] if counts else []), *race] if race else alone
     is_hit = any(as_replicate(results, name).is_hit for name in alone)
     printed = alone if is_hit or not race else [*race, *alone]
@@ -300,7 +302,7 @@ SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s":
 `confirmed`."""
 
 
-def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
+def ranked(trials: pd.DataFrame, phase: Phase = Phase.SEARCH) -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
     Runs with a reason in the column `unranked` are left out (see `results.trials`). Runs on all GPU
@@ -310,12 +312,12 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
         trials: Rows of `Study.trials`.
         phase: Phase of the study, such as `search` or `reference`.
     """
-    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
+    chosen = trials[(trials["phase"] == phase) & (trials["state"] != State.FAILED)]
     chosen = chosen[chosen["unranked"].isna()]
     return chosen.loc[interpolated_score(chosen).sort_values(kind="stable").index]
 
 
-def nearest(results: Study, phase: str = "search") -> str | None:
+def nearest(results: Study, phase: Phase = Phase.SEARCH) -> str | None:
     """Return the name of the run that came nearest to a target that no run reached.
 
     Args:
@@ -499,7 +501,9 @@ def _values(
         ends: Interval of the score; used only with `best_at_budget`.
     """
     worst = worst_value(results.metric)
-    values = runs[results.metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
+    values = (
+        runs[results.metric.best_column].fillna(worst).mask(runs["state"] == State.FAILED, worst)
+    )
     middle = float(values.median())
     values_of_metric = {"median": middle, "low": float(values.min()), "high": float(values.max())}
     if not results.is_timed:

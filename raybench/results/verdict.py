@@ -21,6 +21,7 @@ from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
 from raybench.results.trials import configuration_of
 from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, ONE_SIDED
+from raybench.stats.record import Purpose
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
@@ -266,7 +267,7 @@ def _ties(
     searched: dict[str, list[str]] = {}
     for trial in runs["trial"][gpu_model_of(runs) == gpu_model]:
         is_other = configuration[trial] not in repeated_configurations
-        if is_other and results.runs[trial].counts_for("comparison"):
+        if is_other and results.runs[trial].counts_for(Purpose.COMPARISON):
             searched.setdefault(configuration[trial], []).append(trial)
     searched_only = {}
     for names in searched.values():

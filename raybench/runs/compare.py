@@ -48,6 +48,7 @@ from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
+from raybench.stats.record import Phase, Role
 from raybench.stats.sequential import ALPHA
 
 RUN_NAME = "{side}-{number:03d}"
@@ -329,7 +330,7 @@ def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pair
             progress,
             single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,
         ):
-            progress.begin("compare", number_of_runs)
+            progress.begin(Phase.COMPARE, number_of_runs)
             for number in range(options.runs):
                 if pairs.is_decided or deadline.over:
                     break
@@ -339,8 +340,8 @@ def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pair
                     seed = (options.seed or 0) + number
                     spec = compared.specs[name].model_copy(update={"seed": seed})
                     run = RUN_NAME.format(side=name, number=number)
-                    record = single_run.train(spec, run, "pair", source=name)
-                    if record.failure == "error" and not record.samples:
+                    record = single_run.train(spec, run, Role.PAIR, source=name)
+                    if record.is_start_failure:
                         # Every side is needed, so a comparison ends with the first such run.
                         subject, why = f"a run of {name}", record.message or ""
                         deadline.ends_with(failed_before_training(subject, why))

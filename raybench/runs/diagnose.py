@@ -61,7 +61,7 @@ from raybench.scaling.speed_axes import (
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Role, RunRecord
 
 
 def train_probe(
@@ -80,7 +80,7 @@ def train_probe(
         The evaluations and the record of the probe.
     """
     curve: list[Evaluation] = []
-    record = single_run.train(spec, name, "scaling", source=source, judge=curve.append)
+    record = single_run.train(spec, name, Role.SCALING, source=source, judge=curve.append)
     single_run.deadline.raise_fault()
     if record.failure is not None and not may_fail:
         raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")

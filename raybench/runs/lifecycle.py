@@ -22,9 +22,10 @@ from raybench.results.store import Store, keep_error
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import Deadline, RunScreen, WaitWatch
 from raybench.spec.errors import ErrorCode, StudyError, UserError
+from raybench.spec.objective import StopReason
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
 
 SAME_FAILURES = 3
 """A study ends with an error if this number of first runs fail with the same message."""
@@ -77,7 +78,11 @@ class FirstRuns:
         self._running.discard(name)
         if outcome.evaluation is not None:
             self.have_trained = True
-        if self.have_trained or outcome.failure not in ("error", "timeout", "worker_lost"):
+        if self.have_trained or outcome.failure not in (
+            Failure.ERROR,
+            Failure.TIMEOUT,
+            Failure.WORKER_LOST,
+        ):
             return None
         message = outcome.message or ""
         if message.startswith(UNREPORTED) and OTHER_KEYS in message:
@@ -223,7 +228,7 @@ class RunLifecycle:
                 fault = first_runs.end(self.name, outcome)
             if fault is not None:
                 recorder.deadline.ends_with(fault)
-        if outcome.failure not in (None, "nan"):
+        if outcome.failure not in (None, Failure.NAN):
             with recorder.ending_study():
                 log = recorder.saved.log(self.name)
                 error = outcome.message or "", outcome.traceback
@@ -236,10 +241,10 @@ class RunLifecycle:
         record = outcome.record(
             self.name, self.spec, role=self._role, source=self._source, stopped_by=stopped_by
         )
-        if record.stop == "time_budget" and record.ledger["train"] > cap_s:
-            record = replace(record, stop="cap")
+        if record.stop == StopReason.TIME_BUDGET and record.ledger["train"] > cap_s:
+            record = replace(record, stop=StopReason.CAP)
         if mistake is not None or not recorder.append(record.line()):
-            record = replace(record, stop="interrupted")
+            record = replace(record, stop=StopReason.INTERRUPTED)
         recorder.saved.finish(record)
         return record
 
@@ -334,7 +339,7 @@ class SingleRun(RunRecorder):
         run.outcome = client.finish(save=save is not None, test=test)
         if save is not None and client.weights is not None:
             save(client.weights)
-        record = run.end(stopped_by=why or stopped_by() or "interrupted", cap_s=cap_s)
+        record = run.end(stopped_by=why or stopped_by() or StopReason.INTERRUPTED, cap_s=cap_s)
         self.progress.finished(record)
         return record
 

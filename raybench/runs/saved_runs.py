@@ -26,7 +26,7 @@ from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Phase, Purpose, RunRecord
 
 FOLDER = "checkpoints"
 LOOK_S = 5.0
@@ -131,7 +131,7 @@ class SavedRuns:
         """Write the output of a run that has ended, and delete its checkpoints unless a later run
         may resume from them."""
         is_kept = not record.counts_for(
-            "comparison" if record.phase == "confirm" else "measurement"
+            Purpose.COMPARISON if record.phase == Phase.CONFIRM else Purpose.MEASUREMENT
         )
         self._looked.pop(record.trial, None)
         self._writer.submit(self._noting_faults, self._write_log, record.trial, True)

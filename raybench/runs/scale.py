@@ -55,7 +55,7 @@ from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
-from raybench.spec.objective import naming
+from raybench.spec.objective import StopReason, naming
 from raybench.spec.run import ResourceRequest, describe, flat, label_keys
 from raybench.spec.scaling_study import (
     OWN_KEYS,
@@ -67,7 +67,7 @@ from raybench.spec.scaling_study import (
     study_cells,
 )
 from raybench.spec.text import clean, counted
-from raybench.stats.record import RunRecord, StopReason
+from raybench.stats.record import Failure, Phase, Purpose, Role, RunRecord
 
 
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
@@ -77,23 +77,25 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
     repeated, and so is a run that an error ended while no run had trained.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
-    failures = ["error", "timeout"] if not any(run.samples for run in runs.values()) else []
+    failures = (
+        [Failure.ERROR, Failure.TIMEOUT] if not any(run.samples for run in runs.values()) else []
+    )
     done = {
         name
         for name, run in runs.items()
-        if run.counts_for("measurement") and run.failure not in failures
+        if run.counts_for(Purpose.MEASUREMENT) and run.failure not in failures
     }
     remaining = [
         (cell, number)
         for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
         if cell.repeat(number)[0] not in done
     ]
-    progress.begin("scaling", len(remaining))
+    progress.begin(Phase.SCALING, len(remaining))
     for cell, number in remaining:
         if deadline.over:
             break
         name, spec = cell.repeat(number)
-        single_run.train(spec, name, "scaling", source=cell.name)
+        single_run.train(spec, name, Role.SCALING, source=cell.name)
     deadline.raise_fault()
 
 

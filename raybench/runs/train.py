@@ -34,12 +34,13 @@ from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, Ended
+from raybench.spec.objective import StopReason
 from raybench.spec.own_loop import framework_of, is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.spec.text import seconds_text
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Role, RunRecord, State
 from raybench.training.own import state_of
 from raybench.training.saved import DATA_FILE, MODEL_FILES, STATE_FILES
 
@@ -78,7 +79,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     return frame.ended(
         place,
         FAILED if record.failure else DONE,
-        is_interrupted=record.stop == "interrupted",
+        is_interrupted=record.stop == StopReason.INTERRUPTED,
         can_resume=has_checkpoint,
     )
 
@@ -167,7 +168,7 @@ def _run(options: TrainOptions, spec: RunSpec, opened: OpenStudy) -> RunRecord:
             record = single_run.train(
                 spec,
                 TRIAL,
-                "trial",
+                Role.TRIAL,
                 test=True,
                 save=lambda file: _save_model(store, spec, file.read_bytes()),
             )
@@ -264,6 +265,6 @@ def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):
         return None
     record = read_records(folder).runs.get(name)
-    if record is None or record.state != "complete" or record.stop == "interrupted":
+    if record is None or record.state != State.COMPLETE or record.stop == StopReason.INTERRUPTED:
         return None
     return record if spec_digest(record.spec) == spec_digest(spec) else None

@@ -21,9 +21,10 @@ from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.spec.errors import StudyError
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.text import redact_text
-from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.training.machine import gpus_of_driver, used_gpus
 
 CLOSING_S = 6.0
@@ -80,8 +81,8 @@ class Deadline:
     def reason(self) -> StopReason | None:
         """Return why the current phase of the study is over; None if it is not over."""
         if self.interrupted:
-            return "interrupted"
-        return "time_budget" if self.left_s <= self.reserve_s else None
+            return StopReason.INTERRUPTED
+        return StopReason.TIME_BUDGET if self.left_s <= self.reserve_s else None
 
     def ends_with(self, fault: Exception) -> None:
         """End the study with an error; if there are several, `raise_fault` raises the first."""

@@ -26,7 +26,7 @@ from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
 from raybench.spec.values import identity, short
-from raybench.stats.record import Evaluation, RunRecord, StepTimes
+from raybench.stats.record import Evaluation, Failure, Purpose, Role, RunRecord, StepTimes
 
 SHARES = (0.25, 0.5, 0.75, 0.95)
 """Probabilities for which `StepTimes` records the quantiles of step times."""
@@ -128,7 +128,7 @@ OUTLIER_FACTOR = 1.5
 factor from the median of its cell, or if its first epoch is slower than the median first epoch of
 its cell by more than this factor."""
 FIRST_EPOCH = "first_epoch_train_samples_per_s"
-MISSES = ("nan", "oom")
+MISSES = (Failure.NAN, Failure.OOM)
 """Failures after which a run counts as one that missed the target; a run with another failure is
 not counted."""
 RUN_COLUMNS = (
@@ -176,13 +176,15 @@ def run_table(
     is_outlier | True if is_slow_start, or if mean_samples_per_s differs from the median | |  |
     samples_per_s of the cell by more than OUTLIER_FACTOR, beyond what `short_steps` explains |
 
-    Only runs that are valid measurements are included (`RunRecord.counts_for("measurement")`).
+    Only runs that count for `Purpose.MEASUREMENT` are included.
     """
     by_name = {cell.name: cell for cell in cells}
     rows = [
         _row(run, by_name[run.source], curves.get(name, []), metric)
         for name, run in runs.items()
-        if run.role == "scaling" and run.counts_for("measurement") and run.source in by_name
+        if run.role == Role.SCALING
+        and run.counts_for(Purpose.MEASUREMENT)
+        and run.source in by_name
     ]
     table = pd.DataFrame(rows, columns=metric_columns(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True

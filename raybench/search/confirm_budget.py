@@ -12,7 +12,7 @@ from typing import NamedTuple
 from raybench.results.trials import TrialsLayout, TypicalNodes, layout_of, typical_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Phase, Purpose, Role, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
 SOLO_SLACK = 1.5
@@ -134,7 +134,7 @@ class ConfirmBudget:
             curves: Evaluations by run name, from which the time to the target is interpolated.
         """
         for record in runs:
-            if record.phase == "search":
+            if record.phase == Phase.SEARCH:
                 self.add(record, (curves or {}).get(record.trial, ()))
 
     def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
@@ -155,7 +155,7 @@ class ConfirmBudget:
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
             train_s = record.time_to_target_s  # a reference run continues after the target
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
-        if not self._is_timed and not record.counts_for("comparison"):
+        if not self._is_timed and not record.counts_for(Purpose.COMPARISON):
             # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The minimum, since the first run of a worker also imports the framework.
@@ -280,7 +280,7 @@ class ConfirmBudget:
         raced_s = alone_s = 0.0
         for record in answered:
             cost = self._costs.get(record.source or "")
-            if cost is not None and record.role == "race":
+            if cost is not None and record.role == Role.RACE:
                 raced_s += self._race_run_s(cost)
             elif cost is not None:
                 alone_s += self.alone_s(cost)

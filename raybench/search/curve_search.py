@@ -18,12 +18,13 @@ from raybench.search.candidates import Axes, ConfigurationSpace, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import initial_configurations, rate_factor
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import Space, known_values
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
-from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, RunRecord, State
 from raybench.stats.standing import Axis
 
 LEAST_LEFT = 0.05
@@ -38,10 +39,10 @@ class Decision(Enum):
 
     CONTINUE = None
     """The trial may still become the best."""
-    STOP_SLOW = "scheduler"
+    STOP_SLOW = StopReason.SCHEDULER
     """The trial is predicted to reach the target later than the best, by more than the error of
     its extrapolated learning curve."""
-    STOP_CAP = "cap"
+    STOP_CAP = StopReason.CAP
     """The trial's next evaluation comes later than `search.cap_factor` times the best time."""
 
     @property
@@ -304,9 +305,9 @@ class CurveSearch:
         self._running.discard(record.trial)
         trained = record.samples, record.ledger["train"]
         self._observe(record.trial, *trained, record.best_value, record.time_to_target_s)
-        curve, is_over = self.model.curves[record.trial], record.state == "complete"
+        curve, is_over = self.model.curves[record.trial], record.state == State.COMPLETE
         curve.has_missed = self._is_timed and is_over and record.time_to_target_s is None
-        curve.has_failed = record.failure == "nan"
+        curve.has_failed = record.failure == Failure.NAN
 
     def refresh(self) -> None:
         """Refit the model, except with `grid`, which does not use it."""

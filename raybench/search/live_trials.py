@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from raybench.runs.lifecycle import RunLifecycle, RunRecorder
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.search import Search
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
-from raybench.stats.record import RunOutcome, StopReason
+from raybench.stats.record import Failure, Role, RunOutcome
 
 LOST = "the trial's own process was lost"
 BATCH_STATISTICS = (
@@ -75,7 +76,7 @@ class LiveTrials:
         if suggested is not None:
             self._on_begun()
             name, spec = suggested
-            run = RunLifecycle(self._recorder, name, spec, "trial")
+            run = RunLifecycle(self._recorder, name, spec, Role.TRIAL)
             run.resume()
             self._running[name] = _Running(run)
         return suggested
@@ -124,14 +125,16 @@ class LiveTrials:
         run = running.run
         outcome = run.outcome
         if is_lost:
-            outcome = replace(outcome, failure="worker_lost", message=LOST)
+            outcome = replace(outcome, failure=Failure.WORKER_LOST, message=LOST)
         elif error:
             message = error.strip().splitlines()[-1]
-            outcome = replace(outcome, failure="error", message=message, traceback=error)
+            outcome = replace(outcome, failure=Failure.ERROR, message=message, traceback=error)
         if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
         run.outcome = outcome
-        record = run.end(stopped_by=running.reason or self._deadline.reason() or "scheduler")
+        record = run.end(
+            stopped_by=running.reason or self._deadline.reason() or StopReason.SCHEDULER
+        )
         self._search.on_end(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()

@@ -19,11 +19,11 @@ from raybench.results.verdict import find_verdicts
 from raybench.runs.lifecycle import SingleRun, run_in_parallel
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
-from raybench.spec.objective import TIME
+from raybench.spec.objective import TIME, StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.study import MOST_RACE_RUNS, StudySpec
 from raybench.spec.text import counted
-from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Purpose, Role, RunRecord
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
     Axis,
@@ -86,12 +86,12 @@ class LiveRace:
         self._cold = first_trial(self.records.runs.values())
         self._costs = {cost.trial: cost for cost in (*candidates.fastest, *candidates.cheapest)}
         for record in self.records.runs.values():
-            if record.role not in ("race", "confirm") or record.source not in self._costs:
+            if record.role not in (Role.RACE, Role.CONFIRM) or record.source not in self._costs:
                 continue
             if not self._is_usable(record):
                 continue
             repeat = self._repeat(record, self.records.curves.get(record.trial, []))
-            if record.role == "confirm":
+            if record.role == Role.CONFIRM:
                 self._alone.setdefault(record.source, []).append(repeat)
             else:
                 number = int(record.trial.removeprefix(f"{record.source}-race"))
@@ -173,7 +173,7 @@ class LiveRace:
 
     def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
-        counts = cost.trial != self._cold and record.counts_for("comparison")
+        counts = cost.trial != self._cold and record.counts_for(Purpose.COMPARISON)
         search_run = self._repeat(record, curve) if counts else None
         is_billed = self.budget.study.price is not None and self._is_timed
         cost_per_s = cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
@@ -189,7 +189,7 @@ class LiveRace:
         """
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (num_runs - done) / max(num_runs, 1)
-        progress.begin("race", num_runs, num_done=done, expect_s=left_s)
+        progress.begin(Role.RACE, num_runs, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
 
     def _run(self, due: list[RaceRun], races: Races) -> bool:
@@ -220,10 +220,10 @@ class LiveRace:
                 return None  # more evaluations at the target may be needed (`hold`)
             with self._learning:
                 cap_s = races.cap_s(run)
-            return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
+            return StopReason.CAP if cap_s is not None and evaluation.train_s > cap_s else None
 
         name = f"{run.name}-race{run.round}"
-        record = self.single_run.train(spec, name, "race", source=run.name, judge=judge)
+        record = self.single_run.train(spec, name, Role.RACE, source=run.name, judge=judge)
         if self._is_usable(record):
             with self._learning:
                 repeat = self._repeat(record, curve)
@@ -233,7 +233,7 @@ class LiveRace:
     def _is_usable(self, record: RunRecord) -> bool:
         """Return whether a result is usable: the run was not cut short, and ran on the same kind of
         machines as the trial."""
-        return record.counts_for("comparison") and self.budget.is_comparable(record)
+        return record.counts_for(Purpose.COMPARISON) and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
         return replicate_of(record, curve, baseline_value=self.budget.baseline_value)
@@ -268,10 +268,10 @@ class Confirmation:
         budget = self._budget(records)
         if not budget.winners():
             return
-        answered = [*_comparable_runs(records, "race"), *_comparable_runs(records, "confirm")]
+        answered = [*_comparable_runs(records, Role.RACE), *_comparable_runs(records, Role.CONFIRM)]
         plan = budget.plan(answered, deadline.left_s)
         if deadline.over or not plan.fresh:
-            if deadline.reason() != "interrupted":
+            if deadline.reason() != StopReason.INTERRUPTED:
                 self._note_time("was too short to confirm the result with new seeds")
             return
         num_runs, num_wanted = (
@@ -312,7 +312,7 @@ class Confirmation:
     def _run_winners(self, race: LiveRace) -> None:
         """Run the solo runs of the winners after the race."""
         deadline = self.single_run.deadline
-        if race.is_cut and deadline.reason() == "time_budget":
+        if race.is_cut and deadline.reason() == StopReason.TIME_BUDGET:
             self._note_time("ended the confirmation runs early")
         deadline.reserve_s = 0.0
         for trial in race.out:
@@ -343,7 +343,7 @@ class Confirmation:
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
             return False  # no candidate reached the target in a repeated run
-        answered = [run for run in _comparable_runs(records, "confirm") if run.source in winners]
+        answered = [run for run in _comparable_runs(records, Role.CONFIRM) if run.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
@@ -359,7 +359,7 @@ class Confirmation:
         if not due:
             return False
         run_s = budget.fresh_s(1) / max(len(budget.winners()), 1)
-        single_run.progress.begin("confirm", len(due), expect_s=len(due) * run_s)
+        single_run.progress.begin(Role.CONFIRM, len(due), expect_s=len(due) * run_s)
         for trial, number in due:
             if single_run.deadline.over:
                 break
@@ -367,7 +367,7 @@ class Confirmation:
             single_run.train(
                 records.runs[trial].spec.model_copy(update={"seed": seed}),
                 f"{trial}-confirm{number}",
-                "confirm",
+                Role.CONFIRM,
                 source=trial,
                 test=True,
                 cap_s=caps_s.get(trial, math.inf),
@@ -415,11 +415,13 @@ class Confirmation:
 
 def num_raced(records: Records) -> int:
     """Return the number of race runs that count in comparisons."""
-    return len(_comparable_runs(records, "race"))
+    return len(_comparable_runs(records, Role.RACE))
 
 
 def _comparable_runs(records: Records, role: Role) -> list[RunRecord]:
     """Return the records of a role that count in comparisons."""
     return [
-        run for run in records.runs.values() if run.role == role and run.counts_for("comparison")
+        run
+        for run in records.runs.values()
+        if run.role == role and run.counts_for(Purpose.COMPARISON)
     ]

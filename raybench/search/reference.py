@@ -43,7 +43,7 @@ from raybench.spec.space import (
     combinations,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Role, RunRecord
 
 NUM_REFERENCE_RUNS = 3
 SEEDS_FROM = 2000
@@ -173,13 +173,13 @@ def _train(
     limit_s = min(spec.objective.max_train_seconds, share_s / math.ceil(number / slots))
     objective = spec.objective.model_copy(update={"max_train_seconds": limit_s})
     spec = spec.model_copy(update={"objective": objective})
-    single_run.progress.begin("reference", number)
+    single_run.progress.begin(Role.REFERENCE, number)
     records: dict[int, RunRecord] = {}
 
     def train(index: int) -> None:
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         seeded = spec.model_copy(update={"seed": seed})
-        records[index] = single_run.train(seeded, f"reference{index}", "reference")
+        records[index] = single_run.train(seeded, f"reference{index}", Role.REFERENCE)
 
     jobs = [partial(train, index) for index in range(number)]
     run_in_parallel(jobs, slots=slots, deadline=deadline)
@@ -201,7 +201,7 @@ def _as_trial(study: StudySpec, reference: ReferenceRun, baseline_value: float |
 def _count_as_trial(reference: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
     """Record a reference run a second time, as a trial."""
     for point in reference.curve:
-        single_run.append(point.line(record.trial, role="trial", spec=record.spec))
+        single_run.append(point.line(record.trial, role=Role.TRIAL, spec=record.spec))
     single_run.append(record.line())
     single_run.saved.finish(record)
 

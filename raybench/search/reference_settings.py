@@ -12,6 +12,7 @@ from raybench.spec.objective import (
     BUDGET,
     MARGIN_WITH_TEST_SPLIT,
     Baseline,
+    StopReason,
     StopRule,
     small_difference,
 )
@@ -123,7 +124,7 @@ def early_s(run: ReferenceRun, room_s: float) -> float:
         room_s: Training time in seconds that the search can spend per trial.
     """
     length = run.curve[-1].train_s
-    is_cut = run.record.stop != "epochs"  # a time limit ended the run
+    is_cut = run.record.stop != StopReason.EPOCHS  # a time limit ended the run
     return max(EARLIEST_SHARE * length, min(room_s, LATEST_SHARE * length if is_cut else length))
 
 

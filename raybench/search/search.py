@@ -32,7 +32,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
 from raybench.spec.text import counted
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
 """Suffix for the names of earlier sessions' runs in the placer. It distinguishes an interrupted
@@ -228,7 +228,7 @@ class Search:
         trial, _, spec = self._open.pop(record.trial)
         if record.runs_again:
             return
-        if record.failure == "oom":
+        if record.failure == Failure.OOM:
             self._too_large.append(spec)
         self._observe(record.trial, spec, record.samples, _undisturbed_s(record))
         self._end(record.trial, record)
@@ -292,11 +292,11 @@ class Search:
             # The suffix is needed because an interrupted run restarts under its old name.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _undisturbed_s(record))
             self._end(f"{name}{RECORDED}", record)
-            if record.role != "trial":
+            if record.role != Role.TRIAL:
                 continue  # placement checks are not trials of the search
             if record.failure is not None:
                 self._infeasible.add(record.failure, record.spec)
-            if record.failure == "oom":
+            if record.failure == Failure.OOM:
                 self._too_large.append(record.spec)
             if not record.runs_again:
                 self.curves.learn(record, curves.get(name, []))

@@ -45,11 +45,12 @@ from raybench.search.search import Search
 from raybench.search.study_plan import StudyPlan
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
-from raybench.spec.objective import Baseline, baseline_value_of
+from raybench.spec.objective import Baseline, StopReason, baseline_value_of
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
 from raybench.spec.text import counted
+from raybench.stats.record import Role
 
 LONGER = "increase --time-budget and rerun the same command to resume."
 
@@ -150,7 +151,7 @@ class StudyPipeline:
         self._run_phases()
 
     def _run_phases(self) -> None:
-        if self.deadline.reason() == "time_budget":
+        if self.deadline.reason() == StopReason.TIME_BUDGET:
             started = time.perf_counter() - self.deadline.began
             self._note(f"Starting took {started:.0f} s, all of the {self._budget()}; {LONGER}")
             return
@@ -158,13 +159,13 @@ class StudyPipeline:
             self._run_more()
             return
         if self.study.needs_reference and not self._set_by_reference():
-            if self.deadline.reason() == "time_budget":
+            if self.deadline.reason() == StopReason.TIME_BUDGET:
                 self._note(f"The {self._budget()} ended before the reference runs did; {LONGER}")
             return
         records = read_records(self.store.folder)
         if records.left_out is not None:
             say(self.console, records.left_out)
-        trials = [run for run in records.runs.values() if run.role == "trial"]
+        trials = [run for run in records.runs.values() if run.role == Role.TRIAL]
         search, confirm_budget = self._open_search(records)
         progress = self._progress(search.num_trials, search.num_finished)
         progress.state.best = min(
@@ -296,7 +297,7 @@ class StudyPipeline:
         for note in single_run.notes if is_own_loop(self.study.workload) else ():
             self._note(f"{note[:1].upper()}{note[1:]}.")
         done = f"{search.num_finished} of {search.num_trials} trials"
-        if search.num_finished < search.num_trials and ended_by == "time_budget":
+        if search.num_finished < search.num_trials and ended_by == StopReason.TIME_BUDGET:
             self._note(f"The {self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
             self._note(f"The search ended after {done}: {NOTHING_LEFT}")

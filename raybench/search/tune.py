@@ -26,6 +26,7 @@ from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, NOT_REACHED, Ended, ErrorCode, UserError
 from raybench.spec.text import counted
+from raybench.stats.record import Phase, Purpose, Role
 from raybench.training.machine import machine_facts, problems_of
 
 
@@ -122,11 +123,15 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     """
     has_records = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and has_records else []
-    answered = [run.role for run in runs if run.phase == "confirm" and run.counts_for("comparison")]
+    answered = [
+        run.role
+        for run in runs
+        if run.phase == Phase.CONFIRM and run.counts_for(Purpose.COMPARISON)
+    ]
     if (
         folder
         and answered
-        and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, "confirm" in answered)
+        and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, Role.CONFIRM in answered)
     ):
         return
     done = "no confirmed study"

@@ -14,7 +14,7 @@ from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, with_placement
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Prediction
+from raybench.stats.record import Prediction, Role, State
 
 KEPT_FOR_CONFIRM = 0.75
 """Largest fraction of the remaining time budget that is reserved for the confirmation while
@@ -71,7 +71,7 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     options = []
     for trial in runs["trial"]:
         record = results.runs[trial]
-        if record.role != "trial" or record.time_to_target_s is None:
+        if record.role != Role.TRIAL or record.time_to_target_s is None:
             continue
         for placement, ratio in placer.ratios(record.spec).items():
             speed = speed_values(placement)
@@ -149,7 +149,7 @@ def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> 
         row = tuple(vars(option.prediction)[column] for column in columns)
         if not option.is_measured and row not in recorded:
             single_run.append(option.prediction.line())
-    done = {name for name, record in results.runs.items() if record.state != "stopped"}
+    done = {name for name, record in results.runs.items() if record.state != State.STOPPED}
     fresh = [option for option in choose_checks(options) if option.name not in done]
     if not fresh or single_run.deadline.over:
         return
@@ -157,11 +157,11 @@ def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> 
     sources = [results.runs[option.prediction.trial] for option in fresh]
     after_s = progress.state.after_s  # seconds of the phases to come
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
-    progress.begin("placement_check", len(fresh), expect_s=expect_s)
+    progress.begin(Role.PLACEMENT_CHECK, len(fresh), expect_s=expect_s)
     progress.state.after_s = after_s
     for option in fresh:
         if single_run.deadline.over:
             return
         single_run.train(
-            option.spec, option.name, "placement_check", source=option.prediction.trial
+            option.spec, option.name, Role.PLACEMENT_CHECK, source=option.prediction.trial
         )

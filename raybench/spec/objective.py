@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -178,6 +179,25 @@ def time_to_target(
     return None
 
 
+class StopReason(StrEnum):
+    """Reason for the end of a run that did not fail."""
+
+    TARGET = "target"
+    """The target was reached."""
+    MAX_TRAIN_SECONDS = "max_train_seconds"
+    """The training seconds of the objective were over."""
+    EPOCHS = "epochs"
+    """All epochs were done."""
+    SCHEDULER = "scheduler"
+    """The search expected the trial to be slower than the best."""
+    CAP = "cap"
+    """The run could no longer win: it exceeded the cutoff of its search or confirmation."""
+    TIME_BUDGET = "time_budget"
+    """The time budget of the study ended."""
+    INTERRUPTED = "interrupted"
+    """The user or a signal ended the study."""
+
+
 class StopRule:
     """Stopping rule of a run, which is updated with every evaluation.
 
@@ -197,9 +217,7 @@ class StopRule:
         self._objective, self._metric = objective, objective.judged_by
         self._values, self._seconds = list(values), list(train_seconds)
 
-    def update(
-        self, *, value: float, train_s: float, finished: bool
-    ) -> Literal["target", "max_train_seconds", "epochs"] | None:
+    def update(self, *, value: float, train_s: float, finished: bool) -> StopReason | None:
         """Add an evaluation and return the reason to stop, or None to continue.
 
         Args:
@@ -210,10 +228,10 @@ class StopRule:
         self._values.append(value)
         self._seconds.append(train_s)
         if self._objective.kind == TIME and self.time_to_target_s is not None:
-            return "target"
+            return StopReason.TARGET
         if train_s >= self._objective.max_train_seconds:
-            return "max_train_seconds"
-        return "epochs" if finished else None
+            return StopReason.MAX_TRAIN_SECONDS
+        return StopReason.EPOCHS if finished else None
 
     @property
     def time_to_target_s(self) -> float | None:

@@ -7,12 +7,13 @@ the constructors do not validate their arguments.
 import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from enum import StrEnum
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict
 
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.objective import Objective, search_score, worst_score
+from raybench.spec.objective import Objective, StopReason, search_score, worst_score
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.step_times import Finite, NoiseSums, Seconds
@@ -25,49 +26,113 @@ Measured = Annotated[
 ]
 """Float that may be NaN, which is null in JSON."""
 
-Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
-Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
-"""Purpose of a run.
 
-| role | run |
-|---|---|
-| trial | proposed by the search |
-| placement_check | trial rerun on workers, GPU, compilation or framework predicted to be faster |
-| race | candidate with a new seed, in parallel with others, to find the winner |
-| confirm | winner with a new seed, alone on the machine, for the reported time |
-| reference | run of a default configuration that sets the target |
-| scaling | repeat of a configuration (cell) of a scaling study |
-| pair | one of the two runs of a pair of `raybench compare` |
-"""
-PHASE_OF: dict[Role, Phase] = {
-    "trial": "search",
-    "placement_check": "search",
-    "race": "confirm",
-    "confirm": "confirm",
-    "reference": "reference",
-    "scaling": "scaling",
-    "pair": "compare",
+class Phase(StrEnum):
+    """Phase of a study to which a run belongs."""
+
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    REFERENCE = "reference"
+    SCALING = "scaling"
+    COMPARE = "compare"
+
+
+class Role(StrEnum):
+    """Purpose of a run."""
+
+    TRIAL = "trial"
+    """Run proposed by the search."""
+    PLACEMENT_CHECK = "placement_check"
+    """Trial rerun on workers, GPU, compilation or framework predicted to be faster."""
+    RACE = "race"
+    """Run of a candidate with a new seed, in parallel with others, to find the winner."""
+    CONFIRM = "confirm"
+    """Run of a winner with a new seed, alone on the machine, for the reported time."""
+    REFERENCE = "reference"
+    """Run of a default configuration that sets the target."""
+    SCALING = "scaling"
+    """Repeat of a configuration (cell) of a scaling study."""
+    PAIR = "pair"
+    """One of the two runs of a pair of `raybench compare`."""
+
+
+PHASE_OF = {
+    Role.TRIAL: Phase.SEARCH,
+    Role.PLACEMENT_CHECK: Phase.SEARCH,
+    Role.RACE: Phase.CONFIRM,
+    Role.CONFIRM: Phase.CONFIRM,
+    Role.REFERENCE: Phase.REFERENCE,
+    Role.SCALING: Phase.SCALING,
+    Role.PAIR: Phase.COMPARE,
 }
-State = Literal["complete", "stopped", "failed"]
-Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
-MACHINE_FAULTS = ("worker_lost",)
-"""Failures that the configuration did not cause; such runs may be retried. `timeout` is not one of
-them, because it means that the training loop hung or exceeded `search.trial_seconds`."""
+
+
+class State(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    """By its own stop rule: target, epochs or time limit."""
+    STOPPED = "stopped"
+    """By the driver; `RunRecord.stop` has the reason."""
+    FAILED = "failed"
+    """By a failure; `RunRecord.failure` has its kind."""
+
+
+class Failure(StrEnum):
+    """Kind of failure that ended a run."""
+
+    OOM = "oom"
+    """Out of memory."""
+    NAN = "nan"
+    """Loss or weights that are not finite."""
+    TIMEOUT = "timeout"
+    """A training loop that hung or exceeded `search.trial_seconds`."""
+    ERROR = "error"
+    """An exception of the user's code, or an invalid setting."""
+    WORKER_LOST = "worker_lost"
+    """A process or node that died."""
+
+
+MACHINE_FAULTS = (Failure.WORKER_LOST,)
+"""Failures that the configuration did not cause; such runs may be retried."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
 """Limits above which a run counts as disturbed: the fraction of its training seconds, and the
 number of seconds, that other processes took from its cores; both limits must be exceeded. One
 competing process per core takes half of the time. On a busy machine, the search process and the
 hypervisor took 9 to 20 % of ten short runs."""
-StopReason = Literal[
-    "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
-]
-Purpose = Literal["measurement", "comparison", "importance"]
+
+
+class Purpose(StrEnum):
+    """Use of a run's result; see `RunRecord.counts_for`."""
+
+    MEASUREMENT = "measurement"
+    """Result by itself; the run must have ended normally."""
+    COMPARISON = "comparison"
+    """One of several runs of a configuration; a run that the cutoff stopped counts as a run that
+    missed the target."""
+    IMPORTANCE = "importance"
+    """Input to hyperparameter importance; trials that were stopped early count too."""
+    TRANSFER = "transfer"
+    """Evidence for another study; errors and timeouts may be due to code or machines that have
+    changed since."""
+
+
 CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
-    "measurement": ("interrupted", "time_budget", "cap", "scheduler"),
-    "comparison": ("interrupted", "time_budget", "scheduler"),
-    "importance": ("interrupted", "time_budget"),
+    Purpose.MEASUREMENT: (
+        StopReason.INTERRUPTED,
+        StopReason.TIME_BUDGET,
+        StopReason.CAP,
+        StopReason.SCHEDULER,
+    ),
+    Purpose.COMPARISON: (StopReason.INTERRUPTED, StopReason.TIME_BUDGET, StopReason.SCHEDULER),
+    Purpose.IMPORTANCE: (StopReason.INTERRUPTED, StopReason.TIME_BUDGET),
+    Purpose.TRANSFER: (),
 }
 """Stop reasons for which a run does not count, by purpose (see `RunRecord.counts_for`)."""
+NOT_CAUSED: dict[Purpose, tuple[Failure, ...]] = dict.fromkeys(Purpose, MACHINE_FAULTS) | {
+    Purpose.TRANSFER: (*MACHINE_FAULTS, Failure.TIMEOUT, Failure.ERROR)
+}
+"""Failures for which a run does not count, by purpose: the configuration did not cause them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +166,8 @@ class Evaluation:
     evaluations as `objective.hold` requires."""
     stop: StopReason | None = None
     """Reason why the run ends after this evaluation; None if it continues."""
-    failure: Literal["nan"] | None = None
-    """`nan` if the loss or the weights are not finite."""
+    failure: Failure | None = None
+    """`Failure.NAN` if the loss or the weights are not finite; otherwise None."""
     value_error: Measured | None = None
     """Standard error of `value` due to the finite size of the validation set; None for a proportion
     such as accuracy, whose error is binomial."""
@@ -144,7 +209,7 @@ class Evaluation:
     finite; on rank 0 if workers do not exchange gradients."""
 
     def line(
-        self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None
+        self, trial: str, *, role: Role | None = None, spec: RunSpec | None = None
     ) -> dict[str, Any]:
         """Return this evaluation as a dict, the content of one line of `records.jsonl`.
 
@@ -262,24 +327,24 @@ class RunRecord:
     def counts_for(self, purpose: Purpose) -> bool:
         """Return whether the run is valid evidence about its configuration, for a given purpose.
 
-        Args:
-            purpose: `measurement` for a result by itself; the run must have ended normally.
-                `comparison` for one of several runs of a configuration; a run that was stopped by
-                the cutoff (`cap`) counts as a run that missed the target. `importance` for input to
-                hyperparameter importance; trials that were stopped early count too.
-
         Returns:
-            False after a machine fault, and if the purpose excludes the run's stop reason
-            (`CUT_SHORT`). A failure of the configuration itself (out of memory, NaN, an error)
-            always counts.
+            False if the configuration did not cause the run's failure (`NOT_CAUSED`), and if the
+            purpose excludes its stop reason (`CUT_SHORT`). A failure of the configuration itself,
+            such as out of memory or NaN, always counts.
         """
-        return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
+        return self.failure not in NOT_CAUSED[purpose] and self.stop not in CUT_SHORT[purpose]
 
     @property
     def runs_again(self) -> bool:
         """Whether a resumed search runs this trial again: it was interrupted, or the time budget
         ended it before its first evaluation."""
-        return self.stop == "interrupted" or (self.stop == "time_budget" and not self.samples)
+        is_cut = self.stop == StopReason.TIME_BUDGET and not self.samples
+        return is_cut or self.stop == StopReason.INTERRUPTED
+
+    @property
+    def is_start_failure(self) -> bool:
+        """Whether an error ended the run before its first training step."""
+        return self.failure == Failure.ERROR and not self.samples
 
     @property
     def num_nodes(self) -> int:
@@ -348,6 +413,13 @@ class RunOutcome:
         return self.evaluation.stop if self.evaluation else None
 
     @property
+    def state(self) -> State:
+        """State in which the run's record is written."""
+        if self.failure is not None:
+            return State.FAILED
+        return State.STOPPED if self.stop is None else State.COMPLETE
+
+    @property
     def user_error(self) -> UserError | None:
         """Error to show if an invalid model or setting kept the run from starting; otherwise
         None."""
@@ -388,7 +460,7 @@ class RunOutcome:
             "role": role,
             "source": source,
             "spec": spec,
-            "state": "failed" if self.failure else ("complete" if self.stop else "stopped"),
+            "state": self.state,
             "stop": None if self.failure else (self.stop or stopped_by),
             "time_to_target_s": None if self.failure or point is None else point.time_to_target_s,
             "best_value": None if point is None else point.best_value,

@@ -19,7 +19,7 @@ from typing import Literal
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.spec.study import MOST_RACE_RUNS
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Role, RunRecord
 from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
 from raybench.stats.sequential import PairOutcome, outcome_of
 
@@ -139,7 +139,7 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
     The first trial is not compared with others, because it included a cold start. It is the
     reference run with the role `trial` if there is one, else the trial with the lowest number.
     """
-    names = (run.trial for run in runs if run.role == "trial")
+    names = (run.trial for run in runs if run.role == Role.TRIAL)
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
 
 

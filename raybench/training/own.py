@@ -31,14 +31,14 @@ import numpy as np
 from raybench.models.user_code import user_code_errors, user_code_place
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
-from raybench.spec.objective import StopRule
+from raybench.spec.objective import StopReason, StopRule
 from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
-from raybench.stats.record import Evaluation
+from raybench.stats.record import Evaluation, Failure
 from raybench.training.adapter import (
     LAUNCHER_VARIABLES,
     LoopAdapter,
@@ -299,7 +299,7 @@ class Run:
             best_value=self._rule.best_value,
             time_to_target_s=self._rule.time_to_target_s,
             stop=None if failed else stop,
-            failure="nan" if failed else None,
+            failure=Failure.NAN if failed else None,
             memory_peak_bytes=memory or None,
         )
         return self._last
@@ -566,7 +566,7 @@ class OwnTrainer:
                         f"{self._name} ended{self._whose} without reporting its {metric}.",
                         ErrorCode.USER_CODE,
                     )
-                reported = replace(self.run._last, stop="epochs")
+                reported = replace(self.run._last, stop=StopReason.EPOCHS)
             yield reported
             if reported.stop or reported.failure:
                 return

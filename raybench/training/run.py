@@ -13,11 +13,11 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split, shard
 from raybench.data.whole_set import measure
 from raybench.spec.metric import Metric
-from raybench.spec.objective import BUDGET, Objective, StopRule
+from raybench.spec.objective import BUDGET, Objective, StopReason, StopRule
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
-from raybench.stats.record import Evaluation
+from raybench.stats.record import Evaluation, Failure
 from raybench.stats.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
 from raybench.training.base import BaseTrainer, DistributedContext, Step, Totals
 from raybench.training.machine import GpuLoad
@@ -158,7 +158,7 @@ def run(
         if weights.is_at_budget:
             within = _samples_within_budget(samples, train_seconds, spec)
             if within < samples + spec.global_batch_size:
-                stop = stop or "max_train_seconds"
+                stop = stop or StopReason.MAX_TRAIN_SECONDS
         failed = not validation.is_finite
         weights.update(train_seconds, is_last=bool(stop or failed))
         yield Evaluation(
@@ -174,7 +174,7 @@ def run(
             best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
             stop=None if failed else stop,
-            failure="nan" if failed else None,
+            failure=Failure.NAN if failed else None,
             value_error=validation.error,
             rank_s=None if spec.exchange_gradients else validation.rank_s,
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,

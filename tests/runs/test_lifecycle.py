@@ -19,9 +19,10 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
 from raybench.runs.wait_watch import Deadline
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
-from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
 from tests.factories import evaluation, outcome, read_lines

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from raybench.search.confirm_budget import RACE_SLACK, SOLO_SLACK, ConfirmBudget, Plan
-from raybench.spec.objective import Objective
+from raybench.spec.objective import Objective, StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
-from raybench.stats.record import RunRecord, StopReason
+from raybench.stats.record import RunRecord
 from raybench.stats.standing import stages
 from tests.search.made_up import evaluation, record
 

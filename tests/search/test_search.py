@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from raybench.spec.objective import StopReason
 from raybench.spec.run import Placement, RunSpec
-from raybench.stats.record import Failure, RunRecord, StopReason
+from raybench.stats.record import Failure, RunRecord
 from tests.search.made_up import (
     RATES,
     STUDY,

@@ -20,6 +20,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
 from raybench.spec.text import counted
+from raybench.stats.record import Phase, Role
 
 NUM_HIGHLIGHTED = 3
 """Number of highlighted configurations."""
@@ -40,7 +41,7 @@ def curves_figure(results: Study) -> Figure:
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
     axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
-    search = trials[trials["phase"] == "search"].sort_values("score", kind="stable")
+    search = trials[trials["phase"] == Phase.SEARCH].sort_values("score", kind="stable")
     metric_axis(axes, results)
     best = list(configurations(results)["trial"].head(NUM_HIGHLIGHTED))
     others = [str(trial) for trial in search["trial"] if trial not in best]
@@ -74,7 +75,7 @@ def curves_table(results: Study) -> pd.DataFrame:
     """Return, as a table for display, the best value that the search reached within each budget of
     training seconds."""
     metric, trials = results.metric, results.trials
-    search = set(trials["trial"][trials["phase"] == "search"])
+    search = set(trials["trial"][trials["phase"] == Phase.SEARCH])
     best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
     best[metric.name] = drawn(metric, best[metric.name])
     titles = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
@@ -132,8 +133,8 @@ def name_of(results: Study, trial: str) -> str:
 MOST_ROWS = 10
 ROW_HEIGHT = 0.52
 """Height of the row of a configuration in inches."""
-ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
-SEARCH_ROLES = ("trial", "placement_check")
+ROLE_MARKERS = {Role.TRIAL: "D", Role.PLACEMENT_CHECK: "v", Role.RACE: "o", Role.CONFIRM: "s"}
+SEARCH_ROLES = (Role.TRIAL, Role.PLACEMENT_CHECK)
 """Roles of runs that are drawn with hollow markers."""
 MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
@@ -194,7 +195,7 @@ def race_rows(results: Study) -> pd.DataFrame:
 def race_table(results: Study) -> pd.DataFrame:
     """Return `race_rows` as a table for display, with the configurations in words."""
     rows = _with_configs(results, race_rows(results))
-    rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
+    rows["role"] = rows["role"].replace(dict.fromkeys(SEARCH_ROLES, "search"))
     titles = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
     if results.is_timed:
         titles = {"value": "seconds to the target", "is_hit": "reached the target"}

@@ -7,6 +7,7 @@ from raybench.results.analyses import importance_of
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
+from raybench.stats.record import Phase
 
 FIGURES: dict[str, FigureKind] = {
     "curves": FigureKind(
@@ -15,7 +16,7 @@ FIGURES: dict[str, FigureKind] = {
         "of all runs up to each number of training seconds.",
         curves.curves_figure,
         curves.curves_table,
-        lambda results: bool((results.trials["phase"] == "search").any()),
+        lambda results: bool((results.trials["phase"] == Phase.SEARCH).any()),
     ),
     "race": FigureKind(
         "Confirmation runs",

@@ -23,7 +23,7 @@ from raybench.scaling.loss_law import FLOPS_PER_SAMPLE
 from raybench.scaling.measurements import Predicted
 from raybench.spec.text import counted
 from raybench.stats.curve_model import Array, CurveModel
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Failure, Role, RunRecord, State
 
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
@@ -58,7 +58,7 @@ class SurfaceMap:
 def surface_of(results: Study) -> SurfaceMap | None:
     """Compute the surface for the best optimizer; None if no run reached the target, or if too few
     settings were tried."""
-    trials = [run for run in results.runs.values() if run.role == "trial" and run.samples]
+    trials = [run for run in results.runs.values() if run.role == Role.TRIAL and run.samples]
     best = ranked(results.trials)
     if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
         return None
@@ -118,9 +118,9 @@ def _samples(
             model.observe(run.trial, float(evaluation.samples), best, reached_samples)
             if reached_samples is not None:
                 break
-        is_over = run.state == "complete" and run.time_to_target_s is None
+        is_over = run.state == State.COMPLETE and run.time_to_target_s is None
         model.curves[run.trial].has_missed = is_over
-        model.curves[run.trial].has_failed = run.failure == "nan"
+        model.curves[run.trial].has_failed = run.failure == Failure.NAN
     model.refresh()
     grid = [point(optimizer, rate, batch) for batch in batches for rate in rates]
     means: Array = np.exp(model.means(np.array(grid, float))).reshape(len(batches), len(rates))

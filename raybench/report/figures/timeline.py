@@ -17,6 +17,7 @@ from raybench.report.words import ROLES
 from raybench.results.analyses import ledger_totals
 from raybench.results.study import Study
 from raybench.spec.text import counted
+from raybench.stats.record import Phase, Role, State
 
 SLACK_S = 1.0
 """Resolution of recorded end times in seconds; runs in the same lane may overlap by this time."""
@@ -114,7 +115,9 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     best metric value), best (best value so far).
     """
     table = results.trials.set_index("trial")
-    ended = runs[runs["role"].isin(("trial", "placement_check"))].sort_values("end", kind="stable")
+    ended = runs[runs["role"].isin((Role.TRIAL, Role.PLACEMENT_CHECK))].sort_values(
+        "end", kind="stable"
+    )
     ended_trials = table.loc[ended["trial"]]
     is_seconds = results.is_timed and ended_trials["crossed_s"].notna().any()
     value = ended_trials["crossed_s"] if is_seconds else ended_trials[results.metric.best_column]
@@ -131,14 +134,14 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return points
 
 
-ROLE_COLORS = {
-    "reference": "#CC79A7",
-    "trial": "#0072B2",
-    "placement_check": "#56B4E9",
-    "race": "#E69F00",
-    "confirm": "#009E73",
-    "scaling": "#0072B2",
-    "pair": "#0072B2",
+ROLE_COLORS: dict[str, str] = {
+    Role.REFERENCE: "#CC79A7",
+    Role.TRIAL: "#0072B2",
+    Role.PLACEMENT_CHECK: "#56B4E9",
+    Role.RACE: "#E69F00",
+    Role.CONFIRM: "#009E73",
+    Role.SCALING: "#0072B2",
+    Role.PAIR: "#0072B2",
 }
 MOST_RUN_BARS, MOST_DOTS = 250, 200
 """Maximum number of runs that are drawn as bars, and of points in the upper panel."""
@@ -231,15 +234,15 @@ def _bars(axes: Axes, timeline: Spans, scale: float) -> list[Artist]:
         filled = {"facecolor": color, "edgecolor": parts.PAPER}
         for row in parts.tuples(role_runs):
             corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
-            style: dict[str, Any] = hollow if row.state == "stopped" else filled
+            style: dict[str, Any] = hollow if row.state == State.STOPPED else filled
             gid = str(row.trial)
             axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, linewidth=0.7, **style))
         number = int((runs["role"] == role).sum())
         keys.append(Patch(color=color, label=f"{ROLES[str(role)]} ({number:,})"))
-    if stopped := (runs["state"] == "stopped").sum():
+    if stopped := (runs["state"] == State.STOPPED).sum():
         label = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=label))
-    failed = runs[runs["state"] == "failed"]
+    failed = runs[runs["state"] == State.FAILED]
     if len(failed):
         style = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.6}
         axes.plot(failed["end"] / scale, failed["lane"], color=parts.INK, zorder=4, **style)
@@ -276,7 +279,7 @@ PHASE_STYLE = {
     "other": ("#F0E442", "--"),
 }
 """Color and hatching of each phase; adjacent phases also differ when printed in black and white."""
-PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
+PHASE_ORDER = (Phase.REFERENCE, Phase.SEARCH, Phase.CONFIRM, Phase.SCALING, Phase.COMPARE)
 """Order of the phases of a study."""
 
 

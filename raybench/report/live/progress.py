@@ -31,7 +31,7 @@ from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, seconds_text
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Phase, RunRecord
 
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
@@ -163,7 +163,7 @@ class ProgressDisplay:
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
         self.state = LiveState(clock() if began is None else began, keys=keys)
-        self.state.begin("search", num_trials, clock(), num_done=num_done)
+        self.state.begin(Phase.SEARCH, num_trials, clock(), num_done=num_done)
         if math.isfinite(ends_in_s):
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
@@ -191,7 +191,12 @@ class ProgressDisplay:
             self._lines.write(self._clock(), "note", {}, text)
 
     def begin(
-        self, phase: str, num_runs: int, *, num_done: int = 0, expect_s: float | None = None
+        self,
+        phase: str,
+        num_runs: int,
+        *,
+        num_done: int = 0,
+        expect_s: float | None = None,
     ) -> None:
         """Start a phase, or start it again with another number of runs; see `LiveState.begin`."""
         with self._changing:

@@ -20,7 +20,7 @@ from raybench.report.live.state import LiveRun, LiveState
 from raybench.report.words import duration, target_words
 from raybench.spec.metric import Metric
 from raybench.spec.text import clean, seconds_text, shorten
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Role, RunRecord
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
@@ -58,9 +58,9 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
 
 STARTING = "starting workers"
 PHASE_NAMES = {
-    "reference": "reference runs",
-    "placement_check": "placements that were only predicted",
-    "confirm": "winners alone",
+    Role.REFERENCE: "reference runs",
+    Role.PLACEMENT_CHECK: "placements that were only predicted",
+    Role.CONFIRM: "winners alone",
     "train": "training",
 }
 """Names of phases on the screen, by internal name, if the two differ."""

@@ -14,7 +14,7 @@ from raybench.results.records import add_point
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec, describe
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Phase, RunRecord
 
 ENOUGH_RUNS = 3
 """Number of finished runs from which the remaining time of a phase is estimated by their pace."""
@@ -96,7 +96,8 @@ class LiveState:
 
     def __init__(self, at: float, *, num_runs: int = 0, keys: Iterable[str] = ()) -> None:
         self.began_s = at
-        self.phase, self.pace = "search", Pace(at, num_runs)
+        self.phase: str = Phase.SEARCH
+        self.pace = Pace(at, num_runs)
         self.after_s = 0.0
         """Predicted seconds of later phases, which are added to the remaining time."""
         self.ends_s: float | None = None
@@ -135,7 +136,7 @@ class LiveState:
         """Start a phase, or start it again with another number of runs; resets `after_s`.
 
         Args:
-            phase: Name of the phase.
+            phase: Name of the phase, such as `Phase.SEARCH` or `Role.RACE`.
             num_runs: Number of runs in the phase.
             at: Current time.
             num_done: Number of these runs that have already finished.
@@ -149,7 +150,7 @@ class LiveState:
         self.metric = spec.objective.judged_by
         label = self.label(spec)
         self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers)
-        if self.phase == "search":
+        if self.phase == Phase.SEARCH:
             self._set_target(spec)
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
@@ -162,7 +163,7 @@ class LiveState:
         """Count a finished run; return the cause of its failure, or None if it did not fail."""
         self.runs.pop(record.trial, None)
         self.pace.finished(at)
-        if record.phase == "search":
+        if record.phase == Phase.SEARCH:
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
             self._set_target(record.spec)
@@ -172,7 +173,9 @@ class LiveState:
             cause = self.causes.setdefault(key, new_cause)
             cause.count += 1
             return cause
-        if record.phase == "search":  # runs of other phases are repeats or have other objectives
+        if (
+            record.phase == Phase.SEARCH
+        ):  # runs of other phases are repeats or have other objectives
             self.num_reached += record.time_to_target_s is not None
             if record.samples and (self.best is None or record.score < self.best.score):
                 self.best = record
@@ -204,7 +207,7 @@ class LiveState:
         It is at most the remaining time budget.
         """
         phase_s = self.pace.left_s(at)
-        is_known = self.phase != "reference"  # the time of the search that follows is unknown
+        is_known = self.phase != Phase.REFERENCE  # the time of the search that follows is unknown
         work_s = phase_s + self.after_s if is_known and phase_s is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):

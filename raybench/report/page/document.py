@@ -42,6 +42,7 @@ from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
+from raybench.spec.objective import StopReason
 from raybench.spec.text import clean, clean_lines, counted
 
 HERE = Path(__file__).parent
@@ -119,7 +120,7 @@ def unfinished(results: Study) -> list[str]:
     if results.owner:
         number = counted(len(results.runs), "run")
         return [f"The study is still running ({results.owner}); this page has its first {number}."]
-    if any(run.stop == "interrupted" for run in results.runs.values()):
+    if any(run.stop == StopReason.INTERRUPTED for run in results.runs.values()):
         again = "" if results.kind is StudyKind.TRAINING else "; rerun the same command to resume"
         return [f"The study was interrupted and its last runs were cut off{again}."]
     return []

@@ -19,7 +19,7 @@ from raybench.results.verdict import winners
 from raybench.spec.text import clean, shorten
 from raybench.spec.values import short
 from raybench.stats.clock import OTHER, PHASES
-from raybench.stats.record import RunRecord
+from raybench.stats.record import RunRecord, State
 
 SIGNIFICANT_DIGITS = 4
 """Number of significant digits with which numbers are shown."""
@@ -123,7 +123,7 @@ def order_of(results: Study) -> list[int]:
     trials = results.trials
     best = [] if results.is_scaling else list(configurations(results)["trial"])
     rank = {trial: place for place, trial in enumerate(best)}
-    ranks = trials["trial"].map(rank).fillna(len(best) + (trials["state"] == "failed"))
+    ranks = trials["trial"].map(rank).fillna(len(best) + (trials["state"] == State.FAILED))
     return [int(place) for place in np.argsort(ranks.to_numpy(dtype=float), kind="stable")]
 
 
@@ -177,7 +177,7 @@ def columns_of(results: Study) -> list[Column]:
 def _states(trials: pd.DataFrame) -> list[str]:
     is_disturbed = trials["is_disturbed"].eq(True).fillna(False)
     return [
-        f"failed: {failure}" if state == "failed" else state + ", disturbed !" * bool(disturbed)
+        f"failed: {failure}" if state == State.FAILED else state + ", disturbed !" * bool(disturbed)
         for state, failure, disturbed in zip(
             trials["state"], trials["failure"], is_disturbed, strict=True
         )

@@ -31,7 +31,7 @@ from raybench.search.sampling.optuna_study import JOURNAL_FILE
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Direction
-from raybench.spec.objective import BUDGET, Objective, StopRule, search_score
+from raybench.spec.objective import BUDGET, Objective, StopReason, StopRule, search_score
 from raybench.spec.run import OPEN, RunSpec, flat, has_value, is_open, value_of
 from raybench.spec.space import (
     SEARCHABLE,
@@ -42,7 +42,7 @@ from raybench.spec.space import (
     possible_values,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, Phase, Purpose, Role, RunRecord, State
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 """Matches the URL of an Optuna storage."""
@@ -52,9 +52,6 @@ OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Names of files that the user may give instead of the results folder in which they are."""
 TASK_SETTINGS = ("workload", "dataset", "objective")
 """Settings that must be the same in both studies for scores to be comparable."""
-USABLE_FAILURES = (None, "oom", "nan")
-"""Runs with one of these values of `failure` are used: runs without a failure, and those whose
-configuration caused it."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
             earlier.evaluations.get(name, ()),
         )
         for name, record in earlier.runs.items()
-        if record.phase == "search" and record.failure in USABLE_FAILURES
+        if record.phase == Phase.SEARCH and record.counts_for(Purpose.TRANSFER)
     ]
     return Earlier(earlier.place, runs, study=earlier)
 
@@ -255,7 +252,7 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
         if objective.kind == TIME and record.time_to_target_s is None:
             # The run may have been shorter than a trial of the new study, so it counts as
             # unfinished instead of as one that missed the target.
-            record = replace(record, state="stopped")
+            record = replace(record, state=State.STOPPED)
         runs.append(
             EarlierRun(
                 settings_of_spec(run.spec),
@@ -298,12 +295,12 @@ def rejudged(
     )
     return replace(
         record,
-        role="trial",
+        role=Role.TRIAL,
         time_to_target_s=reached_s,
         best_value=rule.best_value,
         score=score,
-        state=record.state if reached_s is None else "complete",
-        stop=record.stop if reached_s is None else "target",
+        state=record.state if reached_s is None else State.COMPLETE,
+        stop=record.stop if reached_s is None else StopReason.TARGET,
     )
 
 

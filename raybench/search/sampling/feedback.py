@@ -21,7 +21,7 @@ from raybench.spec.objective import TIME, worst_score
 from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
-from raybench.stats.record import MACHINE_FAULTS, RunRecord
+from raybench.stats.record import MACHINE_FAULTS, Failure, RunRecord, State
 
 Key = tuple[str, ...]
 RATE_AND_BATCH = ("learning_rate", "batch_size_per_worker", "accumulate", "num_workers")
@@ -61,14 +61,14 @@ class FailurePredictor:
         left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}
         self._rate_keys = [key for key in RunSpec.model_fields if key not in left_out]
 
-    def add(self, failure: str, spec: RunSpec) -> None:
+    def add(self, failure: Failure, spec: RunSpec) -> None:
         """Add a failed run; it is ignored unless its configuration caused the failure."""
-        if failure == "oom":
+        if failure == Failure.OOM:
             key, batch = _memory_key(spec), spec.batch_size_per_worker
             self._too_large[key] = min(batch, self._too_large.get(key, batch))
         elif may_be_compile_error(failure, spec):
             self._not_compiled.add(_compile_key(spec))
-        elif failure == "nan":
+        elif failure == Failure.NAN:
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
@@ -92,9 +92,9 @@ class FailurePredictor:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
 
 
-def may_be_compile_error(failure: str | None, spec: RunSpec) -> bool:
+def may_be_compile_error(failure: Failure | None, spec: RunSpec) -> bool:
     """Return whether compilation may be the cause of a failure."""
-    return failure == "error" and spec.compile != "none"
+    return failure == Failure.ERROR and spec.compile != "none"
 
 
 def _compile_key(spec: RunSpec) -> Key:
@@ -181,7 +181,7 @@ class Feedback:
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
             return Answer(TrialState.FAIL)  # not caused by the configuration
         if self._placer is not None:
-            is_too_large = record.failure == "oom" and self._placer.others(record.spec)
+            is_too_large = record.failure == Failure.OOM and self._placer.others(record.spec)
             if is_too_large or may_be_compile_error(record.failure, record.spec):
                 return Answer(TrialState.FAIL)  # may be feasible on another placement
         if record.failure is not None:
@@ -194,7 +194,7 @@ class Feedback:
             cost += math.log(self._placer.ratio_to_cheapest(record.spec))
         if self._is_pareto:
             return Answer(TrialState.COMPLETE, [seconds, cost])
-        is_stopped = record.state == "stopped"
+        is_stopped = record.state == State.STOPPED
         if self._objective.kind == TIME and record.time_to_target_s is None:
             expected = self._expected(record.trial)
             seconds = record.score if expected is None else expected

@@ -24,7 +24,7 @@ from raybench.spec.objective import BUDGET
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Role, RunRecord
 
 
 class JournalFile(JournalFileBackend):
@@ -138,7 +138,7 @@ def restore(
         firsts: Run specs of `search.first` by key.
     """
     distribution_of, widen = distributions(space), study.search.widen
-    trials = {name: record for name, record in runs.items() if record.role == "trial"}
+    trials = {name: record for name, record in runs.items() if record.role == Role.TRIAL}
     specs = {name: record.spec for name, record in trials.items()} | dict(unfinished)
     for name, spec in specs.items():
         record = trials.get(name)

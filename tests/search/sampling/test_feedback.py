@@ -8,9 +8,9 @@ import pytest
 
 from raybench.search.sampling.feedback import FailurePredictor
 from raybench.search.sampling.optuna_study import real_trials
-from raybench.spec.objective import worst_score
+from raybench.spec.objective import StopReason, worst_score
 from raybench.spec.run import Placement, RunSpec
-from raybench.stats.record import Failure, StopReason
+from raybench.stats.record import Failure
 from tests.search.made_up import (
     STUDY,
     ask,
