@@ -85,38 +85,34 @@ def test_json_of_a_diagnosis_has_its_verdict(capsys: Capture, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("words", "key", "value"),
     [
-        (("tune", "digits", "--trials", "7"), ("search", "trials", 7)),
-        (("train", "--set", "dataset.name=digits"), ("dataset", "name", "digits")),
-        (("diagnose", "--seed", "3"), ("seed", None, 3)),
-        (("scale", "--set", "repeats=2", "--set", "base.dataset=digits"), ("repeats", None, 2)),
+        (("tune", "digits", "--trials", "7"), "search", {"trials": 7}),
+        (("train", "--set", "dataset.name=digits"), "dataset", {"name": "digits"}),
+        (("diagnose", "--seed", "3"), "seed", 3),
+        (("scale", "--set", "repeats=2", "--set", "base.dataset=digits"), "repeats", 2),
+        (("compare", "a.yaml", "b.yaml", "--runs", "8"), "most_pairs", 8),
     ],
-    ids=lambda argument: argument[0],
+    ids=lambda argument: argument[0] if isinstance(argument, tuple) else "",
 )
-def test_json_of_a_dry_run_has_the_plan(
-    words: tuple[str, ...], key: tuple[str, str | None, Any], capsys: Capture
-) -> None:
-    plan = run_json(capsys, *words, "--dry-run")["details"]["plan"]
-    part = plan[key[0]]
-    assert (part if key[1] is None else part[key[1]]) == key[2]
-
-
-@pytest.mark.parametrize("command", ["train", "scale", "compare", "diagnose", "tune"])
-def test_json_of_a_dry_run_has_the_warnings(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
+def test_json_of_a_dry_run_has_the_plan_and_the_warnings(
+    words: tuple[str, ...],
+    key: str,
+    value: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    tmp_path: Path,
 ) -> None:
     for module in ("compare", "preflight", "scale", "train"):
         name = f"raybench.runs.{module}.check_starts"
         monkeypatch.setattr(name, lambda *specs: ["A sentence of warning."])
-    words: list[object] = []
-    if command == "compare":
-        content = "{dataset: digits, objective: {target: 0.5}}"
-        words = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-        for file in words:
-            Path(str(file)).write_text(content)
-    answer = run_json(capsys, command, *words, "--dry-run")["answer"]
-    assert ("A sentence of warning." in answer) == (command != "diagnose")
+    monkeypatch.chdir(tmp_path)
+    for file in ("a.yaml", "b.yaml"):
+        Path(file).write_text("{dataset: digits, objective: {target: 0.5}}")
+    document = run_json(capsys, *words, "--dry-run")
+    found = document["details"]["plan"][key]
+    assert found.items() >= value.items() if isinstance(value, dict) else found == value
+    assert ("A sentence of warning." in document["answer"]) == (words[0] != "diagnose")
 
 
 def test_json_of_a_fit_has_its_predictions(capsys: Capture, tmp_path: Path) -> None:
