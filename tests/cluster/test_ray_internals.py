@@ -8,7 +8,6 @@ import os
 import pkgutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from raybench.cluster.ray_internals import nodes as nodes_internals
 from raybench.cluster.ray_internals.trainer import LOST, NOT_STARTED, OUT_OF_REACH
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import ResourceRequest
+from tests.factories import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -130,9 +130,7 @@ class TestProcesses:
     ) -> None:
         with subprocess.Popen(["/nowhere/raylet", "60"], executable="/bin/sleep") as child:
             try:
-                deadline = time.monotonic() + 120
-                while local_ray.ray_processes() != [child.pid]:  # its name is set by exec
-                    assert time.monotonic() < deadline
+                wait_for(lambda: local_ray.ray_processes() == [child.pid])  # `exec` sets its name
                 monkeypatch.setattr(local_ray, "PROGRAMS", ("/another-name",))
                 assert local_ray.ray_processes() == []
             finally:
@@ -312,16 +310,13 @@ def test_variables_of_the_job_are_not_set_again(monkeypatch: pytest.MonkeyPatch)
     assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
 
 
+FREE = {"id": {"CPU": 1.0}}
+
+
 @pytest.mark.parametrize(
     ("name", "query", "answer", "expected", "fallback"),
     [
-        (
-            "available_resources_per_node",
-            nodes_internals.available,
-            {"id": {"CPU": 1.0}},
-            {"id": {"CPU": 1.0}},
-            {},
-        ),
+        ("available_resources_per_node", nodes_internals.available, FREE, FREE, {}),
         ("get_draining_nodes", nodes_internals.draining_nodes, {"id": 0}, {"id"}, frozenset()),
     ],
 )

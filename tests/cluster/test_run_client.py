@@ -251,24 +251,21 @@ def test_workers_lost_at_finish_are_replaced_for_weights_or_test(wanted: str) ->
 
 
 @pytest.mark.parametrize(
-    ("save", "expected"), [(True, ("worker_lost", RESTARTS)), (False, (None, 0))]
+    ("fault", "save", "expected"),
+    [
+        (LOST, True, ("worker_lost", RESTARTS, ())),
+        (LOST, False, (None, 0, (LOST.message,))),
+        # A study that is stopped also stops runs that have just reached their target.
+        (RunFailed(STOPPED, "the run was stopped"), False, (None, 0, ())),
+    ],
 )
-def test_workers_lost_at_every_finish_fail_the_run_only_if_needed(
-    save: bool, expected: tuple[object, int]
+def test_fault_at_every_finish_fails_a_run_with_weights_to_save(
+    fault: RunFailed, save: bool, expected: tuple[object, ...]
 ) -> None:
     """Without weights to save, the finished run is complete."""
-    _, outcome = run(slow_pool(last=0, faults={Finish: LOST}), save=save)
-    assert (outcome.failure, outcome.restarts) == expected
+    _, outcome = run(slow_pool(last=0, faults={Finish: fault}), save=save)
+    assert (outcome.failure, outcome.restarts, outcome.notes) == expected
     assert outcome.stop == "epochs"
-
-
-@pytest.mark.parametrize(
-    ("fault", "notes"), [(RunFailed(STOPPED, "the run was stopped"), ()), (LOST, (LOST.message,))]
-)
-def test_a_stop_at_finish_is_not_a_note(fault: RunFailed, notes: tuple[str, ...]) -> None:
-    """A study that is stopped stops runs that have just reached their target, too."""
-    _, outcome = run(slow_pool(last=0, faults={Finish: fault}))
-    assert (outcome.notes, outcome.stop) == (notes, "epochs")
 
 
 def checkpoint_of_earlier_session(num_evaluations: int) -> RunState | None:

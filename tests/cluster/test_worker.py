@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ import pytest
 import ray
 
 from raybench.cluster import states, worker, worker_group
-from raybench.cluster import worker as module
 from raybench.cluster.protocol import (
     Advance,
     Close,
@@ -34,6 +32,7 @@ from raybench.cluster.states import (
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ResourceRequest
+from tests.factories import wait_for
 from tests.refusals import refused
 from tests.training.fake_gpus import FakeNvml
 
@@ -65,10 +64,7 @@ def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> No
         assert stale.is_dir(), "its session is alive"
         holder.kill()
         holder.wait()
-        deadline = time.monotonic() + 120
-        while stale.exists():
-            assert time.monotonic() < deadline
-            remove_stale_folders()
+        wait_for(lambda: remove_stale_folders() or not stale.exists())
         assert own_folder.is_dir()
     assert list(tmp_path.iterdir()) == []
 
@@ -211,12 +207,12 @@ def context_with_gather(work: Callable[[list[float]], Any]) -> Any:
 
 
 def test_hanging_first_exchange_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EXCHANGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(worker, "EXCHANGE_TIMEOUT_S", 0.05)
     with refused(ErrorCode.UNREACHABLE, "2 workers", "nccl", "rank 1"):
-        module.try_exchange(context_with_gather(lambda values: threading.Event().wait(60)))
-    monkeypatch.setattr(module, "EXCHANGE_TIMEOUT_S", 60.0)
+        worker.try_exchange(context_with_gather(lambda values: threading.Event().wait(60)))
+    monkeypatch.setattr(worker, "EXCHANGE_TIMEOUT_S", 60.0)
     sizes: list[int] = []
-    module.try_exchange(context_with_gather(lambda values: sizes.append(8 * len(values))))
+    worker.try_exchange(context_with_gather(lambda values: sizes.append(8 * len(values))))
     assert sizes == [4096]
 
     fault = RuntimeError("NCCL error: unhandled system error")
@@ -225,9 +221,9 @@ def test_hanging_first_exchange_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise fault
 
     with pytest.raises(RuntimeError) as failure:
-        module.try_exchange(context_with_gather(broken))
+        worker.try_exchange(context_with_gather(broken))
     assert failure.value is fault
-    module.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
+    worker.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
 
 
 class FakePool:

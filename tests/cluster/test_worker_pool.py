@@ -116,18 +116,16 @@ async def run_event_loop() -> None:
         await asyncio.sleep(0)
 
 
-async def assert_stopped(work: Awaitable[Any]) -> None:
+async def assert_fails(work: Awaitable[Any], failure: str = STOPPED) -> None:
     with pytest.raises(RunFailed) as failed:
         await asyncio.wait_for(work, timeout=600)
-    assert failed.value.failure == STOPPED
+    assert failed.value.failure == failure
 
 
 async def test_group_that_fails_to_start_frees_its_resources(pool: WorkerPool) -> None:
     """The pool does not restart it; the run decides how often it requests a group."""
     FakeGroup.faults = ["worker_lost"]
-    with pytest.raises(RunFailed) as failed:
-        await pool.acquire("a", ONE)
-    assert failed.value.failure == "worker_lost"
+    await assert_fails(pool.acquire("a", ONE), "worker_lost")
     await pool.acquire("b", TWO)
     assert FakeGroup.started == 2
     assert [trial for trial, *_ in pool.groups()] == ["b"]
@@ -138,9 +136,7 @@ async def test_resources_of_a_hanging_group_are_free_once_it_has_ended(pool: Wor
     pending = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
     (group,) = pool._groups.values()
-    with pytest.raises(RunFailed) as failed:
-        await pending
-    assert failed.value.failure == "worker_lost"
+    await assert_fails(pending, "worker_lost")
     waiting = asyncio.ensure_future(pool.acquire("b", ONE))
     await run_event_loop()
     assert FakeGroup.started == 1, "Ray still holds the cores"
@@ -168,7 +164,7 @@ async def test_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) ->
 async def test_finished_trial_gets_no_workers(pool: WorkerPool) -> None:
     """The process of a trial may request workers after Tune has ended it; they would be lost."""
     await pool.release("late", for_good=True)
-    await assert_stopped(pool.acquire("late", ONE))
+    await assert_fails(pool.acquire("late", ONE))
     await pool.release("repeated")  # a run that is repeated under the same name
     await pool.acquire("repeated", ONE)
     assert busy(pool) == ["repeated"]
@@ -180,7 +176,7 @@ async def test_trial_that_ends_during_the_start_holds_no_resources(pool: WorkerP
     await until_a_group_starts()
     await pool.release("a", for_good=True)
     FakeGroup.gate.set()
-    await assert_stopped(pending)
+    await assert_fails(pending)
     await pool.acquire("b", TWO)
     assert busy(pool) == ["b"]
 
@@ -192,25 +188,23 @@ async def test_stop_waiting_ends_waiting_trials(pool: WorkerPool) -> None:
     waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
     await until_a_group_starts()
     pool.stop_waiting()
-    await assert_stopped(starting)
-    await assert_stopped(waiting)
+    await assert_fails(starting)
+    await assert_fails(waiting)
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
     assert not pool._scheduler.waiting
 
 
-async def test_stop_running_ends_commands_before_their_next_evaluation(
-    pool: WorkerPool,
-) -> None:
+async def test_stop_running_ends_commands_before_their_next_evaluation(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
     assert pool.stop_running(60.0) == {}, "too early to expect an evaluation"
     assert pool.stop_running().keys() == {"a"}
     assert pool.stop_running() == {}, "reported once"
-    await assert_stopped(running)
-    await assert_stopped(pool.command("a", Start(spec=RunSpec()), 600.0))
+    await assert_fails(running)
+    await assert_fails(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the resources are free
     FakeGroup.is_training = False
     await pool.command("b", Start(spec=RunSpec()), 600.0)
@@ -226,12 +220,10 @@ async def test_stop_running_waits_longer_for_a_test_value(
     assert pool.stop_running() == {}
     monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: time.monotonic() + 1e6)
     assert pool.stop_running().keys() == {"a"}
-    await assert_stopped(pending)
+    await assert_fails(pending)
 
 
-async def test_run_that_ended_before_stop_running_is_tested_and_saved(
-    pool: WorkerPool,
-) -> None:
+async def test_run_that_ended_before_stop_running_is_tested_and_saved(pool: WorkerPool) -> None:
     FakeGroup.is_training = False
     await pool.acquire("a", ONE)
     pool.stop_running()
@@ -239,9 +231,7 @@ async def test_run_that_ended_before_stop_running_is_tested_and_saved(
     assert isinstance(reply, Finished)
 
 
-async def test_run_released_during_a_command_leaves_no_group(
-    pool: WorkerPool,
-) -> None:
+async def test_run_released_during_a_command_leaves_no_group(pool: WorkerPool) -> None:
     """Otherwise the next run would wait for the command."""
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
@@ -251,7 +241,7 @@ async def test_run_released_during_a_command_leaves_no_group(
     assert pool.groups() == []
     await pool.acquire("b", ONE)
     pool.stop_running()
-    await assert_stopped(running)
+    await assert_fails(running)
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 
 
@@ -416,9 +406,7 @@ async def test_weights_are_kept_after_the_study_folder_is_gone(
     assert finished.weights.is_file()
 
 
-async def test_output_is_kept_by_run_until_it_is_over(
-    answering: WorkerPool,
-) -> None:
+async def test_output_is_kept_by_run_until_it_is_over(answering: WorkerPool) -> None:
     await answering.acquire("a", TWO)
     await answering.command("a", Start(spec=SPEC), 1.0)
     assert answering.printed("a") == b"after 1 commands\n"
@@ -436,6 +424,5 @@ async def test_output_of_lost_workers_is_kept(
 
     monkeypatch.setattr(AnsweringGroup, "ask", ask)
     await answering.acquire("a", TWO)
-    with pytest.raises(RunFailed):
-        await answering.command("a", Start(spec=SPEC), 1.0)
+    await assert_fails(answering.command("a", Start(spec=SPEC), 1.0), "worker_lost")
     assert answering.printed("a") == b"lost\n"
