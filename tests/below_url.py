@@ -1,7 +1,5 @@
 """Helpers that write and read a study at a URL, and a fake bucket."""
 
-import time
-
 from raybench.report.study import load
 from raybench.results.bucket import Bucket
 from raybench.results.storage import open_storage
@@ -48,15 +46,6 @@ def trial_names(count):
 def uploaded(url):
     """Return the number of record lines at a URL."""
     return (Bucket(url).get(RECORDS_FILE) or b"").count(b"\n")
-
-
-def wait_for(condition, seconds=120.0):
-    """Wait until a condition is true; return its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return value
 
 
 class CrashError(Exception):

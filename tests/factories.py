@@ -3,7 +3,8 @@
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,26 @@ def record(
     last = outcome(seconds, failure=failure, stop=None if failure else stop, **changes)
     ended = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
     return ended if score is None else replace(ended, score=score)
+
+
+def wait_for(
+    condition: Callable[[], Any],
+    seconds: float = 600.0,
+    *,
+    problem: Callable[[], str | None] = lambda: None,
+) -> Any:
+    """Wait until a condition is true; return its value.
+
+    The test fails after `seconds`, which are many because the machine may be busy, and as soon as
+    `problem` returns a text.
+    """
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        found = problem()
+        assert found is None, found
+        assert time.monotonic() < deadline, f"not true within {seconds} s"
+        time.sleep(0.02)
+    return value
 
 
 def start_python(*code: str) -> "subprocess.Popen[str]":

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,8 +17,8 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RAY_AD
 def raybench(
     *arguments: str | Path, cwd: Path, code: int = 0, timeout: float = 840, **environment: str
 ) -> str:
-    """Run `python -m raybench.COMMAND ...`; return what it printed, and said on stderr where it
-    fails. Fails the test unless it ends with `code`."""
+    """Run `python -m raybench.COMMAND ...`; return its stdout, with stderr after it if `code` is
+    not 0. The test fails unless the command exits with `code` and without a traceback."""
     done = subprocess.run(
         command(*arguments),
         cwd=cwd,
@@ -33,47 +32,9 @@ def raybench(
     return done.stdout + (done.stderr if code else "")
 
 
-def start(
-    *arguments: str | Path, cwd: Path, log: Path, **environment: str
-) -> "subprocess.Popen[bytes]":
-    """Start a command and leave it running; its output goes to `log`."""
-    with log.open("w") as file:
-        return subprocess.Popen(
-            command(*arguments),
-            cwd=cwd,
-            env=ENVIRONMENT | environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-
-
-def until(
-    is_true: Callable[[], object],
-    process: "subprocess.Popen[bytes]",
-    log: Path,
-    limit_s: float = 600,
-) -> None:
-    """Wait for something that a command does; fails the test where it ends before.
-
-    Generous: a machine under load is slow, not wrong.
-    """
-    deadline = time.monotonic() + limit_s
-    while not is_true():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
-
-
-def has_run(folder: Path, role: str = "trial") -> bool:
-    """Whether the end of a run of that role is recorded."""
-    records = folder / "records.jsonl"
-    lines = records.read_text().splitlines() if records.is_file() else []
-    return any('"kind": "run"' in line and f'"role": "{role}"' in line for line in lines)
-
-
 @contextlib.contextmanager
 def head(*words: str, **environment: str) -> Iterator[None]:
-    """Keep a Ray head on this machine, with all that it starts, while the context lasts."""
+    """Context manager: start a Ray head on this machine; on exit, end it with all its processes."""
     process = subprocess.Popen(
         [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", *words],
         env=environment,
@@ -84,7 +45,7 @@ def head(*words: str, **environment: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Ray's own end can wait for a store that is dead: what is left of its session is killed.
+        # Ray may wait for its dead store when it ends: what is left of its session is killed.
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)
@@ -96,5 +57,6 @@ def head(*words: str, **environment: str) -> Iterator[None]:
 
 
 def command(*arguments: str | Path) -> list[str]:
+    """Return the words of `python -m raybench.COMMAND ...`."""
     name, *rest = map(str, arguments)
     return [sys.executable, "-m", f"raybench.{name}", *rest]

@@ -1,15 +1,15 @@
-"""A group that fits no host of the cluster, on a cluster that starts hosts when it is asked."""
+"""A worker group that fits on no host of a cluster that can start hosts."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.factories import wait_for
 from tests.refusals import shortage_in
 
 from .commands import RAY
@@ -27,7 +27,7 @@ LISTS = (
     "head_start_ray_commands",
     "worker_start_ray_commands",
 )
-"""Keys of a cluster's file that Ray fills in itself where `ray up` reads it."""
+"""Keys of a cluster file that `ray up` fills in."""
 SHELL = """
 import time
 from raybench.cluster.session import Session
@@ -50,7 +50,7 @@ with Session(address="auto") as session:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A head of one CPU whose autoscaler starts hosts of two, all on this machine."""
+    """A head with one CPU, whose autoscaler starts hosts with two, all on this machine."""
     config = {
         "cluster_name": "fake",
         "max_workers": 1,
@@ -88,11 +88,11 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_a_host_is_asked_for_and_used(head: dict[str, str]) -> None:
-    words = [RAY, "status"]
-    deadline = time.monotonic() + 600
-    while subprocess.run(words, env=head, capture_output=True, timeout=600).returncode:
-        assert time.monotonic() < deadline, "the head did not start"
-        time.sleep(1)
+    def has_started() -> bool:
+        words = [RAY, "status"]
+        return subprocess.run(words, env=head, capture_output=True, timeout=600).returncode == 0
+
+    wait_for(has_started)
     done = subprocess.run(
         [sys.executable, "-c", SHELL], env=head, capture_output=True, text=True, timeout=600
     )

@@ -1,6 +1,5 @@
-"""The driver is killed in mid-run; the same command goes on from the checkpoint in the folder."""
+"""A driver that is killed during a run; the same command resumes the run from its checkpoint."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from raybench.training.run import run as train
 from tests.factories import read_lines
 
 from .commands import raybench as run
-from .commands import start, until
+from .watched import Watched
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 SPACE = """
@@ -31,14 +30,16 @@ fixed:
 """
 
 
-def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+def test_the_run_of_a_killed_driver_resumes_and_equals_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("torch")
     (tmp_path / "file.yaml").write_text(SPACE)
-    folder, log = tmp_path / "killed", tmp_path / "log"
-    process = start("tune", "file.yaml", "--out", folder, cwd=tmp_path, log=log)
-    until(lambda: has_checkpoint(folder / "checkpoints" / "0000"), process, log)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=600)
+    folder = tmp_path / "killed"
+    with Watched("tune", "file.yaml", "--out", folder, cwd=tmp_path) as search:
+        search.wait_for(lambda: has_checkpoint(folder / "checkpoints" / "0000"))
+        search.process.kill()
+        search.wait()
     first = read_lines(folder / "records.jsonl")
     run("tune", "file.yaml", "--out", folder, cwd=tmp_path)
     (record,) = read_records(folder).runs.values()
@@ -46,25 +47,24 @@ def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(tmp_path:
     assert facts(read_records(folder).curves["0000"]) == facts(undisturbed(record.spec))
     lines = read_lines(folder / "records.jsonl")
     end = [line["kind"] for line in lines].index("run")
-    # What a run that goes on has behind it is recorded once more.
+    # A resumed run records its earlier evaluations again, with the seconds of the first session.
     seconds = list({line["index"]: line["train_s"] for line in lines[:end]}.values())
-    # What was before the checkpoint was not done again: its times are the first session's.
     assert seconds[:3] == [line["train_s"] for line in first[:3]]
     assert seconds == sorted(seconds)
     assert lines[end]["ledger"]["train"] == pytest.approx(seconds[-1])
     assert lines[end]["ledger"]["other"] > -0.1 * sum(lines[end]["ledger"].values())
     assert lines[end]["ledger"]["lost"] == 0
-    assert not (folder / "checkpoints" / "0000").exists(), "it is over"
+    assert not (folder / "checkpoints" / "0000").exists()
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is one of the third evaluation or a later one."""
+    """Whether the folder has a checkpoint of the third evaluation or a later one."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return any(name.isdecimal() and int(name) >= 3 for name in names)
 
 
 def facts(curve: list[Evaluation]) -> list[tuple[object, ...]]:
-    """What must be equal of every point, bit by bit."""
+    """Return the values of every evaluation that must be equal, bit by bit."""
     return [(p.index, p.samples, p.value, p.train_loss, p.learning_rate) for p in curve]
 
 

@@ -1,16 +1,24 @@
-"""Two hosts: the README's job, groups inside a host and over both, an interface without a route."""
+"""Two hosts: the README's job, groups inside a host and over both, an interface without a route,
+and measurements over a slow link and with a slow worker."""
 
+import json
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import raybench as package
 from raybench.results.verdict import judge
+from raybench.spec.documents import read_mapping
+from tests.factories import wait_for
+from tests.test_readme import CLUSTER_COMMANDS, ROOT
 
-from .host_cluster import done, job_line, raybench, start_head, start_node, submit
-from .hosts import Hosts, why_not
+from .commands import RAY, command
+from .hosts import Host, Hosts, why_not
 
 pytestmark = [
     pytest.mark.ray,
@@ -19,8 +27,13 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
     pytest.mark.timeout(900),
 ]
+LIMIT_S = 600.0
+TOKEN = {"RAY_AUTH_MODE": "token"}
+TOKEN_FILE = "$HOME/.ray/auth_token"
+NODE = TOKEN | {"RAY_worker_niceness": "0"}
+"""Environment of a node, whose workers get the same priority as other tests."""
 CPUS = 3
-"""Of each: all three groups of the job stay alive."""
+"""CPUs of each host: all three groups of the job stay alive."""
 SPACE = """
 dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 1}
@@ -36,25 +49,72 @@ fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 512}
 TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", "epochs=2")
 
 
+def documented(beginning: str) -> list[str]:
+    """Return the words of the cluster command of docs/cluster.md with this beginning."""
+    (found,) = [line for line in CLUSTER_COMMANDS if line.startswith(beginning)]
+    return shlex.split(found)[1:]
+
+
+def done(ended: "subprocess.CompletedProcess[str]") -> str:
+    """Return the stdout of a command; the test fails if the command has failed."""
+    assert ended.returncode == 0, f"{ended.args}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def start_head(host: Host) -> None:
+    """Start Ray's head on a host, with a token."""
+    done(host.run(RAY, *documented("ray get-auth-token"), **TOKEN))
+    words = (*documented("ray start --head"), f"--num-cpus={CPUS}")
+    done(host.run(RAY, *words, timeout=LIMIT_S, **NODE))
+
+
+def start_node(host: Host, head: Host) -> None:
+    """Add a host to the head's cluster, with the head's token."""
+    token = done(head.run("sh", "-c", f"cat {TOKEN_FILE}"))
+    keep = f"mkdir -p $HOME/.ray && umask 077 && printf %s '{token}' > {TOKEN_FILE}"
+    done(host.run("sh", "-c", keep))
+    words = [word.replace("HEAD", head.address) for word in documented("ray start --address")]
+    done(host.run(RAY, *words, f"--num-cpus={CPUS}", timeout=LIMIT_S, **NODE))
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Hosts]:
-    """Two hosts, the first of them Ray's head."""
+    """Two hosts, the first of which is Ray's head."""
     pytest.importorskip("torch")
     with Hosts(2) as hosts:
-        start_head(hosts[0], CPUS)
-        start_node(hosts[1], hosts[0], CPUS)
+        start_head(hosts[0])
+        start_node(hosts[1], hosts[0])
         yield hosts
+
+
+def run_on_head(
+    cluster: Hosts, *words: str | Path, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command of raybench on the first host, with `--address auto`."""
+    command_words = (*command(*words), "--address", "auto")
+    return cluster[0].run(*command_words, cwd=ROOT, timeout=LIMIT_S, **TOKEN, **environment)
 
 
 def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    other = cluster[1]
     (tmp_path / "space.yaml").write_text(SPACE)
-    words = job_line(tmp_path / "out")
-    words.insert(words.index("raybench.tune") + 1, str(tmp_path / "space.yaml"))
-    screen = done(submit(other, words))
+    # The hosts have the packages, and the space has the numbers of workers.
+    line = " ".join(documented("ray job submit")).replace("HEAD", cluster[0].address)
+    for left_out in ("--runtime-env deploy/runtime_env.yaml ", "--workers 1,2 "):
+        line = line.replace(left_out, "")
+    line = line.replace(" python ", f" {sys.executable} ")
+    line = line.replace("/shared/results/digits", str(tmp_path / "out"))
+    words = line.replace("raybench.tune", f"raybench.tune {tmp_path}/space.yaml").split()
+
+    def submitted() -> "subprocess.CompletedProcess[str] | None":
+        ended = cluster[1].run(RAY, *words, cwd=ROOT, timeout=LIMIT_S, **TOKEN)
+        has_agent = "No available agent" not in ended.stdout + ended.stderr
+        return ended if has_agent else None
+
+    screen = done(wait_for(submitted))
     assert "succeeded" in screen
-    runs = package.load(tmp_path / "out").runs
+    results = package.load(tmp_path / "out")
+    runs = results.runs
     trials = [run for run in runs.values() if run.role == "trial"]
     assert {run.failure for run in trials} == {None}, screen
     on = {(run.spec.framework, run.spec.placement_strategy): run for run in trials}
@@ -65,7 +125,7 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
     raced = [run for run in runs.values() if run.role == "race"]
     assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
-    verdict = judge(package.load(tmp_path / "out"))
+    verdict = judge(results)
     assert verdict is not None
     assert verdict.is_confirmed
 
@@ -73,9 +133,8 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
 def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
     cluster: Hosts, tmp_path: Path
 ) -> None:
-    ended = raybench(
-        *(cluster[0], "train", *TWO, "--out", tmp_path / "out"), RAYBENCH_INTERFACE="lo"
-    )
+    words = ("train", *TWO, "--out", tmp_path / "out")
+    ended = run_on_head(cluster, *words, RAYBENCH_INTERFACE="lo")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     (sentence,) = [line for line in ended.stderr.splitlines() if "reach each other" in line]
     assert "RAYBENCH_INTERFACE" in sentence
@@ -100,10 +159,9 @@ assert own[0] == 1
 
 def test_a_launched_command_over_unequal_parts_of_two_hosts(cluster: Hosts, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    command = ("--command", f"{sys.executable} {tmp_path}/ranks.py", "--launch", "torchrun")
+    launched = ("--command", f"{sys.executable} {tmp_path}/ranks.py", "--launch", "torchrun")
     three = ("--set", "num_workers=3", *TWO[2:4], "--set", "objective.target=0.9")
-    ended = raybench(*(cluster[0], "train", *command, *three, "--out", tmp_path / "out"))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    done(run_on_head(cluster, "train", *launched, *three, "--out", tmp_path / "out"))
     (run,) = package.load(tmp_path / "out").runs.values()
     assert (run.failure, run.stop, run.workers_per_node) == (None, "target", [2, 1])
     assert set(run.hosts) == {"host1", "host2"}
@@ -121,10 +179,74 @@ def test_a_trainer_over_two_hosts(cluster: Hosts, tmp_path: Path, script: str) -
     own = ("--train", f"examples/{script}.py:train", "--set", "model.hidden_units=32", *TWO[:4])
     aim = ("objective.kind=best_at_budget", "objective.max_train_seconds=100", "epochs=3")
     settings = [word for change in aim for word in ("--set", change)]
-    done(raybench(cluster[0], "train", *own, *settings, "--out", tmp_path / "out"))
+    done(run_on_head(cluster, "train", *own, *settings, "--out", tmp_path / "out"))
     (run,) = package.load(tmp_path / "out").runs.values()
     assert (run.failure, run.workers_per_node) == (None, [1, 1])
     assert set(run.hosts) == {"host1", "host2"}
     (curve,) = package.load(tmp_path / "out").evaluations.values()
     assert [point.epoch for point in curve] == sorted({point.epoch for point in curve})
     assert len(curve) == 3
+
+
+LINK = "100mbit"
+"""The 1.6 MB of gradients of `mnist_small` take an eighth of a second."""
+DIAGNOSED = """
+framework: torch
+num_workers: 2
+batch_size_per_worker: 32
+placement_strategy: spread
+objective: {kind: best_at_budget}
+dataset: {name: digits, image_size: 28, validation_size: 64}
+"""
+SCALED = """
+base:
+  workload: tests.e2e.sleepy_workload:Sleepy
+  epochs: 4
+  placement_strategy: spread
+  dataset: {name: digits, image_size: 28, validation_size: 64}
+num_workers: [2]
+batch_sizes: [128]
+scaling: weak
+axes: {exchange_gradients: [true, false]}
+repeats: 2
+"""
+
+
+def diagnosed(cluster: Hosts, spec: str, folder: Path) -> dict[str, Any]:
+    """Diagnose the run of a spec on the cluster; return `diagnosis.yaml`."""
+    (folder / "spec.yaml").write_text(spec)
+    words = ("diagnose", folder / "spec.yaml", "--repeats", "3", "--seconds", "0.25")
+    printed = done(run_on_head(cluster, *words, "--out", folder / "out"))
+    found = read_mapping(folder / "out" / "diagnosis.yaml")
+    assert " ".join(found["sentence"].split()) in " ".join(printed.split())
+    return found
+
+
+def test_diagnose_finds_a_slow_link(cluster: Hosts, tmp_path: Path) -> None:
+    for host in cluster:
+        host.slow(LINK)
+    try:
+        found = diagnosed(cluster, DIAGNOSED, tmp_path)
+    finally:
+        for host in cluster:
+            host.slow(None)
+    assert found["verdict"] == "communication", found["sentence"]
+    assert "by 2 workers on 2 hosts" in found["sentence"]
+    assert any("batch_size_per_worker" in gain["change"] for gain in found["gains"])
+
+
+def test_diagnose_names_the_worker_that_the_other_waits_for(cluster: Hosts, tmp_path: Path) -> None:
+    own_data = DIAGNOSED.replace("name: digits", "name: workload")
+    workload = "workload: tests.e2e.sleepy_workload:LateReader"
+    found = diagnosed(cluster, f"{workload}\n{own_data}", tmp_path)
+    (slow,) = found["slow_ranks"]
+    assert (slow["rank"], slow["kind"]) == (1, "input")
+    assert slow["times"] > 1.5
+    assert "Worker 1 (host " in found["sentence"]
+
+
+def test_scale_names_the_slow_worker(cluster: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(SCALED)
+    words = ("scale", tmp_path / "study.yaml", "--out", tmp_path / "out", "--json")
+    document = json.loads(done(run_on_head(cluster, *words)))
+    assert "Worker 1 (host " in " ".join(document["notes"])

@@ -37,6 +37,7 @@ from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
 from tests.cluster.test_doctor import SCHEMA
+from tests.recipe_diffs import ROOT
 
 from .test_ports import Socket, assert_only_here, listening
 
@@ -62,6 +63,11 @@ TRAIN = RunSpec(
     objective=Objective(target=0.9, max_train_seconds=60),
     learning_rate=0.003,
 )
+HUGGING_FACE = TRAIN.model_copy(
+    update={"workload": f"{ROOT}/examples/hugging_face.py:train", "num_workers": 2}
+)
+TRAINER_LIBRARIES = ("transformers", "accelerate")
+TO_THE_LAST_EPOCH = Objective(kind="best_at_budget", max_train_seconds=1000)
 PLAIN = RunSpec(
     workload=f"{LOOPS}:plain",
     framework="python",
@@ -323,23 +329,28 @@ def test_a_loop_of_torch_trains_over_workers(session: Session) -> None:
 
 
 @pytest.mark.all
-def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Session) -> None:
-    objective = Objective(kind="best_at_budget", max_train_seconds=60)
-    spec = TRAIN.model_copy(
-        update={"checkpoint_every_s": 1e-9, "epochs": 6.0, "objective": objective}
+@pytest.mark.parametrize("loop", [TRAIN, HUGGING_FACE], ids=["own", "hugging_face"])
+def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(
+    session: Session, loop: RunSpec
+) -> None:
+    """What a library's trainer computes after that is in `training/test_trainers.py`."""
+    for library in TRAINER_LIBRARIES if loop is HUGGING_FACE else ():
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    spec = loop.model_copy(
+        update={"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": TO_THE_LAST_EPOCH}
     )
-    client = RunClient(session.pool, "victim", spec)
+    name = f"victim-{Path(loop.workload).name}"
+    client = RunClient(session.pool, name, spec)
     before = [client.step() for _ in range(3)]
     assert before[-1].saved == 3
-    os.kill(pids_of(session, "victim")[-1], signal.SIGKILL)
+    os.kill(pids_of(session, name)[-1], signal.SIGKILL)
     after = client.step()
     assert after.restarts == 1
     assert after.evaluation is not None
-    assert after.evaluation.index == 3
-    assert after.evaluation.epoch == 4.0
+    assert (after.evaluation.index, after.evaluation.epoch) == (3, 4.0)
     end = to_the_end(client)
     assert end.evaluation is not None
-    assert (end.stop, end.evaluation.epoch) == ("epochs", 6.0)
+    assert (end.stop, end.evaluation.epoch) == ("epochs", 5.0)
 
 
 def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session) -> None:

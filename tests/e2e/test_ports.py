@@ -1,5 +1,5 @@
-"""A local search listens on this machine alone, and only to who has its token; its workers' sockets
-are in test_live_session.py."""
+"""A local search listens on this machine only, and needs its token; test_live_session.py checks the
+sockets of workers."""
 
 import re
 import shutil
@@ -23,10 +23,10 @@ space: {{learning_rate: [0.001, 0.003]}}
 fixed: {{framework: python, model: {{slowness: 20}}}}
 """
 TENSORFLOW_SERVERS = 2
-"""TensorFlow's own servers of a group of two workers: it binds them to all addresses, and nothing
-in it changes that (README)."""
+"""Number of TensorFlow's own servers of a group of two workers. TensorFlow binds them to all
+addresses, which no setting changes (README)."""
 HOSTILE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "known-to-all"}
-"""What the environment may say; a local Ray of ours has a token of its own all the same."""
+"""Settings of the environment in spite of which a local Ray has its own token."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def listening(pids: set[int]) -> list[Socket]:
 
 
 def assert_only_here(found: set[Socket], *, tensorflow: Collection[int] = ()) -> None:
-    """Hold that all sockets are bound to this machine's own addresses, but those that TensorFlow
-    itself opens in these processes."""
+    """Check that all sockets are bound to loopback addresses, except TensorFlow's own in the
+    processes `tensorflow`."""
     assert {"gcs_server", "raylet"} <= {socket.program for socket in found}, "ss saw the processes"
     assert len(found) > 4
     elsewhere = [socket for socket in found if socket.address not in LOOPBACK]
@@ -66,17 +66,14 @@ def assert_only_here(found: set[Socket], *, tensorflow: Collection[int] = ()) ->
 
 
 def test_a_local_ray_has_a_token_of_its_own_whatever_the_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    from . import commands
-
-    for key, value in (HOSTILE | {"HOME": str(tmp_path / "home")}).items():
-        monkeypatch.setitem(commands.ENVIRONMENT, key, value)
     (tmp_path / "home").mkdir()
     (tmp_path / "small.yaml").write_text(SPACE)
-    with Watched("tune", "small.yaml", cwd=tmp_path) as run:
+    environment = HOSTILE | {"HOME": str(tmp_path / "home")}
+    with Watched("tune", "small.yaml", cwd=tmp_path, **environment) as run:
         run.wait_for_line("search 0/")
-        sockets = listening(run.pids())
+        sockets = listening({run.process.pid, *(process.pid for process in run.left())})
         assert_only_here(set(sockets))
         gcs = next(socket for socket in sockets if socket.program == "gcs_server")
         environment = psutil.Process(gcs.pid).environ()
@@ -84,12 +81,12 @@ def test_a_local_ray_has_a_token_of_its_own_whatever_the_environment_says(
         token = environment["RAY_AUTH_TOKEN"]
         assert token not in (HOSTILE["RAY_AUTH_TOKEN"], "")
         study = (tmp_path / "results" / "small" / "study.yaml").read_text()
-    assert token not in study + run.printed, "the token is nobody else's"
+    assert token not in study + run.printed
     left = [file for file in (tmp_path / "home").rglob("*") if file.name == "auth_token"]
     assert not left, "no token in the user's home folder"
 
 
 def name_of(socket: Socket) -> str:
-    """What a process calls itself now; Ray's workers are named by what they run."""
+    """Return the current command line of a process; that of a Ray worker is its task."""
     file = Path(f"/proc/{socket.pid}/cmdline")
     return file.read_text(errors="replace") if file.exists() else socket.program

@@ -1,5 +1,5 @@
-"""`raybench scale` as a user runs it: interrupted, run again; what it measures is in
-test_live_session.py."""
+"""`raybench scale` as a user runs it, interrupted and resumed; test_live_session.py checks what it
+measures."""
 
 import signal
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 import raybench
 
-from .commands import has_run, start, until
 from .commands import raybench as run
+from .watched import Watched, has_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all]
 STUDY = f"""\
@@ -27,10 +27,10 @@ repeats: 2
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
     folder = tmp_path / "results" / "tiny"
-    process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")
-    until(lambda: has_run(folder, "scaling"), process, tmp_path / "log")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=600) == 130, (tmp_path / "log").read_text()
+    with Watched("scale", "tiny.yaml", cwd=tmp_path) as study:
+        study.wait_for(lambda: has_run(folder, "scaling"))
+        study.process.send_signal(signal.SIGINT)
+        assert study.wait() == 130, study.printed
     first = raybench.load(folder)
     finished = first.trials[first.trials["stop"] != "interrupted"].set_index("trial")["train_s"]
     assert 1 <= len(finished) < 4

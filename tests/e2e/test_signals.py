@@ -1,8 +1,5 @@
-"""Every signal at every moment: exit code, sentence, no process left; and that the same command
-continues, in the search, the race and the confirming runs.
-
-One moment and one loop that hangs are in `make test`, the others in `make test-all`.
-"""
+"""Signals at any moment of a command: exit code, message, and no process left. The same command
+resumes the study, in each of its phases."""
 
 import signal
 import time
@@ -15,14 +12,14 @@ from raybench.results.records import read_records
 from raybench.results.verdict import judge
 from tests.factories import read_lines
 
-from .watched import Watched
+from .watched import Watched, read_text
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 INTERRUPTED = 130
 IMPORTING_S = 0.5
-"""Until then Python may not have come to raybench's own code, and dies as any program does."""
-ENDS_S = 600.0
-GONE_S = 120.0
+"""Seconds until which Python may not have reached raybench's code, and ends as any program does."""
+SOON_S = 120.0
+"""Limit in seconds of the end after two signals."""
 SPACE = f"""
 workload: {Path(__file__).with_name("own_loops.py")}:plain
 objective: {{kind: time_to_target, target: TARGET, hold: 1, max_train_seconds: 2}}
@@ -33,7 +30,7 @@ space:
   learning_rate: {{low: 1.0e-3, high: 6.0e-3, log: true}}
 fixed: {{framework: python, model: {{slowness: 20}}}}
 """
-"""Runs of 0.8 s in workers that import no framework."""
+"""Study with runs of 0.8 s, whose workers import no framework."""
 
 HANGS = """
 import time
@@ -58,12 +55,13 @@ fixed: {framework: python}
 
 
 def num_trials(phase: str | None) -> int:
-    """Enough to search for more than 10 s where no phase is waited for."""
+    """Return a number of trials for a search of more than 10 s, or a small one to reach a phase."""
     return 24 if phase is None else 3
 
 
 def write_space(folder: Path, phase: str | None) -> Path:
-    """Write a search that has the phase; without one, a search that takes longer than 10 s."""
+    """Write the space of a search that has the phase; if it is None, of a search that takes more
+    than 10 s."""
     target = "auto" if phase == "reference" else "0.9"
     trials = str(num_trials(phase))
     text = SPACE.replace("TARGET", target).replace("TRIALS", trials)
@@ -75,24 +73,34 @@ def write_space(folder: Path, phase: str | None) -> Path:
 def strike(
     number: signal.Signals, when: float | str, folder: Path, *, phase: str | None, times: int = 1
 ) -> None:
-    """Run a search that has the phase, send the signal, and hold all that is promised."""
+    """Run a search that has the phase, send it the signal, and check how it ends.
+
+    Args:
+        number: The signal.
+        when: Beginning of the line, or seconds from the start, after which the signal is sent.
+        folder: Working directory of the search.
+        phase: See `write_space`.
+        times: How often the signal is sent.
+    """
     with Watched("tune", write_space(folder, phase), cwd=folder) as run:
         if isinstance(when, str):
             run.wait_for_line(when)
         else:
-            run.wait_until(when)
-        run.send(number)
+            run.wait_for(lambda: time.monotonic() > run.began + float(when))
+        run.process.send_signal(number)
         for _ in range(1, times):
             time.sleep(0.1)
-            run.send(number)
-        code = run.wait(ENDS_S if times == 1 else GONE_S)
+            run.process.send_signal(number)
+        code = run.wait(600.0 if times == 1 else SOON_S)
         assert "Traceback" not in run.stdout + run.stderr, run.printed
         is_early = when == IMPORTING_S and code == -number
         if not is_early:
             assert code == INTERRUPTED, f"exit code {code}\n{run.printed}"
             assert times > 1 or says_so(run.stdout, run.stderr), run.printed
-        run.expect_none_left(GONE_S)
-    assert not (results(folder) / "optuna.log.lock").exists(), "a lock that costs 30 s next time"
+        run.expect_none_left()
+    assert not (results(folder) / "optuna.log.lock").exists(), (
+        "a stale lock delays the next command by 30 s"
+    )
 
 
 def says_so(stdout: str, stderr: str) -> bool:
@@ -103,13 +111,13 @@ def says_so(stdout: str, stderr: str) -> bool:
 
 
 def results(folder: Path) -> Path:
-    """The study's folder."""
+    """Return the results folder of the study."""
     return folder / "results" / "small"
 
 
 @pytest.mark.parametrize("command", [pytest.param("train", marks=pytest.mark.all), "tune"])
 def test_one_signal_ends_a_loop_that_never_answers(command: str, tmp_path: Path) -> None:
-    """What it has reported is kept, and the same command resumes."""
+    """What the loop has reported is kept."""
     (tmp_path / "loop.py").write_text(HANGS)
     given = ["--train", "loop.py:train", "--out", "results/small"]
     if command == "tune":
@@ -118,21 +126,14 @@ def test_one_signal_ends_a_loop_that_never_answers(command: str, tmp_path: Path)
     else:
         given += ["--set", "framework=python", "--set", "epochs=9"]
     with Watched(command, *given, cwd=tmp_path) as run:
-        deadline = time.monotonic() + ENDS_S
-        while '"kind": "eval"' not in read_text(results(tmp_path) / "records.jsonl"):
-            assert time.monotonic() < deadline, run.printed
-            time.sleep(0.1)
-        run.send(signal.SIGINT)
-        assert run.wait(ENDS_S) == INTERRUPTED, run.printed
+        records = results(tmp_path) / "records.jsonl"
+        run.wait_for(lambda: '"kind": "eval"' in read_text(records))
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == INTERRUPTED, run.printed
         assert "Traceback" not in run.printed
-        run.expect_none_left(GONE_S)
+        run.expect_none_left()
     (record,) = read_records(results(tmp_path)).runs.values()
     assert (record.state, record.stop, record.best_value) == ("stopped", "interrupted", 0.5)
-
-
-def read_text(file: Path) -> str:
-    """What a file holds so far."""
-    return file.read_text() if file.is_file() else ""
 
 
 @pytest.mark.parametrize(
@@ -151,27 +152,27 @@ def test_every_signal_at_every_moment(
 
 
 @pytest.mark.all
-def test_one_study_goes_on_whatever_ends_its_drivers(tmp_path: Path) -> None:
-    """The kill of Ray's own store in the search, Ctrl-C in the race, and twice in the confirm
-    phase; then the same command runs to the end. Nothing runs twice, what is left runs."""
+def test_a_study_is_resumed_whatever_ended_its_drivers(tmp_path: Path) -> None:
+    """Ray's store is killed during the search, then Ctrl-C ends the race, and two signals the solo
+    runs; then the same command runs to the end. No run is repeated, and none is missing."""
     with Watched("tune", write_space(tmp_path, "race"), cwd=tmp_path) as run:
         run.wait_for_line("search 2/")
         kept = set(read_records(results(tmp_path)).runs)
         (store,) = (p for p in run.left() if p.cmdline()[0].endswith("/gcs_server"))
         store.kill()
-        assert run.wait(ENDS_S) == 1, run.printed
+        assert run.wait() == 1, run.printed
         (sentence,) = run.stderr.splitlines()
         assert sentence.startswith("raybench: "), run.printed
-        run.expect_none_left(GONE_S)
+        run.expect_none_left()
     assert kept <= set(read_records(results(tmp_path)).runs)
     strike(signal.SIGINT, "race", tmp_path, phase="race")
     assert (results(tmp_path) / "trials.csv").is_file()
     strike(signal.SIGINT, "confirm 1/", tmp_path, phase="race", times=2)
     with Watched("tune", tmp_path / "small.yaml", cwd=tmp_path) as run:
-        assert run.wait(ENDS_S) == 0, run.printed
+        assert run.wait() == 0, run.printed
         assert "Traceback" not in run.stderr, run.printed
         assert "confirmed by" in run.stdout, run.printed
-        run.expect_none_left(GONE_S)
+        run.expect_none_left()
     runs = read_records(results(tmp_path)).runs
     assert sorted(name for name, one in runs.items() if one.role == "trial") == [
         f"{number:04d}" for number in range(num_trials("race"))
@@ -180,12 +181,12 @@ def test_one_study_goes_on_whatever_ends_its_drivers(tmp_path: Path) -> None:
     assert {one.state for one in runs.values() if one.role != "race"} == {"complete"}
     seeds = {name: one.spec.seed for name, one in runs.items() if one.role == "race"}
     assert seeds == {name: 3000 + int(name[-1]) for name in seeds}
-    # What is repeated differs in its seed alone, so not in its placement.
+    # A repeat differs from its source in its seed only, so it has the same placement.
     for one in (one for one in runs.values() if one.role in ("race", "confirm")):
         assert one.spec.model_copy(update={"seed": 0}) == runs[one.source or ""].spec
     lines = [x for x in read_lines(results(tmp_path) / "records.jsonl") if x["kind"] == "run"]
     ended = [line["trial"] for line in lines if line["stop"] != "interrupted"]
-    assert len(ended) == len(set(ended)), "none ran twice"
+    assert len(ended) == len(set(ended)), "no run was repeated"
     verdict = judge(raybench.load(results(tmp_path)))
     assert verdict is not None
     assert verdict.is_confirmed

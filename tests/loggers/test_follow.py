@@ -15,7 +15,7 @@ from raybench.loggers import to_tensorboard
 from raybench.loggers.follow import LOGGERS, Loggers, check_loggers
 from raybench.results.store import Store
 from raybench.spec.errors import ErrorCode
-from tests.below_url import wait_for
+from tests.factories import wait_for
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 

@@ -18,10 +18,9 @@ from tests.below_url import (
     on_another_machine,
     trial_names,
     uploaded,
-    wait_for,
     write,
 )
-from tests.factories import start_python
+from tests.factories import start_python, wait_for
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 

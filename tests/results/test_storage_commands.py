@@ -22,7 +22,8 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline
 from raybench.training.saved import DATA_FILE, MODEL_FILES
-from tests.below_url import wait_for, write
+from tests.below_url import write
+from tests.factories import wait_for
 from tests.made_results import run_line
 
 pytestmark = pytest.mark.usefixtures("one_picture")
