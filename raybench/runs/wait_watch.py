@@ -52,8 +52,7 @@ class Deadline:
         if time_budget_s is not None:
             closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
             self._deadline = self.began + time_budget_s - closing
-        self.reserve_s = 0.0
-        """Seconds of the time budget that are reserved for later phases of the study."""
+        self._reserved_s = 0.0
         self.fault: Exception | None = None
         """Error that ends the study; `raise_fault` raises it once all runs have stopped."""
 
@@ -69,8 +68,8 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Remaining seconds of the time budget, including those reserved (`reserve_s`); infinite
-        without a time budget."""
+        """Remaining seconds of the time budget, including those reserved for later phases;
+        infinite without a time budget."""
         return self._deadline - time.perf_counter()
 
     @property
@@ -82,7 +81,21 @@ class Deadline:
         """Return why the current phase of the study is over; None if it is not over."""
         if self.interrupted:
             return StopReason.INTERRUPTED
-        return StopReason.TIME_BUDGET if self.left_s <= self.reserve_s else None
+        return StopReason.TIME_BUDGET if self.left_s <= self._reserved_s else None
+
+    def reserve(self, seconds: float) -> None:
+        """Reserve seconds of the time budget for later phases of the study, instead of those
+        reserved before: the current phase is over when no others remain."""
+        self._reserved_s = seconds
+
+    @contextlib.contextmanager
+    def reserving(self, seconds: float) -> Iterator[None]:
+        """Context manager of a phase that leaves `seconds` of the time budget to later phases."""
+        self.reserve(seconds)
+        try:
+            yield
+        finally:
+            self.reserve(0.0)
 
     def ends_with(self, fault: Exception) -> None:
         """End the study with an error; if there are several, `raise_fault` raises the first."""

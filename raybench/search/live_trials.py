@@ -137,6 +137,6 @@ class LiveTrials:
         )
         self._search.on_end(record)
         self._confirm_budget.add(record)
-        self._deadline.reserve_s = self._confirm_budget.reserve_s()
-        self._progress.state.after_s = self._confirm_budget.confirming_s()
+        self._deadline.reserve(self._confirm_budget.reserve_s())
+        self._progress.expect_after(self._confirm_budget.confirming_s())
         self._progress.finished(record)

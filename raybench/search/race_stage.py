@@ -189,8 +189,7 @@ class LiveRace:
         """
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (num_runs - done) / max(num_runs, 1)
-        progress.begin(Role.RACE, num_runs, num_done=done, expect_s=left_s)
-        progress.state.after_s = after_s
+        progress.begin(Role.RACE, num_runs, num_done=done, expect_s=left_s, after_s=after_s)
 
     def _run(self, due: list[RaceRun], races: Races) -> bool:
         """Train the runs that are due.
@@ -307,14 +306,14 @@ class Confirmation:
         """Reserve `seconds` for the solo runs, but at most the fraction MOST_FRESH of the remaining
         time."""
         deadline = self.single_run.deadline
-        deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
+        deadline.reserve(min(seconds, MOST_FRESH * deadline.left_s))
 
     def _run_winners(self, race: LiveRace) -> None:
         """Run the solo runs of the winners after the race."""
         deadline = self.single_run.deadline
         if race.is_cut and deadline.reason() == StopReason.TIME_BUDGET:
             self._note_time("ended the confirmation runs early")
-        deadline.reserve_s = 0.0
+        deadline.reserve(0.0)
         for trial in race.out:
             self.note(
                 f"Trial {trial} dropped out of the confirmation: its workers were lost, or were "

@@ -175,8 +175,8 @@ class StudyPipeline:
         )
         first_runs = FirstRuns(have_trained=any(run.samples for run in trials))
         with self._single_runs(progress, first_runs) as single_run:
-            self._search(search, single_run, confirm_budget)
-            self.deadline.reserve_s = 0.0
+            with self.deadline.reserving(confirm_budget.reserve_s()):
+                self._search(search, single_run, confirm_budget)
             verify(search.placer, single_run, confirm_budget)
             self._keep_best()
             if not self.deadline.interrupted:
@@ -274,7 +274,6 @@ class StudyPipeline:
             release=lambda name: run_client.release(pool, name, keep=keep),
             on_begun=self._trial_begun,
         )
-        self.deadline.reserve_s = confirm_budget.reserve_s()
         ahead = 0  # with a placer, most trials share a few worker groups
         if search.placer is None:
             ahead = num_queued_ahead(self.study, self.space, is_local=self.session.is_local)

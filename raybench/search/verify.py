@@ -134,11 +134,10 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
     store.check()
     # If time is short, placement checks and confirmation share what remains.
     confirming_s = confirm_budget.confirming_s()
-    deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
     if placer is not None:
-        _check_placements(load(store.folder), placer, single_run)
-        store.check()
-    deadline.reserve_s = 0.0
+        with deadline.reserving(min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)):
+            _check_placements(load(store.folder), placer, single_run)
+            store.check()
 
 
 def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> None:
@@ -155,10 +154,9 @@ def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> 
         return
     progress = single_run.progress
     sources = [results.runs[option.prediction.trial] for option in fresh]
-    after_s = progress.state.after_s  # seconds of the phases to come
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
-    progress.begin(Role.PLACEMENT_CHECK, len(fresh), expect_s=expect_s)
-    progress.state.after_s = after_s
+    after_s = progress.state.after_s  # the same phases are to come as after the search
+    progress.begin(Role.PLACEMENT_CHECK, len(fresh), expect_s=expect_s, after_s=after_s)
     for option in fresh:
         if single_run.deadline.over:
             return

@@ -205,7 +205,7 @@ def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(
     desk.deadline = Deadline(1000.0)
 
     def resume(name: str, spec: RunSpec) -> tuple[()]:
-        desk.deadline.reserve_s = 2000.0  # the budget is over after the first evaluation
+        desk.deadline.reserve(2000.0)  # the budget is over after the first evaluation
         return ()
 
     desk.saved.resume = resume

@@ -116,7 +116,7 @@ def test_the_first_stop_reason_counts(later: str, stage: Stage) -> None:
     elif later == "interrupt":
         stage.interrupt.is_set = True
     else:
-        stage.deadline.reserve_s = float("inf")
+        stage.deadline.reserve(float("inf"))
     stage.trials.ended(name)
     record = stage.record(name)
     assert (record.state, record.stop, record.concurrent) == ("stopped", "cap", 2)

@@ -128,7 +128,7 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
     controller.callback.on_step_end(1, [])
     assert controller.num_released == 0
     stage.interrupt.is_set = is_interrupt
-    stage.deadline.reserve_s = float("inf")
+    stage.deadline.reserve(float("inf"))
     assert controller.searcher.suggest("another") == Searcher.FINISHED
     controller.callback.on_step_end(2, [])
     assert controller.num_released == 1, "who waits for workers waits no more"

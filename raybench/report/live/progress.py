@@ -197,14 +197,26 @@ class ProgressDisplay:
         *,
         num_done: int = 0,
         expect_s: float | None = None,
+        after_s: float = 0.0,
     ) -> None:
         """Start a phase, or start it again with another number of runs; see `LiveState.begin`."""
         with self._changing:
             is_new = phase != self.state.phase or not self._has_started
-            self.state.begin(phase, num_runs, self._clock(), num_done=num_done, expect_s=expect_s)
+            self.state.begin(
+                phase,
+                num_runs,
+                self._clock(),
+                num_done=num_done,
+                expect_s=expect_s,
+                after_s=after_s,
+            )
         self._changed()
         if is_new and self._view is None and num_runs:
             self._lines.write(self._clock(), "begin", {"runs": num_runs})
+
+    def expect_after(self, seconds: float) -> None:
+        """Set the expected seconds of the phases after the current one."""
+        self.state.after_s = seconds
 
     def started(self, name: str, spec: RunSpec) -> None:
         """Show a run that was requested; until its first evaluation, it is shown as starting."""

@@ -132,8 +132,9 @@ class LiveState:
         *,
         num_done: int = 0,
         expect_s: float | None = None,
+        after_s: float = 0.0,
     ) -> None:
-        """Start a phase, or start it again with another number of runs; resets `after_s`.
+        """Start a phase, or start it again with another number of runs.
 
         Args:
             phase: Name of the phase, such as `Phase.SEARCH` or `Role.RACE`.
@@ -141,8 +142,9 @@ class LiveState:
             at: Current time.
             num_done: Number of these runs that have already finished.
             expect_s: Predicted total seconds of the remaining runs; None if unknown.
+            after_s: Predicted seconds of later phases.
         """
-        self.phase, self.after_s = phase, 0.0
+        self.phase, self.after_s = phase, after_s
         self.pace = Pace(at, num_runs, num_done, expect_s)
 
     def started(self, name: str, spec: RunSpec, at: float) -> None:
