@@ -1,6 +1,5 @@
 """Factorized spaces: sampled keys, placements, and reasons why a space is not factorized."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from raybench.search.factorisation import (
     study_factors,
     with_placement,
 )
-from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Choices, Powers
 from raybench.spec.study import build_study
@@ -66,60 +64,40 @@ def test_frameworks_that_train_different_networks_stay_sampled() -> None:
     assert factorized.placements_for_spec(spec) == placements
 
 
-def test_compilation_and_the_model_of_gpu_decide_speed_alone() -> None:
-    by_framework = [
-        {"when": {"framework": "torch"}, "values": ["none", "default"]},
-        {"when": {"framework": "tensorflow"}, "values": ["none", "xla"]},
-    ]
-    changes = {"num_workers": None, "compile": by_framework, "accelerator_type": ["A100", "H100"]}
-    factorized = factors(changes, gpus_per_worker=1)
+BY_FRAMEWORK = [
+    {"when": {"framework": "torch"}, "values": ["none", "default"]},
+    {"when": {"framework": "tensorflow"}, "values": ["none", "xla"]},
+]
+COMPILED = {("torch", "none"), ("torch", "default"), ("tensorflow", "none"), ("tensorflow", "xla")}
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "varies", "expected"),
+    [
+        ("compile", BY_FRAMEWORK, ("framework", "compile"), COMPILED),
+        ("accelerator_type", ["A100", "H100"], ("accelerator_type",), {("A100",), ("H100",)}),
+        ("accumulate", [1, 2], ("batch_size_per_worker", "accumulate"), {(64, 1), (32, 2)}),
+        ("prefetch", [0, 1], ("prefetch",), {(0,), (1,)}),
+    ],
+)
+def test_keys_that_change_only_the_speed_are_not_sampled(
+    key: str, values: Any, varies: tuple[str, ...], expected: set[Any]
+) -> None:
+    factorized = factors({"num_workers": None, key: values}, gpus_per_worker=1)
     assert set(factorized.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
-    ways = [
-        (place.framework, place.compile, place.accelerator_type)
-        for place in factorized.placements_for(BATCH)
-    ]
-    torch, tensorflow = ("torch", ("none", "default")), ("tensorflow", ("none", "xla"))
-    assert sorted(ways) == sorted(
-        (framework, way, gpu)
-        for framework, ways_of in (torch, tensorflow)
-        for way in ways_of
-        for gpu in ("A100", "H100")
-    )
+    placements = factorized.placements_for(BATCH)
+    assert {tuple(getattr(place, name) for name in varies) for place in placements} == expected
+    assert len(placements) == 4
 
 
-def test_accumulation_and_prefetching_decide_speed_alone() -> None:
-    factorized = factors({"num_workers": None, "accumulate": [1, 2], "prefetch": [0, 1]})
-    assert factorized.sampled[GLOBAL_BATCH] == Powers(16, 128)
-    passes = {
-        (place.batch_size_per_worker, place.accumulate)
-        for place in factorized.placements_for(BATCH)
-    }
-    assert passes == {(64, 1), (32, 2)}
-    assert {place.prefetch for place in factorized.placements_for(BATCH)} == {0, 1}
-
-
-def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:
+def test_precision_is_sampled_although_it_belongs_to_a_placement() -> None:
     factorized = factors({"precision": ["fp32", "bf16"]})
     assert "precision" in factorized.sampled
     placements = factorized.placements_for({**BATCH, "precision": "bf16"})
     assert {place.precision for place in placements} == {"bf16"}
     assert {place.framework for place in placements} == {"torch", "tensorflow"}
-    assert (
-        factorized.placements_for_spec(with_placement(RunSpec(precision="bf16"), placements[0]))
-        == placements
-    )
-    placer = Placer(factorized)
-    for number, place in enumerate(
-        [*placements, *factorized.placements_for({**BATCH, "precision": "fp32"})]
-    ):
-        step_s = (0.1 if place.precision == "bf16" else 1.0) * place.batch_size_per_worker
-        spec = with_placement(RunSpec(precision=place.precision), place)
-        placer.observe(str(number), spec, samples=50 * place.samples, train_s=50 * step_s)
-    for precision in ("fp32", "bf16"):
-        narrow = with_placement(
-            RunSpec(precision=precision), replace(placements[-1], precision=precision)
-        )
-        assert {place.precision for place in placer.ratios(narrow)} == {precision}
+    spec = with_placement(RunSpec(precision="bf16"), placements[0])
+    assert factorized.placements_for_spec(spec) == placements
 
 
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:

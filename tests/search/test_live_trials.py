@@ -73,35 +73,6 @@ def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     assert (record.samples, record.best_value) == (2000, 0.9)
 
 
-def test_a_trial_without_any_result_is_recorded(stage: Stage) -> None:
-    name = stage.start()
-    assert not stage.trials.must_stop(name, RunOutcome())
-    stage.trials.ended(name)
-    record = stage.record(name)
-    assert (record.state, record.stop, record.samples) == ("stopped", "scheduler", 0)
-    assert record.concurrent == 2
-    assert stage.released == [name]
-    assert stage.search.num_finished == 1
-
-
-def test_a_lost_trial_keeps_its_last_outcome(stage: Stage) -> None:
-    name = stage.start()
-    last = replace(
-        FIRST, num_parameters=7, batch_statistics=True, hosts=("one",), devices=("cpu",), wall_s=9.0
-    )
-    stage.trials.observe(name, last)
-    stage.trials.ended(name, is_lost=True)
-    stage.trials.ended(name)
-    record = stage.record(name)
-    assert (record.state, record.failure, record.stop) == ("failed", "worker_lost", None)
-    assert "process" in record.message
-    assert (record.samples, record.best_value, record.ledger["train"]) == (1000, 0.9, 1.0)
-    assert (record.num_parameters, record.batch_statistics) == (7, True)
-    assert (record.hosts, record.devices, record.wall_s) == (["one"], ["cpu"], 9.0)
-    assert stage.released == [name]
-    assert record.concurrent == 2
-
-
 @pytest.mark.parametrize("later", ["same", "evaluation", "target", "interrupt", "time_budget"])
 def test_the_first_stop_reason_counts(later: str, stage: Stage) -> None:
     stage.lead()

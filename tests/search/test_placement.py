@@ -86,14 +86,6 @@ def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
     assert chosen == [1, 2, 1, 1]
 
 
-def test_concurrent_trials_probe_different_placements() -> None:
-    placer = Placer(Factors({}, PLACEMENTS))
-    chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
-    assert [place.framework for place in chosen[:2]] == ["tensorflow", "torch"]
-    # Until these are measured, others run on the fewest workers.
-    assert {place.num_workers for place in chosen} == {1}
-
-
 def test_a_failed_probe_is_repeated() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     first = placer.choose("a", "adam", options(64, placer))

@@ -104,7 +104,8 @@ def test_an_exception_is_distinguished_from_a_lost_process(
     trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
     controller.callback.on_trial_error(1, [], trial)
     record = stage.record(trial.config["trial"])
-    assert (record.failure, record.samples) == (failure, 1000)
+    assert (record.failure, record.stop, record.samples) == (failure, None, 1000)
+    assert record.concurrent == 2
     assert message in record.message
     assert stage.released == [trial.config["trial"]]
 
@@ -117,7 +118,9 @@ def test_a_result_without_an_outcome_changes_nothing(stage: Stage) -> None:
     assert controller.scheduler.on_trial_result(None, trial, {}) == "CONTINUE"
     controller.callback.on_trial_result(2, [], trial, {})
     controller.callback.on_trial_complete(2, [], trial)
-    assert stage.record(trial.config["trial"]).samples == 1000
+    record = stage.record(trial.config["trial"])
+    assert (record.state, record.stop, record.samples) == ("stopped", "scheduler", 1000)
+    assert (stage.released, stage.search.num_finished) == ([record.trial], 1)
     assert outcome_of({}) == RunOutcome()
 
 
