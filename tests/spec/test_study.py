@@ -7,7 +7,7 @@ from raybench.runs.preflight import first_values
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
-from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
+from raybench.spec.space import NOT_SEARCHED, possible_values
 from raybench.spec.study import apply_settings_to_study, build_study, load_content
 from tests.factories import options_given
 from tests.refusals import refused
@@ -34,25 +34,6 @@ def test_shipped_spaces_are_valid_and_yield_run_specs(path):
     assert spec.objective == study.objective
     assert spec.dataset == study.dataset
     assert {"torch", "tensorflow"} == set(possible_values(space["framework"]))
-
-
-@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
-def test_setting_a_run_key_removes_it_from_the_space(optimizer):
-    study, space = read(DIGITS, optimizer=optimizer)
-    assert "optimizer" not in space
-    assert study.fixed["optimizer"] == optimizer
-    case = space["learning_rate"].choose(study.fixed)
-    assert case.holds({"optimizer": optimizer})
-    values = {key: possible_values(d)[0] for key, d in space.items() if not isinstance(d, Cases)}
-    assert study.run_spec(values).optimizer == optimizer
-
-
-def test_set_changes_search_confirm_dataset_and_space():
-    settings = {"search.trials": 3, "confirm.race": 0, "dataset": "mnist", "dataset.limit": 100}
-    study, space = read(DIGITS, **settings, **{"space.framework": ["torch"]})
-    assert (study.search.trials, study.confirm.race, study.confirm.fresh) == (3, 0, 3)
-    assert (study.dataset.name, study.dataset.limit) == ("mnist", 100)
-    assert possible_values(space["framework"]) == ["torch"]
 
 
 @pytest.mark.parametrize(
