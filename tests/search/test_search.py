@@ -41,16 +41,17 @@ def test_every_sampler_improves_and_resumes_with_new_configurations(
     def judge(name: str, spec: RunSpec) -> RunRecord:
         return record(name, spec, score=abs(math.log(spec.learning_rate / 3e-3)))
 
+    number = 14 if sampler == "gp" else 25  # its first 10 trials are random, the others take long
     settings = {"seed": 1, "sampler": sampler, "priors": False}
-    first = run_all(make_search(tmp_path, STUDY | {"search": settings | {"trials": 25}}), judge)
+    first = run_all(make_search(tmp_path, STUDY | {"search": settings | {"trials": number}}), judge)
     second = make_search(
-        tmp_path, STUDY | {"search": settings | {"trials": 30}}, runs=by_name(first)
+        tmp_path, STUDY | {"search": settings | {"trials": number + 5}}, runs=by_name(first)
     )
     resumed = run_all(second, judge)
-    assert (len(first), len(resumed)) == (25, 5)
+    assert (len(first), len(resumed)) == (number, 5)
     rates = [run.spec.learning_rate for run in first + resumed]
-    assert len(set(rates)) > 20
-    assert not set(rates[:25]) & set(rates[25:]) or sampler in ("cmaes", "nsga2")
+    assert len(set(rates)) > 0.7 * len(rates)
+    assert not set(rates[:number]) & set(rates[number:]) or sampler in ("cmaes", "nsga2")
     assert min(run.score for run in first + resumed) < 0.7
 
 
@@ -146,7 +147,7 @@ def test_configurations_out_of_memory_run_on_other_placements(
 ) -> None:
     """No configuration is lost by it, nor reported as the worst."""
     space = STUDY["space"] | {"accumulate": [1, 2, 4, 8]}
-    content = STUDY | {"search": {"trials": 40}, "space": space, "fixed": {"framework": "torch"}}
+    content = STUDY | {"search": {"trials": 24}, "space": space, "fixed": {"framework": "torch"}}
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker > 64:
@@ -154,7 +155,7 @@ def test_configurations_out_of_memory_run_on_other_placements(
         return record(name, spec, 2.0)
 
     search = make_search(tmp_path, content, apart=True)
-    runs = run_all(search, judge, most=20 if is_new_session else 40)
+    runs = run_all(search, judge, most=12 if is_new_session else 24)
     if is_new_session:
         search = make_search(tmp_path, content, apart=True, runs=by_name(runs))
         runs += run_all(search, judge)
