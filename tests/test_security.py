@@ -15,7 +15,7 @@ import pytest
 import raybench
 from raybench.commands import cli
 from raybench.data.dataset import Dataset, Split
-from raybench.data.shared import open_shared
+from raybench.data.store import open_shared
 from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.earlier import load_earlier
 from raybench.spec.documents import parse_settings, read_mapping

@@ -33,8 +33,8 @@ import numpy as np
 from table_best import best_cells, summary
 from table_grids import DATA, GRIDS, TABLES, Cell
 
-from raybench.data.baseline import label_baseline
 from raybench.data.load import load_dataset
+from raybench.data.split_metrics import label_baseline
 from raybench.results.store import machine, versions
 from raybench.spec.metric import ACCURACY
 

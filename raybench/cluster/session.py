@@ -24,7 +24,7 @@ from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
-from raybench.data.shared import share
+from raybench.data.store import share
 from raybench.models.user_code import refuse_hiding_files
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import memory

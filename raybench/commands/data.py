@@ -17,9 +17,8 @@ from raybench.data.store import (
     remove_unfinished,
     store_folder,
 )
-from raybench.data.summary import DataSummary, summarize, summarize_dataset
 from raybench.models.find import load_workload_dataset
-from raybench.models.starter import space_text, start_for
+from raybench.models.starter import DataSummary, space_text, start_for, summarize, summarize_dataset
 from raybench.report.console import make_console, say
 from raybench.report.tables import print_frame
 from raybench.results.store import write_out

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import Array, Batch, Rows, each, parts
+from raybench.data.dataset import Array, Batch, Dataset, Rows, Split, each, parts
 from raybench.spec.dataset_spec import (
     Augmentation,
     ColorJitter,

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
-from raybench.data.inputs import One, parts
+from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, One, Split, parts
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 

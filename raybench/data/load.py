@@ -13,8 +13,7 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
-from raybench.data.shared import open_shared, shared_key
-from raybench.data.store import pinning
+from raybench.data.store import open_shared, pinning, shared_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 

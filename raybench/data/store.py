@@ -1,12 +1,16 @@
-"""Store of decoded datasets on this machine: built once, then memory-mapped by every process.
+"""Datasets on the disk of this machine: built once, then memory-mapped by every process.
 
-An entry of the store is a folder with `.npy` files and `about.json`. The name of the folder, the
-key, is a digest of the source files and of the options on which the arrays depend. Arrays that a
-process has opened remain valid if their entry is removed.
+The store keeps decoded files for later commands. An entry of the store is a folder with `.npy`
+files and `about.json`. The name of the folder, the key, is a digest of the source files and of the
+options on which the arrays depend. Arrays that a process has opened remain valid if their entry is
+removed.
 
 On each machine, all workers of a session (one raybench command) use the key that the first worker
 computed (see `pinning`). Otherwise, if a source file changed during a search, later trials would
 train on other data than earlier trials.
+
+Other datasets, such as those that a user's code loads, are shared only by the processes of a
+session (see `open_shared`), because nothing shows whether a later command would load the same data.
 """
 
 import contextlib
@@ -22,6 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,9 +35,10 @@ import pooch
 from filelock import FileLock, Timeout
 from rich.filesize import decimal
 
-from raybench.data.dataset import Array, Dataset, about_dataset, all_arrays, dataset_of
-from raybench.data.memory import map_array
+from raybench.data.dataset import NO_DATA, Array, Dataset, about_dataset, all_arrays, dataset_of
+from raybench.data.memory import is_mapped, map_array
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.run import DatasetSpec
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -463,3 +469,71 @@ def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Datase
 
     entry = stored(source, write)
     return dataset_of(entry.about, entry.arrays)
+
+
+SHARED_ABOUT = "dataset.json"
+
+
+def shared_key(
+    workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """Return the name of the folder for a shared dataset; it is the same for equal arguments.
+
+    The name does not depend on the content of the files that a workload's `load_dataset` reads, so
+    the folder must not be used again by a later command.
+
+    Args:
+        workload: Name of the workload, used only if its `load_dataset` loads the data.
+        spec: The dataset spec.
+        data: Settings of the workload's `load_dataset`.
+    """
+    owner = [workload, *([dict(data)] if data else [])] if spec.name == "workload" else [""]
+    content = json.dumps([*owner, spec.model_dump(mode="json")], sort_keys=True)
+    return f"{spec.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def share(dataset: Dataset, folder: Path) -> None:
+    """Write the arrays of a dataset to `folder`, so that other processes can memory-map them; do
+    nothing for `NO_DATA`."""
+    if dataset is not NO_DATA:
+        open_shared(folder, lambda: dataset)
+
+
+def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
+    """Return the memory-mapped dataset in a folder, after building and writing it if necessary.
+
+    Only one process builds the dataset, while the others wait. If the disk is full, the dataset is
+    returned without being shared. If its inputs are read on demand or are already memory-mapped,
+    every process builds it, since such a dataset may contain open files, which cannot be pickled.
+
+    Args:
+        folder: Folder of the shared dataset.
+        build: Function that returns the dataset.
+    """
+    built: Dataset | None = None
+    if not folder.is_dir():
+        try:
+            with built_once(folder / SHARED_ABOUT) as part:
+                if part is not None:
+                    built = build()
+                    _write(built, part)
+        except OSError as error:
+            if built is None or error.errno not in NO_ROOM:
+                raise
+            return built
+    about = json.loads((folder / SHARED_ABOUT).read_text())
+    if about is None:
+        return built or build()
+    return dataset_of(about, {file.stem: map_array(file) for file in folder.glob("*.npy")})
+
+
+def _write(dataset: Dataset, folder: Path) -> None:
+    """Write the arrays of a dataset and its other fields; if the dataset cannot be shared, write
+    null to the file SHARED_ABOUT instead."""
+    arrays = all_arrays(dataset)
+    is_whole = all(
+        isinstance(array, np.ndarray) and not is_mapped(array) for array in arrays.values()
+    )
+    for name, array in arrays.items() if is_whole else ():
+        np.save(folder / f"{name}.npy", np.ascontiguousarray(array))
+    (folder / SHARED_ABOUT).write_text(json.dumps(about_dataset(dataset) if is_whole else None))

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from raybench.data.dataset import Dataset
-from raybench.data.inputs import InputShape
+from raybench.data.dataset import Dataset, InputShape
 from raybench.models.layers import Layer
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
@@ -101,7 +100,8 @@ class Workload:
 
         Returns:
             Dataset with three splits. Inputs that do not fit into memory may be an object with
-            `shape`, `dtype` and `[rows]` instead of an array (see `raybench.data.inputs.OnDemand`).
+            `shape`, `dtype` and `[rows]` instead of an array; see
+            `raybench.data.dataset.OnDemand`.
         """
         del spec
         raise missing_method(self, "load_dataset", "dataset 'workload'")

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.dataset import NO_DATA, Dataset
-from raybench.data.inputs import shown
+from raybench.data.dataset import NO_DATA, Dataset, shown
 from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
-from raybench.data.shared import open_shared, shared_key
+from raybench.data.store import open_shared, shared_key
 from raybench.models.base import (
     DataShape,
     LayerWorkload,
@@ -22,8 +21,7 @@ from raybench.models.base import (
     missing_method,
 )
 from raybench.models.layers import num_parameters
-from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
-from raybench.models.networks import NETWORKS
+from raybench.models.named import NETWORKS, NamedWorkload, is_named, named_workload, require_library
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.models.user_code import (
     check_settings,

@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import ValidationError
 
-from raybench.data.dataset import Array, Dataset, about_dataset
-from raybench.data.inputs import Batch, InputShape, each, shown
+from raybench.data.dataset import Array, Batch, Dataset, InputShape, about_dataset, each, shown
 from raybench.models.base import DataShape, Kind
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.documents import Document

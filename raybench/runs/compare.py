@@ -23,7 +23,7 @@ from rich.console import Console
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import Dataset
-from raybench.data.shared import shared_key
+from raybench.data.store import shared_key
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of

@@ -18,9 +18,9 @@ from raybench.cluster.doctor import check_files_there
 from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
-from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset
+from raybench.data.split_metrics import label_baseline
 from raybench.models.base import OwnLoop, head_error, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.named import NamedWorkload, weights_file

@@ -21,7 +21,7 @@ from raybench.cluster.layout import Capacity, local_capacity, num_nodes
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.data.shared import shared_key
+from raybench.data.store import shared_key
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from raybench.cluster import run_client
 from raybench.cluster.session import Session
-from raybench.data.baseline import baselines
-from raybench.data.shared import shared_key
+from raybench.data.split_metrics import baselines
+from raybench.data.store import shared_key
 from raybench.report.confidence import NOTHING_LEFT
 from raybench.report.console import say
 from raybench.report.export import export

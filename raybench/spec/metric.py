@@ -2,7 +2,7 @@
 
 Most metrics are a function of a mean over the samples; RMSE, for example, is the square root of the
 mean squared error. Other metrics, such as ROC AUC, are computed from the predictions for all
-samples of a split (`data.whole_set`), which are collected from all workers. In both cases, the
+samples of a split (`data.split_metrics`), which are collected from all workers. In both cases, the
 result does not depend on how samples are distributed over workers.
 """
 

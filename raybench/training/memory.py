@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import parts
+from raybench.data.dataset import Dataset, Split, parts
 from raybench.spec.run import RunSpec
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import Dataset
-from raybench.data.inputs import Batch, each, shown
+from raybench.data.dataset import Batch, Dataset, each, shown
 from raybench.models.base import LayerWorkload, OwnLoop, Workload
 from raybench.models.find import BUILD_METHODS
 from raybench.models.named import NamedWorkload

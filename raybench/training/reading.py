@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from raybench.data.dataset import Array, Dataset, Split
-from raybench.data.inputs import Batch, Rows, each, read_one
+from raybench.data.dataset import Array, Batch, Dataset, Rows, Split, each, read_one
 from raybench.spec.dataset_spec import Mixup
 from raybench.spec.run import RunSpec
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from raybench.data.dataset import Dataset, Split, shard
-from raybench.data.whole_set import measure
+from raybench.data.split_metrics import measure
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BUDGET, Objective, StopReason, StopRule
 from raybench.spec.run import RunSpec

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from raybench.data.dataset import Array
-from raybench.data.inputs import each, parts
+from raybench.data.dataset import Array, each, parts
 from raybench.models.find import find_workload
 from raybench.models.model_data import ModelData
 from raybench.spec.errors import ErrorCode, UserError

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raybench.data.dataset import Array, Dataset, batches, epoch_order, shard
-from raybench.data.inputs import Rows
+from raybench.data.dataset import Array, Dataset, Rows, batches, epoch_order, shard
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import build_schedule
 from raybench.training.base import DistributedContext, Step

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from raybench.data.baseline import baselines, label_baseline
 from raybench.data.dataset import Dataset, Split
+from raybench.data.split_metrics import baselines, label_baseline
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.data.summary import summarize
+from raybench.models.starter import summarize
 from raybench.spec.errors import ErrorCode
 from tests.data import making
 from tests.data.making import sizes

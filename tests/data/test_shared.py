@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.data import shared
+from raybench.data import store
 from raybench.data.dataset import Dataset, Split, about_dataset, all_arrays
 from raybench.data.memory import is_mapped
-from raybench.data.shared import open_shared, share, shared_key
+from raybench.data.store import open_shared, share, shared_key
 from raybench.spec.run import DatasetSpec
 
 
@@ -65,7 +65,7 @@ def test_with_a_full_disk_the_data_stay_private(tmp_path, monkeypatch):
     def full(file, array):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shared.np, "save", full)
+    monkeypatch.setattr(store.np, "save", full)
     assert_equal(open_shared(tmp_path / "x", dataset), dataset())
     assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]
 

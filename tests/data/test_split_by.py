@@ -7,7 +7,7 @@ import pytest
 from raybench.data.dataset import SPLITS
 from raybench.data.sources.cut import group_order
 from raybench.data.sources.files import open_tables
-from raybench.data.sources.table_set import prepare
+from raybench.data.sources.tables import prepare
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode

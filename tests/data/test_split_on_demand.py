@@ -7,8 +7,7 @@ import pytest
 
 from raybench.data import check, memory
 from raybench.data.check import check_dataset
-from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import Selected
+from raybench.data.dataset import Dataset, Selected, Split
 from raybench.data.load import limit_and_repeat
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec

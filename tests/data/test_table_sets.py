@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.sources import encode
 from raybench.data.sources.encode import ColumnLeftOut, fit_name_encoder, fit_number_encoder
 from raybench.data.sources.table import as_numbers
+from raybench.data.split_metrics import baselines
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from tests.data.making import load, of_two_classes, sizes, write

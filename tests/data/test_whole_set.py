@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from raybench.data.baseline import label_baseline
-from raybench.data.whole_set import constant_predictions, measure, predictions_of
+from raybench.data.split_metrics import (
+    constant_predictions,
+    label_baseline,
+    measure,
+    predictions_of,
+)
 from raybench.spec.metric import METRICS
 from tests.data.making import dataset_of
 

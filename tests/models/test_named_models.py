@@ -7,8 +7,7 @@ import pytest
 
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
-from raybench.models.named import NamedWorkload, named_workload
-from raybench.models.networks import NETWORKS, initial_arrays
+from raybench.models.named import NETWORKS, NamedWorkload, initial_arrays, named_workload
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
 from tests.refusals import refused

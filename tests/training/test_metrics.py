@@ -14,7 +14,7 @@ from sklearn.metrics import (
 )
 
 from raybench.data.dataset import IGNORED, Dataset, Split
-from raybench.data.whole_set import measure, predictions_of
+from raybench.data.split_metrics import measure, predictions_of
 from raybench.models.base import Workload
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective

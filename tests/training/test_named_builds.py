@@ -8,8 +8,7 @@ import pytest
 from framework_models import model_module
 
 from raybench.models.base import DataShape, Workload
-from raybench.models.named import named_workload
-from raybench.models.networks import MEAN, STD
+from raybench.models.named import MEAN, STD, named_workload
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
 from tests.refusals import refused

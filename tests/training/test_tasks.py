@@ -14,7 +14,7 @@ from worker_script import weights_of
 
 from raybench.data import memory
 from raybench.data.dataset import Dataset, Split, epoch_order
-from raybench.data.shared import open_shared
+from raybench.data.store import open_shared
 from raybench.models.base import Workload
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec

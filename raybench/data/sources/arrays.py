@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybench.data.dataset import Array, Dataset, Split, named_arrays
+from raybench.data.dataset import Array, Dataset, Split, each, named_arrays
 from raybench.data.digits import (
     IDX_FILES,
     damaged_file_errors,
@@ -24,13 +24,11 @@ from raybench.data.digits import (
     read_idx_files,
     read_mnist_npz,
 )
-from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageHead, fit, form_of
-from raybench.data.sources.label_columns import Labels, read_labels, read_weights
-from raybench.data.sources.table import Table
+from raybench.data.sources.table import Labels, Table, read_labels, read_weights
 from raybench.data.store import Source, Writer, file_at
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean

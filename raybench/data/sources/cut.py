@@ -1,20 +1,34 @@
-"""Shuffled order of the samples of a dataset, and the splits that are cut from it.
+"""Splits that are cut from the samples of a dataset, or from the rows of a table.
 
-Samples are written to the store in this order, so every split is a slice of a stored array. Cutting
-a split does not copy samples, and splits of other sizes use the same files.
+Splits are cut from an order of the samples: a random one, or with `split_by` the order of time or
+of groups. Images and arrays are written to the store in this order, so every split is a slice of a
+stored array. Cutting a split then does not copy samples, and splits of other sizes use the same
+files. Of a table, the rows of each split are chosen first, because its columns are encoded by
+statistics of the training rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
+from raybench.data.dataset import SPLITS, Array, Dataset, Rows, Split, num_of, split_of_arrays
+from raybench.data.sources.table import (
+    Labels,
+    Note,
+    Table,
+    Tables,
+    as_numbers,
+    as_texts,
+    is_number_type,
+    split_column,
+)
 from raybench.data.store import Source, Writer, stored
+from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import DatasetSpec
 
 Floats = npt.NDArray[np.float32]
 
@@ -195,3 +209,132 @@ def cut(
         "test": train.take(slice(sizes["test"])),
     }
     return list((parts | dict(splits) | {"train": parts["train"]}).values())
+
+
+@dataclass(frozen=True)
+class Member:
+    """A split of a dataset, given by rows of a table."""
+
+    split: str
+    """Name of the split."""
+    table: Table
+    """Table that contains the rows of the split."""
+    rows: Rows
+    """Numbers of the rows in the table, in the order of the split."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows of the split in batches (`pyarrow.RecordBatch`), in the order of the
+        table.
+
+        Args:
+            columns: Names of the columns.
+        """
+        is_member = np.zeros(self.table.num_rows, bool)
+        is_member[self.rows] = True
+        start = 0
+        for batch in self.table.batches(columns):
+            yield batch.filter(pa.array(is_member[start : start + batch.num_rows]))
+            start += batch.num_rows
+
+    def column(self, name: str) -> Any:
+        """Return a column for the rows of the split, in the order of the table, as a
+        `pyarrow.Array`."""
+        return pa.concat_arrays([batch.column(0) for batch in self.batches([name])])
+
+
+def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
+    """Choose the rows of the splits train, validation and test.
+
+    Args:
+        spec: The dataset spec.
+        tables: Tables by split; missing splits are cut from the training table.
+        labels: Labels, by whose classes random splits are stratified; None if there are no classes.
+    """
+    is_class = labels is not None and labels.task == "classification"
+    classes = labels.values["train"] if labels is not None and is_class else None
+    train = tables["train"]
+    rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
+    rows["train"], keys = row_order(spec, train, classes)
+    # `cut` is applied to row numbers in place of samples.
+    numbers = {split: Split(order, order) for split, order in rows.items()}
+    parts = cut(numbers, spec, source=train.source, keys=keys)
+    return [
+        Member(split, tables.get(split, train), part.array)
+        for split, part in zip(SPLITS, parts, strict=True)
+    ]
+
+
+def row_order(
+    spec: DatasetSpec, table: Table, classes: Array | None
+) -> tuple[Rows, npt.NDArray[np.int64] | None]:
+    """Return the order of the rows from which splits are cut, and the keys of the rows.
+
+    By default, the order is random and stratified by classes. With `split_by`, the latest rows come
+    first, or rows are ordered group by group.
+
+    Args:
+        spec: The dataset spec.
+        table: The training table.
+        classes: Class numbers of the rows, (rows,); None if there are no classes.
+
+    Returns:
+        A permutation of the rows; and the key of each row in this order, where rows with equal keys
+        must be in the same split (see `cut`). Without `split_by`, the keys are None.
+    """
+    if spec.split_by is None:
+        return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
+    column = split_column(spec)
+    kind = table.kind(column)
+    if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not dates; write "
+            f"{{time: {column}}} to order rows by numbers, or {{group: {column}}}.",
+            ErrorCode.INVALID_DATA,
+        )
+    is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
+    values = table.column(column)
+    if is_time and not is_number_type(kind):
+        raise UserError(
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not times; name "
+            "another column.",
+            ErrorCode.INVALID_DATA,
+        )
+    numbers = -as_numbers(values) if is_time else None  # the latest first
+    texts = as_texts(values)
+    table.require_none(
+        texts.is_null() if numbers is None else np.isnan(numbers),
+        f"column '{column}' of dataset.split_by is empty",
+        "fill in its cells, or remove these rows",
+    )
+    known = np.array(texts.to_pylist()) if numbers is None else numbers
+    codes = np.unique(known, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    if not is_time:
+        order = group_order(codes, seed=spec.split_seed)
+    return order, codes[order]
+
+
+ORDERED = 0.95
+"""Fraction of the changes between successive rows that must have the same sign for rows to count as
+sorted by a column."""
+
+
+MIN_STEPS = 10  # minimum number of changes for rows to count as sorted
+
+
+def note_time_order(spec: DatasetSpec, tables: Tables, note: Note) -> None:
+    """Show the user a note if rows are sorted by a date column but are split at random."""
+    train = tables["train"]
+    is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
+    for column in train.schema if is_cut and spec.split_by is None else ():
+        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+            continue
+        steps = np.diff(as_numbers(train.column(column.name)))
+        steps = steps[np.abs(steps) > 0]  # without NaN
+        if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
+            note(
+                f"rows are sorted by column '{column.name}' but split at random, so validation "
+                "rows lie between training rows; to evaluate on the latest rows, set "
+                f"dataset.split_by: {column.name}."
+            )
+            return

@@ -5,7 +5,7 @@ encode new rows in the same way.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
-from raybench.data.sources.table import as_numbers, as_texts, is_text_type
+from raybench.data.sources.cut import (
+    Member,
+)
+from raybench.data.sources.table import (
+    MAX_SHOWN,
+    Note,
+    as_numbers,
+    as_texts,
+    is_number_type,
+    is_text_type,
+)
+from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 MAX_LEVELS = 128  # maximum number of names in a column that get their own feature
+
+
 ID_SHARE = 0.5  # distinct names per row above which a column is assumed to contain ids
+
+
 MAX_TEXT_SHOWN = 40  # maximum number of characters of a text in a message
 
 
@@ -101,6 +116,8 @@ class NameEncoder:
 
 
 Encoder = NumberEncoder | NameEncoder
+
+
 ENCODERS: dict[str, type[Encoder]] = {"number": NumberEncoder, "name": NameEncoder}
 
 
@@ -184,6 +201,68 @@ def fit_name_encoder(name: str, values: Any, *, keep_ids: bool) -> NameEncoder:
         frequency=frequency.tolist() if len(frequent) > MAX_LEVELS else [],
         missing=counts.get(None, 0) / num_rows,
     )
+
+
+class Features:
+    """Encodes columns of numbers and names as inputs: one float32 vector of features per row."""
+
+    dtype = np.float32
+    vocabulary: tuple[str, ...] = ()
+
+    def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, note: Note) -> None:
+        """Fit an encoder to each input column.
+
+        Args:
+            spec: The dataset spec.
+            inputs: Names of the input columns.
+            train: The training split.
+            note: Function that shows sentences about columns that are left out.
+        """
+        self.encoders: list[Encoder] = []
+        reasons = []
+        for name in inputs:
+            try:
+                self.encoders.append(_fit_encoder(spec, name, train))
+            except ColumnLeftOut as reason:
+                reasons.append(f"column '{name}' is left out: it {reason}.")
+        if not self.encoders:
+            more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
+            raise UserError(
+                f"{train.table.source}: no column is left to learn from: "
+                f"{' '.join(reasons[:MAX_SHOWN])}{more}",
+                ErrorCode.INVALID_DATA,
+            )
+        for sentence in reasons:
+            note(sentence)
+        self.columns = [encoder.name for encoder in self.encoders]
+        self.encoding = {"columns": [asdict(encoder) for encoder in self.encoders]}
+        """Encoders as plain data; see `Dataset.encoding`."""
+        self.shape: tuple[int, ...] = (sum(len(encoder.features) for encoder in self.encoders),)
+        """Shape of one sample."""
+
+    def write(self, batch: Any) -> Array:
+        """Return the inputs for a batch of rows, (rows, features) float32."""
+        return np.hstack([encoder.encode(batch.column(encoder.name)) for encoder in self.encoders])
+
+
+def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> Encoder:
+    """Fit the encoder of a column to the training rows; raise ColumnLeftOut if nothing can be
+    learned from the column."""
+    table, kind = train.table, train.table.kind(name)
+    is_category = name in (spec.categories or [])
+    is_listed = spec.columns is not None
+    if is_number_type(kind) and not is_category:
+        # Only integers can be mere row numbers; dates in increasing order may be useful.
+        counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_listed else 0
+        return fit_number_encoder(
+            name,
+            as_numbers(train.column(name)),
+            is_flag=pa.types.is_boolean(kind),
+            counted_rows=counted_rows,
+        )
+    if not is_category:
+        table.require_names(name, "list the column in dataset.categories")
+    return fit_name_encoder(name, train.column(name), keep_ids=is_listed or is_category)
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:

@@ -9,24 +9,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybench.data.dataset import SPLITS, Dataset
-from raybench.data.inputs import Rows
+from raybench.data.dataset import SPLITS, Array, Dataset, Rows, Split
 from raybench.data.sources import files, images, texts
-from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
-from raybench.data.sources.label_columns import read_labels, read_weights
+from raybench.data.sources.cut import (
+    KEYS,
+    Member,
+    choose_split_rows,
+    mixed_order,
+    note_time_order,
+    row_order,
+    standardized,
+    stored_and_cut,
+)
+from raybench.data.sources.encode import Features
 from raybench.data.sources.table import (
+    Labels,
     Note,
     Table,
     Tables,
     find_roles,
     is_text_type,
+    read_labels,
+    read_weights,
     require_columns,
-)
-from raybench.data.sources.table_set import (
-    choose_split_rows,
-    note_time_order,
-    row_order,
-    table_dataset,
 )
 from raybench.data.store import (
     File,
@@ -41,8 +46,12 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 HIDDEN = -1  # label of all samples in a split whose labels are secret, as in benchmarks
+
+
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of `dataset` on which the stored arrays do not depend."""
+
+
 IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
@@ -132,6 +141,100 @@ def _load(spec: DatasetSpec, listed: Sequence[File], open_tables: Callable[[], T
             return table_dataset(spec, tables, _notes(spec), writer, advance)
 
     return stored_dataset(_source(spec, listed), build)
+
+
+def table_dataset(
+    spec: DatasetSpec, tables: Tables, note: Note, writer: Writer, advance: Callable[[int], None]
+) -> Dataset:
+    """Convert tables to a dataset, reading the inputs one batch of rows at a time.
+
+    Args:
+        spec: The dataset spec.
+        tables: Tables by split.
+        note: Function that shows sentences about how the data are read and what is left out.
+        writer: Writer of the store entry, which creates the arrays of inputs (`train-inputs`, ...).
+        advance: Function that is called with the number of rows after each batch, to show progress.
+
+    Raises:
+        UserError: The data are invalid; the message names the first invalid row and its column.
+    """
+    labels, members, inputs = prepare(spec, tables, note)
+    arrays = _write_inputs(inputs, members, writer, advance)
+    train = tables["train"]
+    weights = read_weights(train, spec.weight)[members[0].rows] if spec.weight else None
+    values = [
+        labels.values["train" if member.table is train else member.split][member.rows]
+        for member in members
+    ]
+    known: dict[str, Any] = {}
+    if labels.task == "regression":
+        values, known["label_scale"], known["label_offset"] = standardized(values)
+    weights_by_split = {"train": weights}
+    splits: dict[str, Any] = {
+        member.split: Split(arrays[member.split], split_labels, weights_by_split.get(member.split))
+        for member, split_labels in zip(members, values, strict=True)
+    }
+    return Dataset(
+        spec.name,
+        len(labels.class_names) or None,
+        **splits,
+        task=labels.task,
+        class_names=labels.class_names,
+        vocabulary=inputs.vocabulary,
+        encoding=inputs.encoding,
+        **known,
+    )
+
+
+def prepare(
+    spec: DatasetSpec, tables: Tables, note: Note
+) -> tuple[Labels, list[Member], Features | texts.Tokens]:
+    """Read the labels, choose the rows of the splits, and fit the encoding of the inputs.
+
+    Args:
+        spec: The dataset spec.
+        tables: Tables by split.
+        note: Function that shows sentences about how the data are read and what is left out.
+
+    Returns:
+        Labels of the tables; the splits `train`, `validation` and `test`; and the encoding of the
+        inputs, which is fitted to the training rows.
+
+    Raises:
+        UserError: The data are invalid.
+    """
+    columns, inputs = find_roles(spec, tables, note)
+    labels = read_labels(tables, columns, spec.task, allow_many_classes=spec.text is not None)
+    members = choose_split_rows(spec, tables, labels)
+    note_time_order(spec, tables, note)
+    if spec.text is None:
+        return labels, members, Features(spec, inputs, members[0], note)
+    texts.require_text(members[0].table, spec.text)
+    training_texts = (
+        text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch)
+    )
+    return labels, members, texts.Tokens(spec, tables["train"].source, training_texts, note)
+
+
+def _write_inputs(
+    encoding: Features | texts.Tokens,
+    members: list[Member],
+    writer: Writer,
+    advance: Callable[[int], None],
+) -> dict[str, Array]:
+    """Encode the inputs of each split into a new array of the store; return the arrays by split."""
+    arrays: dict[str, Array] = {}
+    for member in members:
+        shape = (len(member.rows), *encoding.shape)
+        array = writer.array(f"{member.split}-inputs", shape, encoding.dtype)
+        arrays[member.split] = array
+        # Index in the array of each row, in the order of the table.
+        indices, start = np.argsort(member.rows), 0
+        for batch in member.batches(encoding.columns):
+            array[indices[start : start + batch.num_rows]] = encoding.write(batch)
+            start += batch.num_rows
+            advance(batch.num_rows)
+    return arrays
 
 
 def _load_language(

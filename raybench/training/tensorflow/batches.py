@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raybench.data.dataset import Array, Dataset, Split
-from raybench.data.inputs import OnDemand, each, parts
+from raybench.data.dataset import Array, Dataset, OnDemand, Split, each, parts
 from raybench.data.memory import available_bytes
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.data.dataset import Dataset
-from raybench.data.whole_set import predictions_of
+from raybench.data.split_metrics import predictions_of
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import keras
 import tensorflow as tf
 
-from raybench.data.dataset import IGNORED
-from raybench.data.inputs import Array, Batch, each
+from raybench.data.dataset import IGNORED, Array, Batch, each
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload

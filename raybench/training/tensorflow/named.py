@@ -21,16 +21,6 @@ import tensorflow as tf
 
 from raybench.models.base import Workload
 from raybench.models.named import (
-    NamedWorkload,
-    missing,
-    new_head,
-    require_library,
-    unfit_images,
-    unknown_model,
-    weights_file,
-    weights_mismatch_error,
-)
-from raybench.models.networks import (
     EPSILON,
     MEAN,
     MOMENTUM,
@@ -39,7 +29,15 @@ from raybench.models.networks import (
     Activation,
     Block,
     ConvSpec,
+    NamedWorkload,
     initial_arrays,
+    missing,
+    new_head,
+    require_library,
+    unfit_images,
+    unknown_model,
+    weights_file,
+    weights_mismatch_error,
 )
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import find_part

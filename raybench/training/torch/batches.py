@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import each, parts
+from raybench.data.dataset import Dataset, Split, each, parts
 from raybench.data.memory import available_bytes, is_mapped
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step

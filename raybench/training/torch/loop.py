@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raybench.data.dataset import Dataset
-from raybench.data.whole_set import predictions_of
+from raybench.data.split_metrics import predictions_of
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raybench.data.dataset import IGNORED
-from raybench.data.inputs import Array, Batch, InputShape, each, parts
+from raybench.data.dataset import IGNORED, Array, Batch, InputShape, each, parts
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import initial_weights
 from raybench.models.named import NamedWorkload

@@ -16,7 +16,11 @@ from torch import Tensor, nn
 
 from raybench.models.base import Workload
 from raybench.models.named import (
+    MEAN,
+    NETWORKS,
+    STD,
     NamedWorkload,
+    initial_arrays,
     missing,
     new_head,
     unfit_images,
@@ -24,7 +28,6 @@ from raybench.models.named import (
     weights_file,
     weights_mismatch_error,
 )
-from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
 from raybench.models.user_code import check_settings
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
