@@ -67,8 +67,8 @@ class Totals:
     samples: int
     """Number of samples."""
     answers: NDArray[Any] | None = None
-    """Prediction for each sample, in order (`data.split_metrics.predictions_of`); None if the metric
-    is a mean over samples, which needs only the sums."""
+    """Prediction for each sample, in order (see `data.split_metrics.predictions_of`); None if the
+    metric is a mean over samples, which needs only the sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
