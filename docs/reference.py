@@ -1,8 +1,9 @@
 """Write what the docs take from the code and from recorded results: `python docs/reference.py`.
 
 That is `docs/keys.md` (every key of a file), `docs/words.md` (every word of screens and pages),
-`docs/errors.md`, the schema of what `--json` prints, the table of search times in
-`docs/benchmarks.md` and the README's sentence on them. A test compares them with what stands there.
+`docs/errors.md`, the schemas of search-space files and of what `--json` prints, the table of search
+times in `docs/benchmarks.md` and the README's sentence on them. A test compares them with what
+stands there.
 """
 
 import ast
@@ -21,10 +22,10 @@ from raybench.report.page.document import glossary
 from raybench.spec import errors
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
-from raybench.spec.prices import MachinePrice
-from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import ScalingStudy
-from raybench.spec.study import ConfirmSpec, SearchSpec, StudySpec
+from raybench.spec.run import OPEN, RunSpec
+from raybench.spec.scaling_study import MachinePrice, ScalingStudy
+from raybench.spec.space import NOT_SEARCHED, RangeForm
+from raybench.spec.study import AUTO, COMMON, ConfirmSpec, SearchSpec, StudySpec
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `python docs/reference.py`; change the code, not this file. -->\n"
@@ -115,7 +116,7 @@ def errors_page() -> str:
     return "\n".join([NOTE, "# Error codes\n", about, head, *rows]) + "\n"
 
 
-def schema() -> str:
+def answer_schema() -> str:
     """Return `docs/answer.schema.json`."""
     return json.dumps(CommandResult.model_json_schema(), indent=1) + "\n"
 
@@ -123,6 +124,66 @@ def schema() -> str:
 def readme_page() -> str:
     """Return the README with today's sentence on search times."""
     return _between("README.md", search_sentence())
+
+
+_RANGE = RangeForm.model_json_schema()
+_SIMPLE: list[dict[str, Any]] = [
+    {"type": ["number", "string", "boolean", "null"], "description": "one value"},
+    {"type": "array", "minItems": 1, "description": "one of a list"},
+    _RANGE,
+]
+_WHEN = {"type": "object", "description": "key: value or list of values"}
+_CASE: dict[str, Any] = {
+    "type": "object",
+    "required": ["when"],
+    "properties": {"when": _WHEN, "values": {"type": "array"}} | _RANGE["properties"],
+    "additionalProperties": False,
+}
+_CASES: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "description": "a range or a list of values for each case of other keys",
+    "items": _CASE,
+}
+_DIMENSION = [{"$ref": "#/$defs/Dimension"}, {"$ref": "#/$defs/Cases"}]
+
+
+def space_schema() -> str:
+    """Return `search_spaces/schema.json`, the JSON schema of a search-space file for editors; it
+    allows the keys of a run spec under `space` and `fixed`."""
+    schema = StudySpec.model_json_schema()
+    schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
+    run = RunSpec.model_json_schema()
+    keys = {key: value for key, value in run["properties"].items() if key not in COMMON}
+    schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
+    target = schema["$defs"]["Objective"]["properties"]["target"]
+    target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})
+    seconds = schema["$defs"]["Objective"]["properties"]["max_train_seconds"]
+    number = {key: seconds.pop(key) for key in ("type", "exclusiveMinimum")}
+    seconds["anyOf"] = [number, {"const": AUTO, "description": "from a reference run"}]
+    for key in ("auto", "is_set"):  # not for files
+        del schema["properties"][key]
+    dataset = schema["properties"]["dataset"]
+    names = schema["$defs"]["DatasetSpec"]["properties"]["name"]["enum"]
+    dataset["anyOf"] = [{"$ref": dataset.pop("$ref")}, {"enum": names, "description": "its name"}]
+    schema["properties"]["space"] |= {
+        "properties": {
+            key: {"description": value.get("description", ""), "anyOf": _DIMENSION}
+            for key, value in keys.items()
+            if key not in NOT_SEARCHED
+        }
+        | {
+            key: {
+                "type": "object",
+                "description": keys[key].get("description", ""),
+                "additionalProperties": {"anyOf": _DIMENSION},
+            }
+            for key in OPEN
+        },
+        "patternProperties": {f"^({'|'.join(OPEN)})\\.": {"anyOf": _DIMENSION}},
+        "additionalProperties": False,
+    }
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def benchmarks_page() -> str:
@@ -239,7 +300,8 @@ PAGES = {
     "docs/keys.md": keys_page,
     "docs/words.md": words_page,
     "docs/errors.md": errors_page,
-    "docs/answer.schema.json": schema,
+    "docs/answer.schema.json": answer_schema,
+    "search_spaces/schema.json": space_schema,
     "docs/benchmarks.md": benchmarks_page,
     "README.md": readme_page,
 }

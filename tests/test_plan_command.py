@@ -12,7 +12,7 @@ from raybench.scaling.fits import measured_runs
 from raybench.scaling.plan import CHEAPEST, FASTEST, IN_TIME, KEYS, WITHIN
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode
-from raybench.spec.prices import read_prices
+from raybench.spec.scaling_study import read_prices
 from raybench.spec.text import seconds_of
 from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux

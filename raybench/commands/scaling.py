@@ -76,7 +76,7 @@ def planned(options: PlanOptions) -> "PlanReport":
     from raybench.report.scaling_report import PlanReport
     from raybench.results.study import load
     from raybench.scaling.fits import Terms
-    from raybench.spec.prices import read_prices
+    from raybench.spec.scaling_study import read_prices
 
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget

@@ -36,9 +36,8 @@ from raybench.scaling.plan import (
 )
 from raybench.scaling.samples_to_target import fit, read
 from raybench.spec.errors import UserError
-from raybench.spec.prices import MachinePrice
 from raybench.spec.run import RESOURCES, RunSpec
-from raybench.spec.scaling_study import study_cells
+from raybench.spec.scaling_study import MachinePrice, study_cells
 from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 

@@ -22,7 +22,7 @@ from raybench.scaling.cells import median_time
 from raybench.scaling.measurements import NINE_OF_TEN, Predicted
 from raybench.scaling.samples_to_target import SamplesToTarget, middles
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.prices import CPU, MachinePrice
+from raybench.spec.scaling_study import CPU, MachinePrice
 
 TIE = 0.05
 """Rows of a plan within this fraction of the best time (or cost) are tied. Among tied rows, the one

@@ -1,6 +1,7 @@
-"""Scaling study: run specs on a grid of worker counts and batch sizes, each trained several times.
+"""Files of the scaling commands: the scaling study, and the prices of machines.
 
-A cell is one run spec of the study. Example file:
+A scaling study (`raybench scale`) trains run specs on a grid of worker counts and batch sizes, each
+several times. A cell is one run spec of the study:
 
     name: my_training
     base: {workload: mnist_small, dataset: mnist, epochs: 3}
@@ -9,17 +10,31 @@ A cell is one run spec of the study. Example file:
     batch_sizes: [64, 256]
     axes: {framework: [torch, tensorflow]}
     repeats: 3
+
+`prices.yaml` lists the machines that can be rented, for `raybench plan`:
+
+    p4d.24xlarge: {accelerator: A100, workers: 8, price: 32.77, startup_s: 240}
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raybench.spec.documents import Document, PositiveFloat, PositiveInt, Seed, validate, with_key
+from raybench.spec.documents import (
+    Document,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    content_of,
+    validate,
+    with_key,
+)
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import RunSpec
 
@@ -328,3 +343,48 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     return validate(ScalingStudy, {"name": name} | content, source)
+
+
+CPU = "cpu"
+
+
+class MachinePrice(Document):
+    """A type of machine that can be rented, and its price."""
+
+    accelerator: str = CPU
+    """Ray's name for the GPU model, such as `A100` (see `accelerators` in `trials.csv`), or
+    `cpu`."""
+    workers: PositiveInt
+    """Maximum number of workers on one machine, such as its number of GPUs."""
+    price: PositiveFloat
+    """Price of one machine per hour, however many workers it runs."""
+    billing_step_s: NonNegativeFloat = 1.0
+    """Billing increment in seconds: 3600 bills every started hour, 0 bills exact seconds."""
+    startup_s: NonNegativeFloat = 0.0
+    """Seconds from ordering a machine until workers can start on it; they are billed too."""
+
+
+def read_prices(prices: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
+    """Return the rentable machines by name.
+
+    Args:
+        prices: Path of a prices file, or its content.
+
+    Raises:
+        UserError: The file cannot be read, is invalid, or lists no machines.
+    """
+    content, source = content_of(prices, "prices")
+    if not content:
+        raise UserError(
+            f"{source}: lists no machines; add one, such as p4d: {{workers: 8, price: 33}}.",
+            ErrorCode.MISSING,
+        )
+    machines = {}
+    for name, machine in content.items():
+        if not isinstance(machine, dict):
+            raise UserError(
+                f"{source}: '{name}': must be a mapping with the keys workers, price, ...",
+                ErrorCode.INVALID_VALUE,
+            )
+        machines[str(name)] = validate(MachinePrice, machine, f"{source}, {name}")
+    return machines

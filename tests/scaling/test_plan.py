@@ -21,7 +21,7 @@ from raybench.scaling.plan import (
 )
 from raybench.scaling.samples_to_target import fit
 from raybench.spec.errors import ErrorCode
-from raybench.spec.prices import MachinePrice
+from raybench.spec.scaling_study import MachinePrice
 from tests.refusals import refused
 
 BATCHES = [32, 64, 128, 256, 512, 1024]
