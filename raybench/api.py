@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_with_options
+from raybench.spec.documents import plain_data
 from raybench.spec.errors import FAILED, INTERRUPTED, ErrorCode, StudyError, UserError
-from raybench.spec.values import plain_data
 
 if TYPE_CHECKING:
     from raybench.report.scaling_report import PlanReport

@@ -61,8 +61,7 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES, StopReason
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
 from raybench.spec.space import is_one_of
-from raybench.spec.text import clean, counted, seconds_text
-from raybench.spec.values import identity
+from raybench.spec.text import clean, counted, identity, seconds_text
 from raybench.stats.record import Phase, Role, State
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}

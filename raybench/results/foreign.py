@@ -22,8 +22,7 @@ from raybench.spec.objective import BUDGET, TIME, StopReason, naming
 from raybench.spec.own_loop import OWN_DATA
 from raybench.spec.run import OPEN, OPTIMIZERS, RunSpec, is_key, nested
 from raybench.spec.space import NOT_SEARCHED
-from raybench.spec.text import counted
-from raybench.spec.values import identity
+from raybench.spec.text import counted, identity
 from raybench.stats.record import Evaluation, Role, RunOutcome
 
 VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"

@@ -4,7 +4,7 @@ Types do not depend on the content. Strings are `object` (None if missing), coun
 `Int64` if they may be missing, measured numbers are `float64` (NaN if missing), Booleans are
 pandas' `boolean`, points in time are UTC timestamps. The column of a searched key has the type of
 its values if all values are numbers or all are Booleans; mixed types, lists and mappings become
-strings (`spec.values.short`).
+strings (`spec.text.short`).
 
 Columns of metric values are named after the metric: `best_accuracy`, `test_accuracy` and (in the
 table of curves) `accuracy`, or `best_rmse`, `test_rmse` and `rmse`. The constants below are for
@@ -29,8 +29,7 @@ import pandas as pd
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import BUDGET
 from raybench.spec.run import BASE_KEYS, describe, has_value, is_key, is_open, label_keys, value_of
-from raybench.spec.text import counted
-from raybench.spec.values import identity, short
+from raybench.spec.text import counted, identity, short
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.stats.standing import interpolated_time

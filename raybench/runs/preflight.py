@@ -54,8 +54,7 @@ from raybench.spec.space import (
     values_of,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
-from raybench.spec.text import clean
-from raybench.spec.values import identity, short
+from raybench.spec.text import clean, identity, short
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, require_gpus
 

@@ -25,7 +25,7 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
-from raybench.spec.values import identity, short
+from raybench.spec.text import identity, short
 from raybench.stats.record import Evaluation, Failure, Purpose, Role, RunRecord, StepTimes
 
 SHARES = (0.25, 0.5, 0.75, 0.95)

@@ -28,7 +28,7 @@ from raybench.spec.space import (
     resolve,
 )
 from raybench.spec.study import StudySpec
-from raybench.spec.values import identity
+from raybench.spec.text import identity
 from raybench.stats.curve_model import Array
 
 Values = Mapping[str, Any]

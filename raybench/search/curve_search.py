@@ -22,7 +22,7 @@ from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import Space, known_values
 from raybench.spec.study import TIME, StudySpec
-from raybench.spec.values import identity
+from raybench.spec.text import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, Failure, RunRecord, State
 from raybench.stats.standing import Axis

@@ -22,8 +22,7 @@ from raybench.spec.objective import TIME
 from raybench.spec.run import describe, label_keys
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
 from raybench.spec.study import ConfirmSpec, StudySpec
-from raybench.spec.text import counted
-from raybench.spec.values import short
+from raybench.spec.text import counted, short
 from raybench.stats.standing import stages
 
 GROUP_START_S = 15.0

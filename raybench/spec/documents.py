@@ -1,15 +1,17 @@
-"""Reads YAML files and plain data into validated pydantic models; every problem becomes a
+"""Reads YAML files and Python values into validated pydantic models; every problem becomes a
 one-sentence `UserError`.
 
 YAML is read by the rules of version 1.2. PyYAML itself follows 1.1, where `yes`, `on` and `no` are
 booleans, 1:30 is 90, 1_000 is 1000, 010 is 8 and 1e-4 is a string.
 """
 
+import contextlib
 import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
 import yaml
@@ -17,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
-from raybench.spec.values import plain_data
+from raybench.spec.text import identity
 
 MAX_DEPTH, MAX_BYTES, MAX_NODES = 50, 10_000_000, 100_000
 """Limits on a file: levels of nesting, bytes, and values (every use of a YAML alias counts). They
@@ -176,6 +178,50 @@ def content_of(
     path = Path(document)
     path = best if (best := path / "best.yaml").is_file() else path
     return read_mapping(path), str(path)
+
+
+def plain_data(value: Any, source: str, path: str = "") -> Any:
+    """Return a copy of a Python value as plain data for YAML or JSON.
+
+    Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, array scalars numbers,
+    paths strings, and members of an enumeration their values.
+
+    Args:
+        value: Value from a call of the Python API.
+        source: Name of the argument, for error messages.
+        path: Keys of the nested mappings that contain the value, each after a dot: `.model.block`.
+
+    Raises:
+        UserError: An object, such as another tool's distribution, cannot be converted.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain_data(item, source, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, Enum):
+        return plain_data(value.value, source, path)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if hasattr(value, "tolist"):
+        plain = value.tolist()
+        if isinstance(plain, list):
+            return [plain_data(item, source, path) for item in value]
+        with contextlib.suppress(ValueError):  # float32 0.1 becomes 0.1, not 0.10000000149011612
+            plain = float(str(value)) if isinstance(plain, float) else plain
+        value = plain
+    if isinstance(value, set | frozenset):  # sorted: the order of a set differs between processes
+        return sorted((plain_data(item, source, path) for item in value), key=identity)
+    if isinstance(value, list | tuple | range):
+        return [plain_data(item, source, path) for item in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind, where = type(value), f"{source}: '{path[1:]}'" if path else source
+    raise UserError(
+        f"{where}: contains an object of {kind.__module__.partition('.')[0]} "
+        f"({kind.__qualname__}); "
+        "write plain values: a list, or a range such as {low: 0.001, high: 0.1, log: true}.",
+        ErrorCode.INVALID_VALUE,
+    )
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:

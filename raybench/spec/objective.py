@@ -16,7 +16,7 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, PositiveFloat, PositiveInt
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, METRICS, Direction, Metric, find_metric, named_metric
-from raybench.spec.values import short
+from raybench.spec.text import short
 
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"

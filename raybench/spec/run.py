@@ -37,7 +37,7 @@ from raybench.spec.own_loop import (
     is_own_loop,
     with_own_data,
 )
-from raybench.spec.values import identity, short
+from raybench.spec.text import identity, short
 
 ROUNDING = 1e-6
 """Tolerance for floating-point errors when workers are counted, so that ten workers with 0.1 GPU

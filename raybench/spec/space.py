@@ -13,7 +13,7 @@ from pydantic import ValidationError, model_validator
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
-from raybench.spec.values import identity, short
+from raybench.spec.text import identity, short
 
 NOT_SEARCHED = (
     "checkpoint_every_s",

@@ -1,5 +1,7 @@
-"""Text from users, libraries and files: makes it printable, hides secrets, and quotes commands."""
+"""Text for screens and files: printable lines, labels of values, command lines, hidden secrets."""
 
+import contextlib
+import json
 import math
 import re
 import shlex
@@ -7,7 +9,11 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 SCRIPT = "raybench"
 """Name of the installed program; its commands also run as `python -m raybench.tune`."""
@@ -109,6 +115,60 @@ def shorten(text: str, length: int) -> str:
         return text
     tail = length // 3
     return f"{text[: length - tail - 3]}...{text[len(text) - tail :]}"
+
+
+_WORDS = ("null", "none", "true", "false", "~", ".nan", ".inf", "-.inf", "+.inf")
+_MARKS = frozenset("'\"[]{},")
+
+
+def identity(value: Any) -> str:
+    """Return a string that identifies a value: unlike with `==`, 1, 1.0, true and '1' differ."""
+    return json.dumps(to_jsonable_python(value), sort_keys=True)
+
+
+def short(value: object) -> str:
+    """Return a value as text for a label: in YAML syntax, with three or four significant digits.
+
+    Examples: `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`. A
+    pydantic model, such as an augmentation, shows the keys that differ from their defaults:
+    `random_crop(padding=8)`.
+    """
+    if isinstance(value, BaseModel):
+        fields = value.model_dump(exclude_defaults=True)
+        kind = fields.pop("kind", "")
+        settings = ",".join(f"{key}={item}" for key, item in fields.items())
+        return f"{kind}({settings})" if kind and settings else str(kind or settings)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(short, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{short(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float):
+        return _number_text(value)
+    if isinstance(value, str):
+        return value if _is_word(value) else repr(value)
+    return json.dumps(value)
+
+
+def _number_text(value: float) -> str:
+    text = f"{value:.3g}"
+    if float(four := f"{value:.4g}") == value:
+        text = four
+    elif float(text).is_integer():  # show 0.99995, not 1
+        text = f"{value:.6g}"
+    return f"{text}.0" if text.lstrip("-").isdigit() else text
+
+
+def _is_word(text: str) -> bool:
+    """Return whether YAML reads unquoted `text` as the same string."""
+    if text != text.strip() or not text.isprintable() or not text or _MARKS & set(text):
+        return False
+    if text.lower() in _WORDS:
+        return False
+    for convert in (float, lambda digits: int(digits, 0)):
+        with contextlib.suppress(ValueError):
+            convert(text)
+            return False
+    return True
 
 
 HIDDEN = "***"

@@ -13,7 +13,7 @@ from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric, find_metric
 from raybench.spec.run import RunSpec
-from raybench.spec.values import identity
+from raybench.spec.text import identity
 from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]

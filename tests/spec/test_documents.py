@@ -1,18 +1,28 @@
+import enum
 import math
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from pydantic import Field
 
+from raybench.api import call_options
+from raybench.search.resolve import study_content
 from raybench.spec.documents import (
     Document,
     apply_settings,
     parse_settings,
     parse_yaml,
+    plain_data,
     read_mapping,
     to_yaml,
     validate,
 )
 from raybench.spec.errors import ErrorCode
+from raybench.spec.space import possible_values
+from raybench.spec.study import build_study
+from raybench.spec.text import identity
 from tests.refusals import refused
 
 
@@ -137,3 +147,49 @@ def test_settings_change_a_copy(settings, result):
     content = {"x": 1, "d": {"k": 1}}
     assert apply_settings(content, parse_settings(settings)) == result
     assert content == {"x": 1, "d": {"k": 1}}, "the given content is not changed"
+
+
+class Act(enum.Enum):
+    RELU = "relu"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.logspace(-3, -1, 3), [0.001, 0.01, 0.1]),
+        (list(np.arange(1, 4)), [1, 2, 3]),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array([0.1, 0.2], dtype="float32"), [0.1, 0.2]),
+        ((np.bool_(True), np.str_("a"), np.float32(0.1), np.array(3)), [True, "a", 0.1, 3]),
+        (pd.Series([1, 2]), [1, 2]),
+        (range(4, 8), [4, 5, 6, 7]),
+        ({"b", "a"}, ["a", "b"]),
+        ([Act.RELU, Path("x/y")], ["relu", "x/y"]),
+        ({"low": np.int64(1), "high": np.int64(9)}, {"low": 1, "high": 9}),
+    ],
+)
+def test_python_objects_become_plain_data(value, expected):
+    assert identity(plain_data(value, "space")) == identity(expected)
+
+
+@pytest.mark.parametrize("value", [object(), 1j, b"x", lambda: 1, np.datetime64("2020-01-01")])
+def test_unsupported_objects_are_refused_by_key(value):
+    with refused(ErrorCode.INVALID_VALUE, "'space.n'"):
+        plain_data({"space": {"n": [value]}}, "space")
+
+
+def searched(**space):
+    """Return the space of a `raybench.tune` call."""
+    content = {"objective": {"target": 0.9}, "fixed": {"framework": "python"}, "space": space}
+    options = call_options("tune", {"space": content, "train": "loop.py:train"})
+    return build_study(*study_content(options)[:2])[1]
+
+
+def test_numpy_values_of_a_space_become_numbers():
+    space = searched(
+        learning_rate=np.logspace(-3, -1, 3),
+        model={"n": (1, 2), "m": {"low": np.int64(1), "high": np.int64(9)}},
+    )
+    assert possible_values(space["learning_rate"]) == [0.001, 0.01, 0.1]
+    assert possible_values(space["model.n"]) == [1, 2]
+    assert space["model.m"].is_integer

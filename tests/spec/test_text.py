@@ -1,12 +1,14 @@
-"""Strings from outside are cleaned of control characters."""
+"""Text from outside is cleaned of control characters; values have distinct labels."""
 
 import pickle
 import time
 
 import pytest
 
+from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.text import clean, seconds_text
+from raybench.spec.run import RunSpec, describe
+from raybench.spec.text import clean, identity, seconds_text, short
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,37 @@ def test_details_survive_pickling_and_are_optional():
     error = pickle.loads(pickle.dumps(UserError("short", ErrorCode.CONFLICT, "long\ntext")))
     assert (str(error), error.code, error.details) == ("short", ErrorCode.CONFLICT, "long\ntext")
     assert UserError("short", ErrorCode.CONFLICT).details is None
+
+
+ALIKE = [None, "", "None", "null", "1", 1, 1.0, True, "true", "1.0", [1], "[1]", [], {}, [None]]
+ALIKE += [{"a": 1}, {"a": 1.0}, "nan", 1e300, "inf", " ", "a, b", ["a", "b"], "~", "it's"]
+
+
+def test_values_that_look_alike_stay_distinct():
+    assert len({*map(short, ALIKE)}) == len({*map(identity, ALIKE)}) == len(ALIKE)
+    specs = [RunSpec(model={"n": value}) for value in ALIKE]
+    assert all((a == b) == (a is b) for a in specs for b in specs)
+    assert len({describe(spec, ["model.n"]) for spec in specs}) == len(ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("relu", "relu"),
+        ("max pool", "max pool"),
+        ("1", "'1'"),
+        (0.9999, "0.9999"),
+        (0.99995, "0.99995"),
+        (0.0123456, "0.0123"),
+        ({"kernel": 3, "act": None}, "{kernel:3,act:null}"),
+    ],
+)
+def test_labels_are_yaml(value, label):
+    assert short(value) == label
+
+
+def test_labels_are_read_back_as_the_same_value():
+    for value in (None, True, 1, 1.0, 0.25, "relu", "1", "null", "", "1e3"):
+        assert identity(parse_yaml(short(value), "label")) == identity(value)

@@ -20,8 +20,7 @@ from raybench.results.analyses import importance_of, pareto_front
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.verdict import judge, reached_target
-from raybench.spec.text import clean, counted, shorten
-from raybench.spec.values import short
+from raybench.spec.text import clean, counted, short, shorten
 
 NEAR = 1.1
 """Configurations whose seconds are at most this multiple of the best count as equally good."""

@@ -16,8 +16,7 @@ from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.trials import searched_columns
 from raybench.results.verdict import winners
-from raybench.spec.text import clean, shorten
-from raybench.spec.values import short
+from raybench.spec.text import clean, short, shorten
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord, State
 

@@ -31,7 +31,7 @@ from raybench.spec.space import (
     values_of,
 )
 from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
-from raybench.spec.values import identity
+from raybench.spec.text import identity
 
 BASE_RATES: Mapping[str, float] = MappingProxyType(
     {

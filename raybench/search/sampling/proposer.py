@@ -38,7 +38,7 @@ from raybench.search.sampling.optuna_study import (
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Space, num_configurations
 from raybench.spec.study import StudySpec
-from raybench.spec.values import identity
+from raybench.spec.text import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
 """If a draw is a duplicate, another is made: up to NUM_SAMPLED draws come from the sampler, and the

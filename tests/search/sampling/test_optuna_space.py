@@ -18,6 +18,7 @@ from raybench.search.sampling.optuna_space import distributions, encode, params_
 from raybench.search.search import Search
 from raybench.search.study_plan import StudyPlan
 from raybench.spec.run import RunSpec
+from raybench.spec.space import num_configurations, parse_space
 from raybench.spec.study import build_study
 from tests.search.made_up import RATES, STUDY, run_all, trained
 
@@ -140,3 +141,23 @@ def test_every_valid_space_is_planned_and_sampled(content: dict[str, Any]) -> No
         search = Search(study, space, Path(folder), factors=apart)
         ended = run_all(search, trained, most=4)  # fewer where the space is exhausted
     assert ended
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, "relu"],
+        ["auto", 1, 0.5],
+        [1, 1.0, True, "1"],
+        [64, [64, 32]],
+        [{"kernel": 3, "stride": 1}, {"kernel": 5, "stride": 2}],
+        [None, [1, [2]], {"a": None}],
+    ],
+)
+def test_choices_of_mixed_types_are_kept(values: list[Any]) -> None:
+    space = parse_space({"model.n": values}, {}, "s.yaml")
+    assert num_configurations(space) == len(values)
+    (distribution,) = distributions(space).values()
+    encoded = [encode(space, {}, {"model.n": value})["model.n"] for value in values]
+    assert list(distribution.choices) == encoded
+    assert [distribution.to_internal_repr(choice) for choice in encoded] == list(range(len(values)))
