@@ -12,7 +12,7 @@ import pytest
 # Fixes the order in which the two users of LLVM (Triton, TensorFlow) load; imports neither
 # framework.
 import raybench.training.tensorflow  # noqa: F401
-from raybench.cluster.layout import num_local_cores
+from raybench.data.memory import num_local_cores
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document
 from raybench.results import storage

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from raybench.data.memory import num_local_cores
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ROUNDING, ResourceRequest
 from raybench.spec.text import counted
@@ -286,13 +287,6 @@ class Capacity:
             "a larger cluster with --address.",
             ErrorCode.NO_ROOM,
         )
-
-
-def num_local_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def local_capacity() -> Capacity:

@@ -12,7 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.cluster.connectivity import VARIABLE
-from raybench.cluster.layout import Capacity, Node, as_nodes, num_local_cores
+from raybench.cluster.layout import Capacity, Node, as_nodes
 from raybench.cluster.queue import WaitingTrial
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
@@ -24,6 +24,7 @@ from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
+from raybench.data.memory import num_local_cores
 from raybench.data.store import share
 from raybench.models.user_code import refuse_hiding_files
 from raybench.spec.errors import ErrorCode, UserError

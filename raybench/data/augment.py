@@ -244,13 +244,8 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Return the weighted mean of two arrays of type uint8 (then it is rounded) or float32.
-
-    Args:
-        one: The first array.
-        other: The second array.
-        weights: Weights of `other` in units of 1 / UNITY; their shape is broadcast.
-    """
+    """Return the weighted mean of two arrays of type uint8 (then it is rounded) or float32; the
+    weights of `other` are in units of 1 / UNITY, and their shape is broadcast."""
     if one.dtype == np.float32:
         mixed = other - one
         mixed *= weights / np.float32(UNITY)
@@ -458,14 +453,8 @@ def is_image(inputs: Any) -> bool:
 
 
 def _change(images: Array, keys: Key, augmentations: list[NumberedAugmentation]) -> Array:
-    """Apply augmentations (without mixup) to a copy of images, in chunks that fit into the CPU
-    cache.
-
-    Args:
-        images: Images (n, height, width, channels).
-        keys: Hash keys of the samples, (n,).
-        augmentations: Augmentations with their positions in the list `augment`.
-    """
+    """Apply augmentations (without mixup) to a copy of images (n, height, width, channels), in
+    chunks that fit into the CPU cache."""
     changed = images.copy()
     size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):

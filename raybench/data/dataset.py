@@ -341,7 +341,7 @@ class Dataset:
         return len(self.train) * self.repeat
 
     @property
-    def input_shape(self) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
+    def input_shape(self) -> InputShape:
         """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict for named inputs."""
         return each(self.train.inputs, lambda inputs: tuple(inputs.shape[1:]))
 

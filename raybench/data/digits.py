@@ -74,19 +74,10 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Split samples at random into a held-out part and the rest.
-
-    Args:
-        samples: The samples.
-        size: Number of samples to hold out.
-        seed: Seed of the random order.
-        source: Name of the data in the error message.
-
-    Returns:
-        The held-out samples, and the remaining samples.
+    """Return `size` random samples, which are held out, and the remaining samples.
 
     Raises:
-        UserError: No samples remain to train on.
+        UserError: No samples remain to train on; `source` names the data in the message.
     """
     if size >= len(samples):
         raise UserError(
@@ -99,13 +90,7 @@ def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spl
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Hold out a random validation split, and scale all images.
-
-    Args:
-        rest: Images (N, H, W) and labels for training and validation.
-        test: Images and labels of the test split.
-        spec: The dataset spec.
-    """
+    """Cut the validation split from `rest` at random, and scale all images (N, H, W)."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")

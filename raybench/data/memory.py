@@ -1,6 +1,7 @@
-"""Available memory of this machine or container, and memory-mapped arrays."""
+"""Cores and available memory of this machine or container, and memory-mapped arrays."""
 
 import mmap
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ _CGROUPS = (  # controller (folder), files of limit, usage and statistics; cgrou
 )
 _CGROUP_FOLDER = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def num_local_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # only on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def require_memory(num_bytes: int, what: str) -> None:

@@ -100,13 +100,8 @@ def _table(frame: Any) -> Callable[[Any], None]:
 
 
 def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
-    """Write a file whose name is a digest of its content, and return its path.
-
-    Args:
-        folder: Folder for the file.
-        end: Suffix of the file name.
-        write: Function that writes the content to an open file.
-    """
+    """Write a file whose name is a digest of its content, and return its path; `write` writes the
+    content to an open file."""
     with _partial(folder, end) as partial:
         with partial.open("wb") as file:
             write(file)
@@ -161,14 +156,8 @@ def _is_map_style(data: Any) -> bool:
 
 
 def _sample_arrays(samples: Any, end: str) -> dict[str, Array]:
-    """Return the inputs and labels of a map-style dataset as arrays by name.
-
-    Images with channels first are converted to channels last.
-
-    Args:
-        samples: Dataset of pairs (input, label).
-        end: Suffix of the names of the arrays.
-    """
+    """Return the inputs and labels of a map-style dataset of pairs as arrays by name; `end` is the
+    suffix of the names. Images with channels first are converted to channels last."""
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise UserError(

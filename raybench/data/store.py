@@ -416,15 +416,11 @@ def stored(source: Source, build: Build) -> Stored:
 
 
 def _build(part: Path, source: Source, build: Build) -> None:
-    """Build an entry of the store, and remove outdated entries of the same source.
+    """Build an entry of the store in the temporary folder `part`, and remove outdated entries of
+    the same source.
 
     An outdated entry, which was built from an earlier version of the files, is removed only if no
     command has opened it for a week.
-
-    Args:
-        part: Temporary folder of the entry.
-        source: Files and options of the dataset.
-        build: Function that writes the arrays of the dataset.
     """
     shown = json.loads(json.dumps(source.shown))
     old = [entry for entry in list_entries(part.parent) if entry.about | shown == entry.about]

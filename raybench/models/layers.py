@@ -295,15 +295,9 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
 
 def _in_keras_layout(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Convert a weight or bias from torch's layout to the layout of Keras.
-
-    Args:
-        layer: Layer to which the weight belongs.
-        weight: Weight or bias in torch's layout.
-        channels: Number of channels (or features) of the layer's input.
-        flattened: Shape (H, W, C) of the image that was flattened before a Dense layer; () if there
-            was none.
-    """
+    """Convert a weight or bias of a layer with so many input channels from torch's layout to the
+    layout of Keras; `flattened` is the shape (H, W, C) of the image that was flattened before a
+    Dense layer, or () if there was none."""
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

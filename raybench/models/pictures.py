@@ -58,13 +58,8 @@ class Pictures(LayerWorkload):
 
 
 def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int) -> type[Pictures]:
-    """Return a workload class.
-
-    Args:
-        name: Name of the workload.
-        network: Function that returns the network for an input shape.
-        size: Height and width of the inputs in pixels.
-    """
+    """Return a workload class for inputs of `size` x `size` pixels; `network` returns the network
+    for an input shape."""
     shape = (size, size, 1)
     content = {"name": name, "input_shape": shape, "layers": network(shape).layers}
     return type(name, (Pictures,), content)

@@ -3,7 +3,6 @@
 
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from raybench.data.check import check_something_to_learn
 from raybench.data.dataset import Array, Dataset
 from raybench.data.load import build_dataset
+from raybench.data.memory import num_local_cores
 from raybench.data.sources import files, images
 from raybench.data.sources.cut import choose_split_rows
 from raybench.data.sources.table import (
@@ -259,12 +259,6 @@ def _label_lines(
 ) -> list[str]:
     """Return lines about the distribution of the training labels, to print.
 
-    Args:
-        task: Learning task.
-        labels: Training labels.
-        names: Names of the classes.
-        content: Value of `dataset` for the search-space file.
-
     Raises:
         UserError: All training labels are the same.
     """
@@ -302,15 +296,11 @@ def _sizes_line(content: dict[str, Any], sizes: Sequence[int]) -> str:
 def _summarize_images(
     content: dict[str, Any], columns: dict[str, str], tables: Tables
 ) -> DataSummary:
-    """Summarize tables of images without decoding all images.
+    """Summarize tables of images without decoding all images; `columns` are the label and the image
+    column, if `content`, the value of `dataset` for the search-space file, does not name them.
 
     If the first images differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the
     median length of their shorter sides, rounded down.
-
-    Args:
-        content: Value of `dataset` for the search-space file.
-        columns: Label and image column, if `content` does not have these keys.
-        tables: Tables by split.
     """
     spec = DatasetSpec.model_validate(content | columns)
     assert spec.image is not None
@@ -417,16 +407,9 @@ def space_text(summary: DataSummary, start: StarterModel, *, file: Path) -> str:
         for other in METRICS.values()
         if summary.task in other.tasks and other.name != metric.name
     ]
-    batches = _powers(
-        4,
-        min(
-            MAX_BATCH_SIZE.get(summary.kind, 512),
-            max(8, summary.num_train // MIN_BATCHES_PER_EPOCH),
-        ),
-    )
-    smallest, largest = max(4, batches[-1] // 32), batches[-1]
-    affinity = getattr(os, "sched_getaffinity", None)  # only on Linux
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    most = max(8, summary.num_train // MIN_BATCHES_PER_EPOCH)
+    largest = _powers(4, min(MAX_BATCH_SIZE.get(summary.kind, 512), most))[-1]
+    smallest = max(4, largest // 32)
     direction = "at least" if metric.direction == "max" else "at most"
     lines = [
         f"# {clean(summary.lines[0])}",
@@ -445,7 +428,7 @@ def space_text(summary: DataSummary, start: StarterModel, *, file: Path) -> str:
         "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best, of a winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
-        f"  num_workers: {_powers(1, min(MAX_WORKERS, cores))}  # one core per worker",
+        f"  num_workers: {_powers(1, min(MAX_WORKERS, num_local_cores()))}  # one core per worker",
         f"  batch_size_per_worker: {{low: {smallest}, high: {largest}, log2: true}}",
         "  optimizer: [adam, radam, lars, lamb]",
         "  learning_rate:",

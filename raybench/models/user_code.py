@@ -265,12 +265,8 @@ _folders: list[Path] = []
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Import a file: as a module of its package if it is in a package, otherwise by its path.
-
-    Args:
-        path: Path of the file.
-        name: Start of the error message.
-    """
+    """Import a file: as a module of its package if it is in a package, otherwise by its path;
+    `name` begins the error message."""
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent

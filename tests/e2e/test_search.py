@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.cluster.layout import num_local_cores
+from raybench.data.memory import num_local_cores
 from raybench.results.records import read_records
 from raybench.results.trials import CURVE_COLUMNS, TRIAL_COLUMNS
 from raybench.spec.documents import read_mapping

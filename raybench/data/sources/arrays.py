@@ -340,16 +340,11 @@ def load_keras(spec: DatasetSpec) -> Dataset:
 def _load(
     spec: DatasetSpec, sets: dict[str, LibrarySet], folders: Sequence[str], fetch: str
 ) -> Dataset:
-    """Load the dataset `spec.set` of a library.
-
-    Args:
-        spec: The dataset spec.
-        sets: Supported datasets of the library by name.
-        folders: Folders to search for the dataset if `spec.path` is not set.
-        fetch: Code that downloads the dataset, for the error message.
+    """Load the dataset `spec.set` of a library from `spec.path` or, by default, one of the folders.
 
     Raises:
-        UserError: The dataset is not supported, or is not on this machine.
+        UserError: The dataset is not one of `sets`, or is not on this machine; the message then
+            shows the code `fetch`, which downloads the dataset.
     """
     assert spec.set is not None
     known = sets.get(spec.set)
@@ -406,13 +401,8 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
-    """Read CIFAR-10, or CIFAR-100 if `fine` is true.
-
-    Args:
-        files: Files with the training batches, a file with the test split, and a file with the
-            class names, in this order.
-        fine: Whether the files have the format of CIFAR-100.
-    """
+    """Read CIFAR-10, or CIFAR-100 if `fine` is true, from the files with the training batches, the
+    file with the test split and the file with the class names, in this order."""
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:

@@ -131,15 +131,11 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Adjust the sizes of the test and validation splits so that no group of samples is divided.
+    """Return the sizes of the test and validation splits that are closest to the requested sizes
+    and divide no group: neighboring samples with equal keys, (N,).
 
-    Args:
-        sizes: Requested numbers of samples of the splits `test` and `validation`.
-        keys: Keys of the samples in order, (N,); neighboring samples with equal keys are a group.
-        source: Name of the data in error messages.
-
-    Returns:
-        The possible sizes that are closest to the requested sizes.
+    Raises:
+        UserError: There are too few groups; `source` names the data in the message.
     """
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]

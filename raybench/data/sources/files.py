@@ -335,13 +335,8 @@ def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
 def _by_class(
     place: Path, names: Sequence[str], read: Callable[[Path], str] | None = None
 ) -> Tables:
-    """Return a table for each split, with one row per file: its class, and its text or its path.
-
-    Args:
-        place: Folder of the dataset.
-        names: Paths of the files, relative to the folder.
-        read: Function that returns the text of a file; None for a table of paths.
-    """
+    """Return a table for each split, with one row per file in the folder `place`: its class, and
+    its text as returned by `read`, or its path if `read` is None."""
     tables: dict[str, Table] = {}
     by_split, depth = _by_split(place, names)
     for split, split_names in by_split.items():
@@ -367,10 +362,6 @@ def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], 
     If there is no folder for the training split, the top folders are classes, even if one of them
     has the name of a split, as in the classes "test" and "no_test". All files then belong to
     `train`.
-
-    Args:
-        place: Folder of the dataset.
-        names: Paths of the files, relative to the folder.
 
     Returns:
         Files by split, and the number of folder levels above the class folders (0 or 1).

@@ -7,7 +7,6 @@ releases the GIL while it decodes and scales an image.
 import contextlib
 import io
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from raybench.data.memory import num_local_cores
 from raybench.data.store import Writer
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
@@ -174,17 +174,12 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return the pixel value that stands for white in grayscale images deeper than 8 bits.
-
-    This is the spec's `white` or, by default, the smallest of WHITES that is at least every pixel
-    value.
-
-    Args:
-        spec: The dataset spec.
-        brightest: Largest pixel value of each grayscale image deeper than 8 bits.
+    """Return the pixel value of white in gray images of more than 8 bits, given the largest pixel
+    value of each such image.
 
     Returns:
-        The pixel value; None if there are no such images and the spec does not set `white`.
+        The spec's `white` or, by default, the smallest of WHITES that is at least every pixel
+        value; None if there are no such images and the spec does not set `white`.
     """
     if not brightest:
         return spec.white
@@ -308,9 +303,7 @@ def decode_images(
     Raises:
         UserError: An image cannot be used; the message names the first such image.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = num_local_cores()
     array = writer.array(name, (number, *form.shape), "uint8")
 
     def write(picture: Picture) -> None:

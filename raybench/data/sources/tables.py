@@ -120,13 +120,8 @@ def is_of_classes(spec: DatasetSpec) -> bool:
 
 
 def _load(spec: DatasetSpec, listed: Sequence[File], open_tables: Callable[[], Tables]) -> Dataset:
-    """Load the dataset of a table.
-
-    Args:
-        spec: The dataset spec.
-        listed: Files of the table.
-        open_tables: Function that opens the files and returns tables by split.
-    """
+    """Load the dataset of the table in the listed files; `open_tables` opens them as tables by
+    split."""
     if spec.task == "language_modelling":
         return _load_language(spec, listed, lambda: _column_texts(spec, open_tables()))
     if spec.image is not None:
@@ -369,13 +364,8 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
-    """Yield all images of a table, each with its row in the shuffled output array.
-
-    Args:
-        table: The table.
-        column: Name of the image column.
-        order: Rows of the table in shuffled order.
-    """
+    """Yield all images of a column, each with its row in the output array, which has the rows of
+    the table in the given order."""
     array_rows = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
         for cell, (row, array_row) in zip(batch.column(0), array_rows, strict=False):
@@ -383,15 +373,8 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture
 
 
 def _picture(table: Table, column: str, cell: Any, row: int, array_row: int) -> images.Picture:
-    """Return an image of a table.
-
-    Args:
-        table: The table.
-        column: Name of the image column.
-        cell: Value of the column: bytes, a path, or Hugging Face's dict of both.
-        row: Row of the image in the table.
-        array_row: Row of the image in the output array.
-    """
+    """Return the image in a row of a table, to be decoded into `array_row` of the output array; the
+    cell has bytes, a path, or Hugging Face's dict of both."""
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     name = f"{table.place(row)}: column '{column}'"
