@@ -2,7 +2,6 @@
 shown output matches printed output. tests/e2e runs some commands for real."""
 
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -298,19 +297,15 @@ def test_the_documented_space_is_the_default_space() -> None:
     assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
 
 
-def test_the_documented_exit_codes_are_complete() -> None:
-    table = PAGES[Path("docs/results.md")].partition("## Exit codes")[2]
+@pytest.mark.parametrize("page", ["docs/results.md", "skills/raybench/SKILL.md"])
+def test_the_documented_exit_codes_are_complete(page: str) -> None:
+    table = (ROOT / page).read_text().partition("## Exit codes")[2]
     codes = {value for value in vars(errors).values() if isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) ", table, flags=re.MULTILINE)} == codes
 
 
 def test_the_reference_pages_are_current() -> None:
-    place = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
-    assert place is not None
-    assert place.loader is not None
-    reference = importlib.util.module_from_spec(place)
-    place.loader.exec_module(reference)
-    for path, page in reference.PAGES.items():
+    for path, page in runpy.run_path(str(ROOT / "docs/reference.py"))["PAGES"].items():
         assert page() == (ROOT / path).read_text(), "run python docs/reference.py"
 
 

@@ -3,7 +3,8 @@
 import copy
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,7 +118,8 @@ def test_consistent_hosts_have_no_problems(gpus: int) -> None:
         ({"torch__names": ()}, 8, ("torch ", "8 GPUs")),
         (
             {"torch__names": (), "torch__versions": {"cuda": "13.2"}},
-            *(8, ("torch ", "CUDA 13.2", "12.4")),
+            8,
+            ("torch ", "CUDA 13.2", "12.4"),
         ),
         ({"tensorflow__names": (A100,)}, 8, ("tensorflow ", "1 of 8 GPUs", "pip install")),
         ({"torch__problem": "ImportError: libcudart.so."}, 8, ("torch ", "libcudart.so")),
@@ -323,16 +325,12 @@ def test_problems_are_printed_and_the_exit_code_is_1(
     assert failure.message in second
     jsonschema.validate(json.loads(json.dumps(document)), SCHEMA)
 
-    class FakeLiveSession:
-        def __enter__(self) -> None:
-            print("output of a library")
+    @contextmanager
+    def live_session(*arguments: object) -> Iterator[None]:
+        print("output of a library")
+        yield
 
-        def __exit__(self, *error: object) -> None:
-            """Do nothing."""
-
-    from raybench.runs import wait_watch
-
-    monkeypatch.setattr(wait_watch, "live_session", lambda *arguments: FakeLiveSession())
+    monkeypatch.setattr("raybench.runs.wait_watch.live_session", live_session)
     monkeypatch.setattr(doctor, "examine", lambda *arguments: document)
     assert cli.main(["doctor", "--json"]) == cli.FAILED == 1
     assert json.loads(capsys.readouterr().out)["details"] == json.loads(json.dumps(document))
