@@ -161,7 +161,7 @@ FORBIDDEN = re.compile(
 """Source code that executes data as code, or listens on a port."""
 ALLOWED = {
     "arrays.py": {"import pickle"},  # for an unpickler that only builds arrays
-    "connectivity.py": {"create_server"},  # checks for seconds whether hosts reach each other
+    "rendezvous.py": {"create_server"},  # checks for seconds whether hosts reach each other
     "signals.py": {".listen("},  # to signals
     "wait_watch.py": {".listen("},
 }

@@ -19,7 +19,7 @@ class Start:
     """CPU cores to pin this worker to; empty to allow all cores."""
     resume: Checkpoint | None = None
     """Checkpoint from which the run continues; set by the pool if it has a checkpoint of this run.
-    Its file is on the pool's host; read it with `states.fetch`."""
+    Its file is on the pool's host; read it with `session_files.fetch_state`."""
 
 
 @dataclass(frozen=True)

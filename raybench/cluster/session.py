@@ -11,15 +11,14 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Capacity, Node, as_nodes
-from raybench.cluster.queue import WaitingTrial
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
+from raybench.cluster.ray_internals.rendezvous import INTERFACE_VARIABLE
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
-from raybench.cluster.resource_scheduler import ResourceScheduler
+from raybench.cluster.scheduler import ResourceScheduler, WaitingTrial
+from raybench.cluster.session_files import DATA, scratch_folder
 from raybench.cluster.signals import without_hangup
-from raybench.cluster.states import DATA, scratch_folder
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.data.dataset import Dataset
@@ -200,7 +199,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         search_path=str(Path.cwd()),
         is_local=is_local,
         scales=capacity.grows,
-        interface=os.environ.get(VARIABLE) or None,
+        interface=os.environ.get(INTERFACE_VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
     scheduler = ResourceScheduler(

@@ -21,10 +21,18 @@ from typing import Any
 
 import ray
 
-from raybench.cluster import protocol, states
-from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.output import Capture, output_path
+from raybench.cluster import protocol
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
+from raybench.cluster.ray_internals.rendezvous import UNREACHED
+from raybench.cluster.session_files import (
+    DATA,
+    Capture,
+    ask_pool,
+    fetch_state,
+    output_path,
+    scratch_on_this_host,
+    send_state,
+)
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import ErrorCode, UserError
@@ -78,7 +86,7 @@ def _serve(config: dict[str, Any]) -> None:
     # TensorFlow writes a temporary file per traced function and removes it when the process exits
     # normally. This process is killed at the end of the session, so the file must be in the
     # session's folder, which is removed.
-    scratch = states.scratch_on_this_host(config["scratch"])
+    scratch = scratch_on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
         world = join_group(config["request"], config["search_path"])
@@ -102,7 +110,7 @@ def _serve(config: dict[str, Any]) -> None:
                 continue
             if isinstance(command, Start):
                 output.begin()
-                running = _Run(command, world, scratch / states.DATA, pool, group)
+                running = _Run(command, world, scratch / DATA, pool, group)
             assert running is not None
             answer = running.execute(command)
             busy_s = time.perf_counter() - received_at
@@ -133,11 +141,9 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
         turn: Number of the reply, counted from 1.
         reply: The reply to the previous command.
     """
-    command: Command | None = states.ask_pool(
-        lambda: pool.exchange.remote(group, rank, turn, reply)
-    )
+    command: Command | None = ask_pool(lambda: pool.exchange.remote(group, rank, turn, reply))
     while command is None:  # the pool already has the reply, but no new command yet
-        command = states.ask_pool(lambda: pool.exchange.remote(group, rank, turn, None))
+        command = ask_pool(lambda: pool.exchange.remote(group, rank, turn, None))
     return command
 
 
@@ -190,7 +196,7 @@ class _Run:
             build = find_backend(spec.framework).Trainer
             self._trainer = build(spec, workload, self._dataset, world)
         if command.resume:
-            self._trainer.restore(states.fetch(pool, command.resume.weights))
+            self._trainer.restore(fetch_state(pool, command.resume.weights))
         self._checkpoints = Checkpoints(spec, world, resume=resume)
         self._evaluations: Iterator[Evaluation] = (
             self._trainer.evaluations()
@@ -219,7 +225,7 @@ class _Run:
 
     def _send(self, state: bytes) -> int:
         """Send a run state to the pool and return its size in bytes."""
-        return states.send(self._pool, self._group, io.BytesIO(state))
+        return send_state(self._pool, self._group, io.BytesIO(state))
 
     def _finish(self, command: Finish) -> protocol.Finished:
         """End the run: test and save as the command asks, then release the run's memory."""

@@ -12,11 +12,10 @@ from typing import Any
 import ray
 
 from raybench.cluster import protocol
-from raybench.cluster.connectivity import MISNAMED, UNREACHED
-from raybench.cluster.output import prefix_rank, unsent_output
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
-from raybench.cluster.ray_internals.rendezvous import rendezvous_config
+from raybench.cluster.ray_internals.rendezvous import MISNAMED, UNREACHED, rendezvous_config
+from raybench.cluster.session_files import prefix_rank, unsent_output
 from raybench.cluster.worker import serve
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest

@@ -3,8 +3,8 @@
 The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which delivers the
 worker's last reply and waits for its next command, so that a command costs one round trip.
 
-The pool keeps the newest checkpoint of every run in a file (`states.py`). A run that loses its
-workers continues from this checkpoint. Replies contain only the checkpoint's index, because Ray
+The pool keeps the newest checkpoint of every run in a file (`session_files.py`). A run that loses
+its workers continues from this checkpoint. Replies contain only the checkpoint's index, because Ray
 Tune keeps all replies in memory; the driver copies the file to the results folder.
 """
 
@@ -21,7 +21,6 @@ from typing import Any
 
 from raybench.cluster import protocol
 from raybench.cluster.layout import Node, workers_per_node
-from raybench.cluster.output import keep_end
 from raybench.cluster.protocol import (
     STOPPED,
     Allocation,
@@ -31,9 +30,8 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.queue import RequestQueue, WaitingTrial
-from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
-from raybench.cluster.states import StateFiles
+from raybench.cluster.scheduler import RequestQueue, Reservation, ResourceScheduler, WaitingTrial
+from raybench.cluster.session_files import StateFiles, keep_end
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import ResourceRequest
 from raybench.stats.checkpoint import Checkpoint

@@ -20,8 +20,7 @@ from typing import Any, Self, TypeVar
 
 import ray
 
-from raybench.cluster import states
-from raybench.cluster.output import keep_end
+from raybench.cluster.session_files import STATES_FOLDER, keep_end, link_or_copy
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.run import RunSpec
@@ -64,7 +63,7 @@ class SavedRuns:
     ) -> None:
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
-        shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session
+        shutil.rmtree(store.folder / STATES_FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
         """Output of each resumed run before it was interrupted, by run name."""
@@ -77,7 +76,7 @@ class SavedRuns:
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._writer.shutdown(wait=True)
-        shutil.rmtree(self._store.folder / states.FOLDER, ignore_errors=True)
+        shutil.rmtree(self._store.folder / STATES_FOLDER, ignore_errors=True)
         if self._fault is not None and kind is None:
             raise self._fault
 
@@ -142,7 +141,7 @@ class SavedRuns:
         if checkpoint is None or self._fault is not None:
             return
         self._store.check()
-        place = partial(states.place, checkpoint.weights)
+        place = partial(link_or_copy, checkpoint.weights)
         try:
             write_checkpoint(self._folder(name), checkpoint.state, place)
         except FileNotFoundError:

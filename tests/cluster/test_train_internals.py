@@ -15,9 +15,9 @@ import cloudpickle as pickle
 import pytest
 import ray
 
-from raybench.cluster.connectivity import Place
 from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
+from raybench.cluster.ray_internals.rendezvous import Place
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message
 from raybench.spec.run import ResourceRequest, RunSpec
 

@@ -1,20 +1,17 @@
-"""Worker: its folders, cores, GPUs, errors, and its exchange of commands with the pool."""
+"""Worker: its cores, GPUs, errors, and its exchange of commands with the pool."""
 
 import asyncio
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
-from raybench.cluster import states, worker, worker_group
+from raybench.cluster import session_files, worker, worker_group
 from raybench.cluster.protocol import (
     Advance,
     Close,
@@ -24,70 +21,13 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.states import (
-    remove_stale_folders,
-    scratch_folder,
-    scratch_on_this_host,
-)
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ResourceRequest
-from tests.factories import wait_for
 from tests.refusals import refused
 from tests.training.fake_gpus import FakeNvml
 
 OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
-HOLDER = """
-import sys, tempfile, time
-tempfile.tempdir = sys.argv[1]
-from raybench.cluster.states import scratch_folder
-with scratch_folder() as folder:
-    print(folder, flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(states, "_locks", {})
-
-
-def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    stale = Path(holder.stdout.readline().strip())
-    (stale / "data").mkdir()
-    with scratch_folder() as own_folder:
-        assert stale.is_dir(), "its session is alive"
-        holder.kill()
-        holder.wait()
-        wait_for(lambda: remove_stale_folders() or not stale.exists())
-        assert own_folder.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_foreign_folders_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "raybench-mine").mkdir()  # without a lock file
-    (tmp_path / "other").mkdir()
-    with scratch_folder():
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
-
-
-def test_worker_on_another_host_has_its_own_folder(tmp_path: Path) -> None:
-    with scratch_folder() as own_folder:
-        assert scratch_on_this_host(str(own_folder)) == own_folder
-    remote_folder = scratch_on_this_host("/not/on/this/host/raybench-abc")
-    assert remote_folder == tmp_path / "raybench-abc"
-    remove_stale_folders()
-    assert remote_folder.is_dir(), "in use"
-    assert scratch_on_this_host("/not/on/this/host/raybench-abc") == remote_folder
-    states._locks.pop(remote_folder).close()
-    remove_stale_folders()
-    assert not remote_folder.exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
@@ -246,8 +186,8 @@ def test_worker_repeats_its_reply_until_it_has_an_answer(
             raise answer("lost")
         return answer  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(states.ray, "get", get)  # type: ignore[attr-defined]
-    monkeypatch.setattr(states, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(session_files.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(session_files, "ASK_AGAIN_S", 0.0)
     pool = FakePool(ray.exceptions.GetTimeoutError, None, None, Close())
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
     assert pool.calls == [(7, FIRST), (7, FIRST), (7, None), (7, None)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import protocol, states, worker_pool
+from raybench.cluster import protocol, session_files, worker_pool
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     STOPPED,
@@ -25,7 +25,7 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.resource_scheduler import ResourceScheduler
+from raybench.cluster.scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import ResourceRequest, RunSpec
@@ -365,16 +365,16 @@ def test_worker_on_another_host_transfers_states_in_parts(
 
         return SimpleNamespace(remote=remote)
 
-    monkeypatch.setattr(states, "PART_BYTES", 3)
-    monkeypatch.setattr(states.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
+    monkeypatch.setattr(session_files, "PART_BYTES", 3)
+    monkeypatch.setattr(session_files.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
     remote_pool = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
     remote_pool.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
-    assert states.send(remote_pool, 0, io.BytesIO(b"weights")) == 7
+    assert session_files.send_state(remote_pool, 0, io.BytesIO(b"weights")) == 7
     file = pool._states.keep(0, "a-1", 7)
     monkeypatch.setattr(Path, "is_file", lambda path: False)
-    assert states.fetch(remote_pool, file) == b"weights"
+    assert session_files.fetch_state(remote_pool, file) == b"weights"
     with pytest.raises(FileNotFoundError):
-        states.fetch(remote_pool, file.with_name("gone"))
+        session_files.fetch_state(remote_pool, file.with_name("gone"))
 
 
 async def test_full_disk_fails_the_run(
@@ -383,7 +383,7 @@ async def test_full_disk_fails_the_run(
     def full(*_: object) -> None:
         raise OSError(28, "No space left")
 
-    monkeypatch.setattr(states.os, "fdopen", full)  # type: ignore[attr-defined]
+    monkeypatch.setattr(session_files.os, "fdopen", full)  # type: ignore[attr-defined]
     await answering.acquire("a", TWO)
     with pytest.raises(RunFailed) as failed:
         await answering.command("a", Finish(save=True), 1.0)
@@ -398,7 +398,7 @@ async def test_weights_are_kept_after_the_study_folder_is_gone(
     answering.hold_states_in(study)
     await answering.acquire("a", TWO)
     await answering.command("a", Start(spec=SPEC), 1.0)
-    assert (study / states.FOLDER).is_dir()
+    assert (study / session_files.STATES_FOLDER).is_dir()
     shutil.rmtree(study)
     finished = (await answering.command("a", Finish(save=True), 1.0))[0]
     assert isinstance(finished, protocol.Finished)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import states
+from raybench.cluster import session_files
 from raybench.cluster.protocol import Progress
-from raybench.cluster.resource_scheduler import ResourceScheduler
+from raybench.cluster.scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.results.store import Store
@@ -63,7 +63,7 @@ class PoolOfThisProcess:
     def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
         """Hold a checkpoint as if a worker had sent it."""
         content = weights(points)
-        assert states.send(self, 0, io.BytesIO(content)) == len(content)
+        assert session_files.send_state(self, 0, io.BytesIO(content)) == len(content)
         sent = {"sent_bytes": len(content), "state": state(points, spec)}
         counted = dict.fromkeys(("num_parameters", "num_classes"), 1)
         last = state(points, spec).evaluations[-1]
@@ -102,7 +102,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made_up = Bench(tmp_path / "study")
     with made_up.store:
         yield made_up
-    assert not (made_up.store.folder / states.FOLDER).exists()
+    assert not (made_up.store.folder / session_files.STATES_FOLDER).exists()
 
 
 def test_another_driver_resumes_from_a_checkpoint(bench: Bench) -> None:
@@ -187,8 +187,8 @@ def test_a_full_disk_ends_the_study_and_is_raised(
         raise OSError(errno.ENOSPC, "No space left")
 
     if of == "pool":
-        monkeypatch.setattr(states.os, "fdopen", full)  # type: ignore[attr-defined]
-        monkeypatch.setattr(states.shutil, "copyfileobj", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(session_files.os, "fdopen", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(session_files.shutil, "copyfileobj", full)  # type: ignore[attr-defined]
     else:
         monkeypatch.setattr(module, "write_checkpoint", full)
     with pytest.raises(OSError, match="No space left"):
@@ -199,14 +199,14 @@ def test_a_full_disk_ends_the_study_and_is_raised(
 def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, newer = states.place, [2]
+    place, newer = session_files.link_or_copy, [2]
 
     def overtaken(*arguments: Any) -> None:
         if newer:
             bench.pool.hold("0001", newer.pop())
         place(*arguments)
 
-    monkeypatch.setattr(states, "place", overtaken)
+    monkeypatch.setattr(module, "link_or_copy", overtaken)
     with bench.saved() as saved:
         bench.pool.hold("0001", 1)
         saved.save("0001")

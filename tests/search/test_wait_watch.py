@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.cluster.queue import WaitingTrial
+from raybench.cluster.scheduler import WaitingTrial
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.wait_watch import Deadline, WaitWatch, quiet

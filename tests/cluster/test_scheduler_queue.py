@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import queue as module
+from raybench.cluster import scheduler as module
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
-from raybench.cluster.queue import RequestQueue, missing
 from raybench.cluster.ray_internals.nodes import resource_bundles, taken_by_others
-from raybench.cluster.resource_scheduler import ResourceScheduler
+from raybench.cluster.scheduler import RequestQueue, ResourceScheduler, missing
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import ResourceRequest
 from tests.refusals import shortage_in

@@ -1,24 +1,91 @@
-"""Captured output of workers: also from C code and child processes, bounded, with the rank."""
+"""Temporary folders of sessions; captured output of workers, also of C code and child processes."""
 
 import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from raybench.cluster import output
-from raybench.cluster.output import CUT, Capture, keep_end, output_path, prefix_rank, unsent_output
+from raybench.cluster import session_files
 from raybench.cluster.protocol import Advance, Finished
+from raybench.cluster.session_files import (
+    OUTPUT_CUT,
+    Capture,
+    keep_end,
+    output_path,
+    prefix_rank,
+    remove_stale_folders,
+    scratch_folder,
+    scratch_on_this_host,
+    unsent_output,
+)
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import ResourceRequest
+from tests.factories import wait_for
+
+HOLDER = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from raybench.cluster.session_files import scratch_folder
+with scratch_folder() as folder:
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(session_files, "_locks", {})
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    stale = Path(holder.stdout.readline().strip())
+    (stale / "data").mkdir()
+    with scratch_folder() as own_folder:
+        assert stale.is_dir(), "its session is alive"
+        holder.kill()
+        holder.wait()
+        wait_for(lambda: remove_stale_folders() or not stale.exists())
+        assert own_folder.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_foreign_folders_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "raybench-mine").mkdir()  # without a lock file
+    (tmp_path / "other").mkdir()
+    with scratch_folder():
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_worker_on_another_host_has_its_own_folder(tmp_path: Path) -> None:
+    with scratch_folder() as own_folder:
+        assert scratch_on_this_host(str(own_folder)) == own_folder
+    remote_folder = scratch_on_this_host("/not/on/this/host/raybench-abc")
+    assert remote_folder == tmp_path / "raybench-abc"
+    remove_stale_folders()
+    assert remote_folder.is_dir(), "in use"
+    assert scratch_on_this_host("/not/on/this/host/raybench-abc") == remote_folder
+    session_files._locks.pop(remote_folder).close()
+    remove_stale_folders()
+    assert not remote_folder.exists()
 
 
 def test_end_of_long_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output, "KEPT_BYTES", 10)
+    monkeypatch.setattr(session_files, "KEPT_OUTPUT_BYTES", 10)
     capture = Capture(output_path(tmp_path, 0, 0))
     capture.begin()
     os.write(1, b"all of it.")
@@ -26,8 +93,8 @@ def test_end_of_long_output_is_kept(
     os.write(1, 1000 * b"." + b"last words")
     taken = capture.take()
     capture.end()
-    assert taken == CUT + b"last words"
-    assert keep_end(taken + b"!") == CUT + b"ast words!"
+    assert taken == OUTPUT_CUT + b"last words"
+    assert keep_end(taken + b"!") == OUTPUT_CUT + b"ast words!"
 
 
 def test_output_of_python_c_code_and_children_is_captured(

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from raybench.cluster import connectivity
-from raybench.cluster.connectivity import (
-    VARIABLE,
+from raybench.cluster.ray_internals import rendezvous
+from raybench.cluster.ray_internals.rendezvous import (
+    INTERFACE_VARIABLE,
     NoInterface,
     Place,
     address_of,
@@ -63,9 +63,9 @@ def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, addresses in INTERFACES.items()
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
-    monkeypatch.setattr(connectivity.socket, "socket", FakeSocket)
-    monkeypatch.setattr(connectivity.socket, "gethostname", lambda: "b")
-    for name in (VARIABLE, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    monkeypatch.setattr(rendezvous.socket, "socket", FakeSocket)
+    monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: "b")
+    for name in (INTERFACE_VARIABLE, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -88,7 +88,7 @@ class TestInterfaces:
     ) -> None:
         assert find_place("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
         assert find_place("10.77.0.1", "ib0") == Place("b", "ib0", "10.88.0.2")
-        monkeypatch.setenv(VARIABLE, "docker0")  # the variable of this host wins over both
+        monkeypatch.setenv(INTERFACE_VARIABLE, "docker0")  # the variable of a host wins
         assert find_place("10.77.0.1", "ib0") == Place("b", "docker0", "172.17.0.1")
 
     @pytest.mark.parametrize("name", ["ib7", "tap"])
@@ -136,17 +136,17 @@ def test_reachable_workers_report_no_problem() -> None:
 def test_unreachable_worker_is_named_with_the_variable_to_set() -> None:
     for sentence in connection_problems(3, lost=1):
         assert sentence is not None
-        assert sentence.startswith(connectivity.UNREACHED)
-        assert all(name in sentence for name in (" lo ", "127.0.0.1", "host1", VARIABLE))
+        assert sentence.startswith(rendezvous.UNREACHED)
+        assert all(name in sentence for name in (" lo ", "127.0.0.1", "host1", INTERFACE_VARIABLE))
         assert "\n" not in sentence
 
 
 def test_loopback_address_on_two_hosts_is_reported_without_connecting() -> None:
     loopback = [Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2)]
-    sentence = connectivity.loopback_problem(loopback)
+    sentence = rendezvous.loopback_problem(loopback)
     assert sentence is not None
-    assert sentence.startswith(connectivity.MISNAMED)
+    assert sentence.startswith(rendezvous.MISNAMED)
     assert all(name in sentence for name in ("rb1", " lo ", "127.0.0.1"))
-    assert connectivity.loopback_problem([loopback[0]] * 2) is None, "two workers of one host"
+    assert rendezvous.loopback_problem([loopback[0]] * 2) is None, "two workers of one host"
     routable = [Place(f"rb{n}", "eth0", f"10.77.0.{n}", node=f"10.77.0.{n}") for n in (2, 1)]
-    assert connectivity.loopback_problem(routable) is None
+    assert rendezvous.loopback_problem(routable) is None

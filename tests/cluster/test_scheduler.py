@@ -15,8 +15,7 @@ from raybench.cluster.layout import (
     num_nodes,
     workers_per_node,
 )
-from raybench.cluster.queue import missing
-from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
+from raybench.cluster.scheduler import MAX_OVERTAKEN, ResourceScheduler, missing
 from raybench.runs.preflight import ASKED_AHEAD
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest

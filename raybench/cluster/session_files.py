@@ -1,7 +1,10 @@
-"""Files of a session (the Ray connection of a command): its temporary folders and run states.
+"""Files of a session (the Ray connection of a command): temporary folders, output and run states.
 
 A session has a temporary folder on each host. It is removed at the end of the session or, if the
 session was killed, by the next session on the same host.
+
+The output (stdout and stderr) of a run is captured by each worker in a file of this folder and
+collected by the worker pool. Only the end of a long output is kept.
 
 Run states (checkpoints and final weights) are files on the worker pool's host. A worker that can
 access the pool's file, on the same host or on a shared disk, writes the state directly; other
@@ -12,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -83,7 +87,128 @@ def _lock(folder: Path) -> TextIO:
     return file
 
 
-FOLDER = ".states"
+KEPT_OUTPUT_BYTES = 1 << 20
+"""Maximum size in bytes of the kept end of a run's output."""
+MAX_OUTPUT_FILE_BYTES = 8 << 20
+"""Size in bytes above which a worker's output file is emptied after it was read."""
+OUTPUT_STREAMS = (1, 2)
+"""File descriptors of stdout and stderr, which C code and child processes also write to."""
+OUTPUT_CUT = b"... earlier output is left out ...\n"
+"""First line of an output whose beginning was removed."""
+
+
+def keep_end(content: bytes) -> bytes:
+    """Return an output; of one longer than KEPT_OUTPUT_BYTES, only the end after OUTPUT_CUT."""
+    if len(content) <= KEPT_OUTPUT_BYTES:
+        return content
+    return OUTPUT_CUT + content[-KEPT_OUTPUT_BYTES:]
+
+
+class Capture:
+    """Captures the output of this process in a file, from `begin` to `end` of a run.
+
+    A pipe would not work: C code that prints while it holds the interpreter lock would wait forever
+    for a reader thread in the same process. Also, a file is still there after a crash.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._file = path, -1
+        self._num_read = 0
+        """Number of bytes of the file that `take` has read so far."""
+        self._before: list[int] = []
+        """File descriptors of the original stdout and stderr; empty unless output is captured."""
+
+    def begin(self) -> None:
+        """Redirect stdout and stderr to the file, unless this was already done."""
+        if self._before:
+            return
+        _flush_streams()
+        self._file = os.open(self._path, os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_RDWR, 0o600)
+        self._num_read = 0
+        _count_file(self._path).unlink(missing_ok=True)
+        self._before = [os.dup(stream) for stream in OUTPUT_STREAMS]
+        for stream in OUTPUT_STREAMS:
+            os.dup2(self._file, stream)
+
+    def take(self) -> bytes:
+        """Return the output since the last call, shortened by `keep_end`."""
+        if not self._before:
+            return b""
+        _flush_streams()
+        size = os.fstat(self._file).st_size
+        start = max(self._num_read, size - KEPT_OUTPUT_BYTES - 1)
+        taken, self._num_read = os.pread(self._file, size - start, start), size
+        if size > MAX_OUTPUT_FILE_BYTES:  # all of it was read; later output goes to the empty file
+            os.ftruncate(self._file, 0)
+            self._num_read = 0
+        _count_file(self._path).write_text(str(self._num_read))
+        return keep_end(taken)
+
+    def end(self) -> None:
+        """Restore stdout and stderr."""
+        if not self._before:
+            return
+        _flush_streams()
+        for stream, before in zip(OUTPUT_STREAMS, self._before, strict=True):
+            os.dup2(before, stream)
+            os.close(before)
+        self._before = []
+        os.close(self._file)
+
+
+def _flush_streams() -> None:
+    """Write buffered output of Python to the file descriptors."""
+    for stream in (sys.stdout, sys.stderr):
+        # The user's code may have closed a stream, or replaced it by an object without `flush`.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def output_path(scratch: str | Path, group: int, rank: int) -> Path:
+    """Return the file for a worker's output.
+
+    Args:
+        scratch: The session's temporary folder on the worker's host.
+        group: Number of the worker group.
+        rank: Rank of the worker.
+    """
+    return Path(scratch) / f"printed-{group}-{rank}.txt"
+
+
+def _count_file(path: Path) -> Path:
+    """Return the file that contains how many bytes of the output file `path` were read so far."""
+    return path.with_suffix(".taken")
+
+
+def unsent_output(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
+    """Yield rank and remaining output of the workers of a dead group that ran on this host.
+
+    Args:
+        scratch: The session's temporary folder on this host.
+        group: Number of the worker group.
+        num_workers: Number of workers of the group.
+
+    Yields:
+        The rank, and the output that the worker had not sent to the pool when it died.
+    """
+    for rank in range(num_workers):
+        path = output_path(scratch, group, rank)
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if (count_file := _count_file(path)).is_file():
+                start = int(count_file.read_text() or 0)
+                file.seek(max(start, path.stat().st_size - KEPT_OUTPUT_BYTES - 1))
+            yield rank, keep_end(file.read())
+
+
+def prefix_rank(content: bytes, rank: int, num_workers: int) -> bytes:
+    """Return a worker's output; with several workers, each line begins with the rank."""
+    if num_workers == 1 or not content:
+        return content
+    lines = content.decode(errors="replace").splitlines()
+    return "".join(f"[rank {rank}] {line}\n" for line in lines).encode()
+
+
+STATES_FOLDER = ".states"
 """Name of the folder for the run states."""
 PART_BYTES = 2**24
 """Maximum size in bytes of a part of a run state that is sent in parts."""
@@ -110,7 +235,7 @@ def ask_pool(call: Callable[[], Any]) -> Any:
             time.sleep(ASK_AGAIN_S)
 
 
-def send(pool: Any, group: int, state: BinaryIO) -> int:
+def send_state(pool: Any, group: int, state: BinaryIO) -> int:
     """Send a run state from a worker to the pool and return the size of the state in bytes.
 
     A worker group must not send two states at the same time.
@@ -134,7 +259,7 @@ def send(pool: Any, group: int, state: BinaryIO) -> int:
     return num_bytes
 
 
-def fetch(pool: Any, file: Path) -> bytes:
+def fetch_state(pool: Any, file: Path) -> bytes:
     """Return the content of a run state that the pool keeps in `file`.
 
     Reads the file directly if this host can access it, otherwise asks the pool for its parts.
@@ -152,7 +277,7 @@ def fetch(pool: Any, file: Path) -> bytes:
     return bytes(content)
 
 
-def place(file: Path, target: Path) -> None:
+def link_or_copy(file: Path, target: Path) -> None:
     """Make a file also available at the path `target`, as a hard link or, if that fails, a copy."""
     target.unlink(missing_ok=True)
     try:
@@ -178,14 +303,14 @@ class StateFiles:
         in the temporary folder."""
         # There is no study, or its folder was removed.
         if self._folder is None or not self._folder.is_dir():
-            self._folder = scratch_on_this_host(self._scratch) / FOLDER
+            self._folder = scratch_on_this_host(self._scratch) / STATES_FOLDER
             self._folder.mkdir(exist_ok=True)
         return self._folder
 
     def use_study_folder(self, folder: Path) -> None:
         """Keep later states in a study's folder, if it exists on this host, because the disk of the
         temporary folder may be small."""
-        states = folder / FOLDER / Path(self._scratch).name
+        states = folder / STATES_FOLDER / Path(self._scratch).name
         with contextlib.suppress(OSError):
             if folder.is_dir():
                 states.mkdir(parents=True, exist_ok=True)
@@ -238,7 +363,7 @@ class StateFiles:
         """Add a file from another folder under the name `name`, as a hard link or a copy; return
         the new path. May raise OSError."""
         target = self.folder / name
-        place(file, target)
+        link_or_copy(file, target)
         return target
 
     def read(self, file: Path, offset: int) -> bytes | None:
