@@ -245,7 +245,7 @@ def plan(
         >>> print(fastest["answer"], fastest["num_workers"], fastest["global_batch_size"])
         fastest 1 64
     """
-    from raybench.commands.scaling import planned
+    from raybench.commands.recorded import planned
     from raybench.runs.options import PlanOptions
     from raybench.spec.documents import validate
 

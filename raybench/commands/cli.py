@@ -56,16 +56,16 @@ COMMANDS = {
 FUNCTIONS = {
     "tune": "raybench.search.tune:tune",
     "train": "raybench.runs.train:train",
-    "scale": "raybench.commands.scaling:scale",
-    "plan": "raybench.commands.scaling:plan",
+    "scale": "raybench.commands.recorded:scale",
+    "plan": "raybench.commands.recorded:plan",
     "diagnose": "raybench.runs.diagnose:diagnose",
     "compare": "raybench.runs.compare:compare",
     "forecast": "raybench.commands.forecast:forecast",
-    "init": "raybench.commands.data:init",
-    "import": "raybench.commands.report:import_runs",
-    "report": "raybench.commands.report:report",
-    "doctor": "raybench.commands.doctor:doctor",
-    "data": "raybench.commands.data:data",
+    "init": "raybench.commands.prepare:init",
+    "import": "raybench.commands.recorded:import_runs",
+    "report": "raybench.commands.recorded:report",
+    "doctor": "raybench.commands.prepare:doctor",
+    "data": "raybench.commands.prepare:data",
 }
 """Function that runs a command, as `module:name`, by name of the command."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")

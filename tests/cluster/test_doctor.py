@@ -16,7 +16,7 @@ from raybench.cluster import doctor
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import MeasuredSums, RunFailed
 from raybench.commands import cli
-from raybench.commands import doctor as command
+from raybench.commands.prepare import NO_PROBLEM, doctor_lines
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest
 from raybench.training import machine
@@ -307,8 +307,8 @@ def test_document_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     slowest = document["network"]["sizes"][0]["seconds"]
     assert slowest == 0.3, "median over rounds of the slowest worker"
     assert document["inside"] == document["network"], "both come from the same replies"
-    lines = command.lines_of(document)
-    assert lines[-1] == command.WELL
+    lines = doctor_lines(document)
+    assert lines[-1] == NO_PROBLEM
     assert sum("gloo (torch)" in line and "eth0" in line for line in lines) == 2
     assert len(lines) < 28, "fits on one screen"
 

@@ -1,14 +1,20 @@
-"""`raybench init`: inspect a dataset and write a search space for it; and `raybench data`: list or
-remove the decoded datasets that are cached on this machine."""
+"""Commands that prepare a study: doctor, init and data.
 
+`raybench doctor` checks hardware, drivers and network, `raybench init` inspects a dataset and
+writes a search space for it, and `raybench data` lists or removes the decoded datasets that are
+cached on this machine.
+"""
+
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.filesize import decimal
 
+from raybench.cluster.signals import Interrupt
 from raybench.data.store import (
     Entry,
     free_bytes,
@@ -22,11 +28,73 @@ from raybench.models.starter import DataSummary, space_text, start_for, summariz
 from raybench.report.console import make_console, say
 from raybench.report.tables import print_frame
 from raybench.results.store import write_out
-from raybench.runs.options import DataOptions, InitOptions
+from raybench.runs.options import DataOptions, DoctorOptions, InitOptions
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import DONE, Ended, ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError, did_you_mean
 from raybench.spec.text import command_line
 from raybench.stats.clock import unix_seconds
+
+GIB, MB = 2**30, 1e6
+NO_PROBLEM = "Nothing is wrong."
+
+
+def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
+    """Run the `doctor` command: check the machines and print the findings.
+
+    The exit code is 1 if there are problems.
+    """
+    from raybench.cluster.doctor import examine
+    from raybench.runs.wait_watch import live_session
+
+    console = make_console(sys.stdout)
+    libraries = contextlib.redirect_stdout(sys.stderr)
+    with libraries, live_session(options.address, interrupt, console) as session:
+        findings = examine(session, options.address)
+    for line in doctor_lines(findings):
+        say(console, line)
+    answer = findings["problems"] or [NO_PROBLEM]
+    return Ended(DONE if findings["ok"] else FAILED, answer=answer, details=findings)
+
+
+def doctor_lines(findings: dict[str, Any]) -> list[str]:
+    """Return the lines to print: first those of each host, then network, notes and problems."""
+    lines = [line for facts in findings["hosts"] for line in _host_lines(facts)]
+    for place, network in (("", findings["network"]), (" of one host", findings["inside"])):
+        if network is None:
+            continue
+        backend = f"{network['through']} ({network['framework']})"
+        interfaces = f" over {', '.join(network['interfaces'])}" if network["interfaces"] else ""
+        lines.append(f"all-reduce of {network['workers']} workers{place} by {backend}{interfaces}:")
+        lines += [
+            f"  {size['bytes'] / 1024:,.0f} KiB in {1e3 * size['seconds']:.2f} ms "
+            f"({size['bytes_per_s'] / MB:,.0f} MB/s)"
+            for size in network["sizes"]
+        ]
+    lines += findings["notes"]
+    if not findings["problems"]:
+        return [*lines, NO_PROBLEM]
+    return [*lines, "", *(f"Will not work: {problem}" for problem in findings["problems"])]
+
+
+def _host_lines(facts: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"host {facts['host']} ({facts['address']}): {facts['cores']} cores, Ray has "
+        f"{facts['ray_cpus']:g}, load {facts['load']:.1f}, niceness {facts['niceness']}"
+    )
+    yield (
+        f"  free: memory {facts['free_memory_bytes'] / GIB:.1f} GiB, disk "
+        f"{facts['free_disk_bytes'] / GIB:.1f} GiB; disk {facts['disk_bytes_per_s'] / MB:,.0f} MB/s"
+    )
+    yield f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}"
+    counts = [f"Ray {facts['ray_gpus']:g}"]
+    counts += [f"{name} {len(library['names'])}" for name, library in facts["gpus"].items()]
+    kinds = sorted(set(facts["gpus"]["nvml"]["names"]))
+    yield f"  GPUs: {', '.join(counts)}{': ' if kinds else ''}{', '.join(kinds)}"
+    for name, library in facts["gpus"].items():
+        if library["names"]:
+            versions = ", ".join(f"{key} {version}" for key, version in library["versions"].items())
+            free = sum(library["free_bytes"]) / GIB
+            yield f"    {name}: {versions}" + (f", {free:.0f} GiB free" if free else "")
 
 
 def init(options: InitOptions) -> Ended:
@@ -95,10 +163,10 @@ def data(options: DataOptions) -> Ended:
     if options.unused_for is not None:
         cutoff_s = unix_seconds() - options.unused_for
         entries = [entry for entry in entries if entry.last_used < cutoff_s]
-    return _remove(entries, options) if options.remove else _list(entries)
+    return _remove_datasets(entries, options) if options.remove else _list_datasets(entries)
 
 
-def _list(entries: Sequence[Entry]) -> Ended:
+def _list_datasets(entries: Sequence[Entry]) -> Ended:
     console, store = make_console(sys.stdout), store_folder()
     if not entries:
         say(console, f"No datasets are kept in {store}.")
@@ -110,7 +178,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
             "size": decimal(entry.about["bytes"]),
             "last used": f"{(unix_seconds() - entry.last_used) / DAY:.1f} days ago",
             "made from": entry.about["path"],
-            "with": _options(entry.about["options"]),
+            "with": _changed_options(entry.about["options"]),
         }
         for entry in entries
     )
@@ -124,7 +192,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
     return Ended(DONE, answer=[below], details={"folder": store, "entries": documents})
 
 
-def _options(options: dict[str, Any]) -> str:
+def _changed_options(options: dict[str, Any]) -> str:
     """Return the options of a dataset that differ from their defaults, as text `key: value,
     ...`."""
     default = DatasetSpec().model_dump(mode="json")
@@ -132,7 +200,7 @@ def _options(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}: {value}" for key, value in changed.items())
 
 
-def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
+def _remove_datasets(entries: Sequence[Entry], options: DataOptions) -> Ended:
     """Remove the datasets whose keys were given with `--remove`."""
     console, keys = make_console(sys.stdout), options.remove
     by_key = {entry.key: entry for entry in entries}
