@@ -73,8 +73,11 @@ class Selected:
         return read_one(self.inputs, self.rows[rows])
 
 
-def _select_one(inputs: One, rows: Rows | slice) -> One:
-    """Return the samples of a single input at `rows`; see `select`."""
+def _select(inputs: One, rows: Rows | slice) -> One:
+    """Return the samples at `rows`, in that order, without reading `OnDemand` inputs yet.
+
+    Memory-mapped arrays are not read yet either, if the selected samples would not fit into memory.
+    """
     if isinstance(inputs, np.ndarray):
         if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
             return inputs[rows]
@@ -160,15 +163,7 @@ def shown(shapes: InputShape) -> str:
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
-def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
-    """Return the samples at `rows`, in that order, without reading `OnDemand` inputs yet.
-
-    Memory-mapped arrays are not read yet either, if the selected samples would not fit into memory.
-    """
-    return each(inputs, lambda single: _select_one(single, rows))
-
-
-def check_inputs(inputs: Inputs) -> int:
+def _check_inputs(inputs: Inputs) -> int:
     """Check the inputs of a split, and return the number of samples.
 
     Raises:
@@ -230,7 +225,7 @@ class Split:
     """Weights of the samples in the training loss, (N,) float32; None means that all are 1."""
 
     def __post_init__(self) -> None:
-        number = check_inputs(self.inputs)
+        number = _check_inputs(self.inputs)
         if number != len(self.labels):
             raise UserError(
                 f"A split has {number} inputs but {len(self.labels)} labels; every input needs "
@@ -286,7 +281,8 @@ class Split:
         """Return a split with only the samples at `indices`, in that order; inputs that are read on
         demand are not read yet."""
         weights = None if self.weights is None else self.weights[indices]
-        return Split(select(self.inputs, indices), self.labels[indices], weights)
+        inputs = each(self.inputs, lambda inputs: _select(inputs, indices))
+        return Split(inputs, self.labels[indices], weights)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
     return Split(inputs, rng.integers(0, classes, size=num_samples, dtype=np.int64))
 
 
-def _weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
+def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Return a dataset in which the weights of training samples include `spec.class_weights`.
 
     Each weight is multiplied by the weight of the sample's class. The products are scaled to mean
@@ -191,4 +191,4 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         train = train.take(slice(spec.limit))
     number = len(train) * spec.repeat
     require_memory(16 * number, f"dataset.repeat {spec.repeat} (the order of {number:,} samples)")
-    return _weighted(dataclasses.replace(dataset, train=train, repeat=spec.repeat), spec)
+    return weighted(dataclasses.replace(dataset, train=train, repeat=spec.repeat), spec)

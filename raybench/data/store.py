@@ -512,7 +512,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
             with built_once(folder / SHARED_ABOUT) as part:
                 if part is not None:
                     built = build()
-                    _write(built, part)
+                    _write_shared(built, part)
         except OSError as error:
             if built is None or error.errno not in NO_ROOM:
                 raise
@@ -523,7 +523,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     return dataset_of(about, {file.stem: map_array(file) for file in folder.glob("*.npy")})
 
 
-def _write(dataset: Dataset, folder: Path) -> None:
+def _write_shared(dataset: Dataset, folder: Path) -> None:
     """Write the arrays of a dataset and its other fields; if the dataset cannot be shared, write
     null to the file SHARED_ABOUT instead."""
     arrays = all_arrays(dataset)

@@ -107,6 +107,10 @@ class Workload:
         raise missing_method(self, "load_dataset", "dataset 'workload'")
 
 
+BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
+"""Method of a workload that builds its model, by framework."""
+
+
 class LayerWorkload(Workload):
     """A workload defined by a list of layers; its initial weights are the same in both
     frameworks."""

@@ -13,6 +13,7 @@ from raybench.data.load import limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.store import open_shared, shared_key
 from raybench.models.base import (
+    BUILD_METHODS,
     DataShape,
     LayerWorkload,
     OwnLoop,
@@ -37,7 +38,7 @@ from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.text import shorten
 
 
-def check_attributes(workload: Workload, source: str) -> None:
+def _check_attributes(workload: Workload, source: str) -> None:
     """Raise UserError if an attribute of a workload is invalid; `source` begins the message."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
@@ -75,7 +76,6 @@ def _is_positive(value: Any) -> bool:
 BYTES_PER_PARAMETER = 12
 """Minimum memory in bytes per parameter of a `LayerWorkload`: the initial value is drawn in float64
 (8 bytes), and weight and gradient are stored in float32 (4 bytes each)."""
-BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
 def find_workload(
@@ -123,13 +123,12 @@ def require_framework(workload: Workload, framework: str) -> None:
 
     The check does not build the model, so it is fast enough to run before a study starts.
     """
-    method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
         require_library(workload, framework)
-    elif isinstance(workload, LayerWorkload | OwnLoop):
-        return
-    elif getattr(type(workload), method) is getattr(Workload, method):
-        raise missing_method(workload, method, f"framework {framework}")
+    elif not isinstance(workload, LayerWorkload | OwnLoop):
+        method = BUILD_METHODS[framework]
+        if getattr(type(workload), method) is getattr(Workload, method):
+            raise missing_method(workload, method, f"framework {framework}")
 
 
 def load_workload_dataset(
@@ -279,5 +278,5 @@ def _user_workload(name: str, model: Mapping[str, Any]) -> Workload:
                 f"Workload {name}: {class_name} needs the attribute {attribute}.",
                 ErrorCode.INVALID_MODEL,
             )
-    check_attributes(workload, f"Workload {name}")
+    _check_attributes(workload, f"Workload {name}")
     return workload

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.data.dataset import Batch, Dataset, each, shown
-from raybench.models.base import LayerWorkload, OwnLoop, Workload
-from raybench.models.find import BUILD_METHODS
+from raybench.models.base import BUILD_METHODS, LayerWorkload, OwnLoop, Workload
 from raybench.models.named import NamedWorkload
 from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError

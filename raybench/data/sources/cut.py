@@ -220,11 +220,7 @@ class Member:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of the split in batches (`pyarrow.RecordBatch`), in the order of the
-        table.
-
-        Args:
-            columns: Names of the columns.
-        """
+        table."""
         is_member = np.zeros(self.table.num_rows, bool)
         is_member[self.rows] = True
         start = 0
@@ -313,8 +309,6 @@ def row_order(
 ORDERED = 0.95
 """Fraction of the changes between successive rows that must have the same sign for rows to count as
 sorted by a column."""
-
-
 MIN_STEPS = 10  # minimum number of changes for rows to count as sorted
 
 

@@ -28,11 +28,7 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 MAX_LEVELS = 128  # maximum number of names in a column that get their own feature
-
-
 ID_SHARE = 0.5  # distinct names per row above which a column is assumed to contain ids
-
-
 MAX_TEXT_SHOWN = 40  # maximum number of characters of a text in a message
 
 
@@ -116,8 +112,6 @@ class NameEncoder:
 
 
 Encoder = NumberEncoder | NameEncoder
-
-
 ENCODERS: dict[str, type[Encoder]] = {"number": NumberEncoder, "name": NameEncoder}
 
 

@@ -46,12 +46,8 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 HIDDEN = -1  # label of all samples in a split whose labels are secret, as in benchmarks
-
-
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of `dataset` on which the stored arrays do not depend."""
-
-
 IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
@@ -164,10 +160,9 @@ def table_dataset(
     known: dict[str, Any] = {}
     if labels.task == "regression":
         values, known["label_scale"], known["label_offset"] = standardized(values)
-    weights_by_split = {"train": weights}
     splits: dict[str, Any] = {
-        member.split: Split(arrays[member.split], split_labels, weights_by_split.get(member.split))
-        for member, split_labels in zip(members, values, strict=True)
+        part: Split(arrays[part], split_labels, weights if part == "train" else None)
+        for part, split_labels in zip(arrays, values, strict=True)
     }
     return Dataset(
         spec.name,
