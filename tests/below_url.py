@@ -1,8 +1,7 @@
 """Helpers that write and read a study at a URL, and a fake bucket."""
 
 from raybench.report.study import load
-from raybench.results.bucket import Bucket
-from raybench.results.storage import open_storage
+from raybench.results.storage import Bucket, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from tests.made_results import run_line
 

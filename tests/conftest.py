@@ -13,7 +13,7 @@ import pytest
 # framework.
 import raybench.training.tensorflow  # noqa: F401
 from raybench.data.memory import num_local_cores
-from raybench.report.figures.kinds import FIGURES
+from raybench.report.figures import FIGURES
 from raybench.report.page import document
 from raybench.results import storage
 from raybench.results.store import STUDY_FILE

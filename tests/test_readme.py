@@ -23,7 +23,7 @@ from raybench import api
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
-from raybench.report.figures import kinds
+from raybench.report import figures
 from raybench.report.page import document
 from raybench.results.study import load
 from raybench.results.verdict import judge
@@ -121,7 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("COLUMNS", "80")
         patch.setattr(sys, "path", [str(folder), *sys.path])
         patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
-        patch.setattr(document, "kinds_of", lambda results: {"ledger": kinds.FIGURES["ledger"]})
+        patch.setattr(document, "kinds_of", lambda results: {"ledger": figures.FIGURES["ledger"]})
         patch.chdir(folder)
         (folder / "steps.csv").write_text(block("csv", "step_s"))
         (folder / "train.py").touch()
@@ -173,7 +173,7 @@ def test_every_documented_command_is_tested() -> None:
 )
 @pytest.mark.usefixtures("without_pollux")
 def test_documented_command_runs(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "kinds_of", document.kinds_of)  # used by --png
+    monkeypatch.setattr(figures, "kinds_of", document.kinds_of)  # used by --png
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
     if "lightning_module.py:main" in words:

@@ -25,8 +25,7 @@ from raybench.data.store import (
 )
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import DataSummary, space_text, start_for, summarize, summarize_dataset
-from raybench.report.console import make_console, say
-from raybench.report.tables import print_frame
+from raybench.report.console import make_console, print_frame, say
 from raybench.results.store import write_out
 from raybench.runs.options import DataOptions, DoctorOptions, InitOptions
 from raybench.spec.dataset_spec import DatasetSpec

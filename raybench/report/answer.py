@@ -19,8 +19,8 @@ from raybench.report.confidence import (
     target_warning,
     unranked_lines,
 )
+from raybench.report.console import texts
 from raybench.report.pairs import comparison_of, sentences
-from raybench.report.tables import texts
 from raybench.report.words import (
     digits,
     duration,
@@ -43,9 +43,8 @@ from raybench.results.ranking import (
     repeated,
     result_of,
 )
-from raybench.results.store import DIAGNOSIS
+from raybench.results.store import DIAGNOSIS, IMPORTED, StudyKind
 from raybench.results.study import Study
-from raybench.results.study_kind import IMPORTED, StudyKind
 from raybench.results.trials import configuration_of
 from raybench.results.verdict import (
     Verdict,

@@ -15,8 +15,7 @@ from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
 from raybench.results.place import is_url
 from raybench.results.ranking import result_of
-from raybench.results.store import DIAGNOSIS, WINNERS
-from raybench.results.study_kind import IMPORTED, StudyKind
+from raybench.results.store import DIAGNOSIS, IMPORTED, WINNERS, StudyKind
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from raybench.report.tables import DISTURBED, failures
+from raybench.report.console import DISTURBED
 from raybench.report.words import named_trials, target_in_words
-from raybench.results.analyses import ledger_totals
+from raybench.results.analyses import failures, ledger_totals
 from raybench.results.ranking import noise_of, ranked, repeated
-from raybench.results.store import STUDY_FILE
+from raybench.results.store import STUDY_FILE, StudyKind
 from raybench.results.study import Study
-from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.own_loop import is_own_loop

@@ -76,7 +76,7 @@ DPI = 150
 
 def write_plots(results: Study, folder: Path) -> list[Path]:
     """Write the figures that apply to a study as PNG files to a folder; return the files."""
-    from raybench.report.figures.kinds import kinds_of  # late: matplotlib takes a second
+    from raybench.report.figures import kinds_of  # late: matplotlib takes a second
 
     files, written = StudyFiles(folder), []
     for name, kind in kinds_of(results).items():

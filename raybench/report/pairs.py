@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from raybench.results.store import STUDY_FILE
+from raybench.results.store import COMPARISON, STUDY_FILE, StudyKind
 from raybench.results.study import Study, once
-from raybench.results.study_kind import COMPARISON, StudyKind
 from raybench.spec.documents import validate
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE
 from raybench.spec.objective import TIME, Objective

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from raybench.report.tables import print_frame, texts, value_form, without_unknown
+from raybench.report.console import print_frame, texts, value_form, without_unknown
 from raybench.report.words import ENDINGS
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs

@@ -16,15 +16,21 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from raybench.report.answer import summary_of
-from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
+from raybench.report.console import (
+    Sentences,
+    make_console,
+    print_frame,
+    say,
+    say_pairs,
+    say_wrapped,
+    texts,
+)
 from raybench.report.export import export, to_csv
 from raybench.report.figures import scaling_plots
-from raybench.report.figures.parts import in_words
-from raybench.report.figures.svg import svg
+from raybench.report.figures.parts import in_words, svg
 from raybench.report.page.document import PageFigure, PagePart, write_extras
 from raybench.report.page.tables import table_of
 from raybench.report.scaling_printed import print_cells
-from raybench.report.tables import print_frame, texts
 from raybench.report.words import duration
 from raybench.results.place import place_in_words
 from raybench.results.store import StudyFiles, write_out

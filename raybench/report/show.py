@@ -9,22 +9,23 @@ from rich.console import Console
 
 from raybench.report.answer import summary_of
 from raybench.report.confidence import PAGE_FILE, failed_line, ledger_line, next_steps
-from raybench.report.console import say, say_pairs, say_wrapped
-from raybench.report.pairs import answer_lines as pair_lines
-from raybench.report.pairs import comparison_of
-from raybench.report.tables import (
+from raybench.report.console import (
     DISTURBED,
     MARK,
     MARK_SAYS,
     CellFormat,
-    failures,
     has_marks,
     print_frame,
+    say,
+    say_pairs,
+    say_wrapped,
     texts,
     value_form,
 )
+from raybench.report.pairs import answer_lines as pair_lines
+from raybench.report.pairs import comparison_of
 from raybench.report.words import target_in_words
-from raybench.results.analyses import ledger_totals
+from raybench.results.analyses import failures, ledger_totals
 from raybench.results.place import place_in_words
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study

@@ -18,9 +18,8 @@ from raybench.report.pairs import comparison_of
 from raybench.report.words import settings_of
 from raybench.results import analyses, ranking
 from raybench.results.place import is_url, local_path, unique_names
-from raybench.results.store import RECORDS_FILE, WINNERS
+from raybench.results.store import RECORDS_FILE, WINNERS, StudyKind
 from raybench.results.study import Study
-from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import TIED, judge, judge_each, winners
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
@@ -262,7 +261,7 @@ class StudyPlots:
 
     @property
     def _kinds(self) -> "dict[str, FigureKind]":
-        from raybench.report.figures.kinds import kinds_of  # late: matplotlib takes a second
+        from raybench.report.figures import kinds_of  # late: matplotlib takes a second
 
         return kinds_of(self._results)
 

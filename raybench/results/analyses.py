@@ -1,11 +1,14 @@
-"""Analyses of a study: best value over time, Pareto front, scaling, hyperparameter importance."""
+"""Analyses of a study: best value over time, causes of failures, Pareto front, scaling,
+hyperparameter importance."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
 from raybench.results.study import Study, once
 from raybench.results.trials import interpolated_score
 from raybench.spec.metric import Metric
@@ -65,6 +68,36 @@ def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
     total = sum(seconds.values())
     rows.append({"phase": "sum", "seconds": total, "share": total / wall if wall else 0.0})
     return pd.DataFrame(rows)
+
+
+VARYING_TEXT = re.compile(
+    rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?"
+)
+
+
+def cause_of(failure: str, message: str | None) -> str:
+    """Return a string that is the same for all failures with the same cause.
+
+    In the message of a failure, numbers, addresses and names of the trial's files are replaced by
+    `#`. Only the first 2,000 characters of the message are used.
+    """
+    return f"{failure}: {VARYING_TEXT.sub('#', (message or '')[:2000])}"
+
+
+def failures(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the distinct causes of failures, the most frequent first.
+
+    Columns: failure, runs (number of runs), for example (first message).
+    """
+    failed = trials[trials["state"] == State.FAILED]
+    causes = map(cause_of, failed["failure"], failed["message"])
+    failed = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
+    counts = failed.groupby("cause", sort=False).agg(
+        failure=("failure", "first"),
+        runs=("trial", "size"),
+        **{"for example": ("message", "first")},
+    )
+    return counts.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
 def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.results.store import STUDY_FILE, Store, with_session
-from raybench.results.study_kind import IMPORTED
+from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
 from raybench.spec.documents import parse_yaml, read_mapping, validate
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric

@@ -20,9 +20,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 import raybench
-from raybench.results.bucket import check_url
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, command
-from raybench.results.study_kind import SCALING, StudyKind, study_kind
+from raybench.results.store import RECORDS_FILE, SCALING, STUDY_FILE, StudyKind, command, study_kind
 from raybench.spec.documents import read_mapping, to_yaml, validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.scaling_study import ScalingStudy
@@ -247,23 +245,6 @@ def local_path(place: str | Path) -> Path:
             ErrorCode.INVALID_VALUE,
         )
     return Path(unquote(parts.path))
-
-
-def check_place(place: str) -> str:
-    """Check that results can be written to a place; an object store is not contacted.
-
-    Returns:
-        The URL of an object store unchanged; the local path of a folder or `file://` URL.
-
-    Raises:
-        UserError: Results cannot be written there.
-    """
-    if is_url(place):
-        check_url(place)
-        return place
-    folder = local_path(place)
-    check_folder(folder)
-    return str(folder)
 
 
 def place_in_words(place: str, folder: Path) -> str:

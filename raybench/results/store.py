@@ -1,7 +1,7 @@
 """Writing of a results folder: records line by line as runs produce them, other files atomically.
 
 This module also determines the package versions, the machine and the command that are written to
-`study.yaml`.
+`study.yaml`, and the kind of a study from the keys of that file.
 """
 
 import json
@@ -11,6 +11,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -336,3 +337,43 @@ def _processor() -> str:
     except OSError:
         pass  # not Linux: use the less precise platform module
     return platform.processor() or platform.machine()
+
+
+SCALING = "scaling_study"
+"""Key of `study.yaml` that contains a scaling study."""
+COMPARISON = "compare"
+"""Key of `study.yaml` that contains the two sides, A and B, of a comparison."""
+IMPORTED = "imported"
+"""Key of `study.yaml` that names the source of runs imported from another tool; also the name of
+the workload of such runs."""
+TRAINING = "run"
+"""Key in the section `study` of `study.yaml` that is true for a single training run."""
+PROBED = "diagnosis"
+"""Key in the section `study` of `study.yaml` that contains the run spec of a diagnosis."""
+
+
+class StudyKind(Enum):
+    """Kind of a study. The value is the name of the command that creates such a study."""
+
+    SEARCH = "tune"
+    TRAINING = "train"
+    SCALING = "scale"
+    COMPARISON = "compare"
+    DIAGNOSIS = "diagnose"
+    IMPORTED = "import"
+
+
+def study_kind(content: Mapping[str, Any]) -> StudyKind:
+    """Return the kind of a study, given the content of its `study.yaml`."""
+    study = content.get("study")
+    if isinstance(content.get(COMPARISON), Mapping):
+        return StudyKind.COMPARISON
+    if SCALING in content:
+        return StudyKind.SCALING
+    if IMPORTED in content:
+        return StudyKind.IMPORTED
+    if isinstance(study, Mapping) and study.get(TRAINING):
+        return StudyKind.TRAINING
+    if isinstance(study, Mapping) and study.get(PROBED):
+        return StudyKind.DIAGNOSIS
+    return StudyKind.SEARCH

@@ -16,8 +16,7 @@ import pandas as pd
 from raybench.results.place import is_url, local_path, owner_in
 from raybench.results.records import read_records, read_study, uncollected
 from raybench.results.storage import fetch
-from raybench.results.store import STUDY_FILE
-from raybench.results.study_kind import SCALING, StudyKind, study_kind
+from raybench.results.store import SCALING, STUDY_FILE, StudyKind, study_kind
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError

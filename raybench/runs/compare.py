@@ -25,12 +25,11 @@ from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import Dataset
 from raybench.data.store import shared_key
 from raybench.report.console import say
-from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
+from raybench.report.progress import ProgressDisplay, lines_for
 from raybench.results.place import refuse_other_kind
 from raybench.results.records import read_records
-from raybench.results.store import STUDY_FILE, with_session
-from raybench.results.study_kind import COMPARISON, StudyKind, study_kind
+from raybench.results.store import COMPARISON, STUDY_FILE, StudyKind, study_kind, with_session
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import failed_before_training, single_runs
 from raybench.runs.options import CompareOptions

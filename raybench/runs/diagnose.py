@@ -18,12 +18,10 @@ from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
-from raybench.report.console import say
+from raybench.report.console import print_frame, say
 from raybench.report.export import export
-from raybench.report.tables import print_frame
 from raybench.results.place import refuse_other_kind
-from raybench.results.store import DIAGNOSIS, STUDY_FILE, Store, with_session
-from raybench.results.study_kind import PROBED, StudyKind
+from raybench.results.store import DIAGNOSIS, PROBED, STUDY_FILE, Store, StudyKind, with_session
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions

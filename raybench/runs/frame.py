@@ -20,8 +20,8 @@ from raybench.loggers.follow import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.page import try_page
-from raybench.results.place import check_place, place_in_words
-from raybench.results.storage import StudyStorage, open_storage
+from raybench.results.place import place_in_words
+from raybench.results.storage import StudyStorage, check_place, open_storage
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study import Study, load
 from raybench.runs.code_change import code_versions

@@ -23,14 +23,13 @@ from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.store import shared_key
 from raybench.report.console import say
-from raybench.report.live.progress import ProgressDisplay, lines_for
+from raybench.report.progress import ProgressDisplay, lines_for
 from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport
 from raybench.results.place import refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.storage import study_file
-from raybench.results.store import CODE, STUDY_FILE, with_session
+from raybench.results.store import CODE, SCALING, STUDY_FILE, with_session
 from raybench.results.study import load
-from raybench.results.study_kind import SCALING
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import SAME_FAILURES, FirstRuns, SingleRun, single_runs
 from raybench.runs.options import ScaleOptions

@@ -11,12 +11,18 @@ from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
-from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
+from raybench.report.progress import CurveLines, ProgressDisplay, lines_for
 from raybench.report.words import digits, target_words
 from raybench.results.place import refuse_other_kind
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
-from raybench.results.study_kind import TRAINING, StudyKind
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    TRAINING,
+    Store,
+    StudyKind,
+    with_session,
+)
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions

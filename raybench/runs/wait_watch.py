@@ -19,7 +19,7 @@ from rich.console import Console
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.spec.errors import StudyError
 from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec

@@ -14,13 +14,12 @@ from typing import Any, Self
 from raybench.cluster.layout import Capacity
 from raybench.data.dataset import Dataset
 from raybench.results.place import (
-    check_place,
     is_url,
     refuse_other_study,
     shipped_space,
     unused_folder,
 )
-from raybench.results.storage import unused_url
+from raybench.results.storage import check_place, unused_url
 from raybench.results.store import STUDY_FILE
 from raybench.runs import preflight
 from raybench.runs.options import TuneOptions

@@ -16,7 +16,7 @@ from raybench.data.store import shared_key
 from raybench.report.confidence import NOTHING_LEFT
 from raybench.report.console import say
 from raybench.report.export import export
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load

@@ -8,7 +8,7 @@ from pathlib import Path
 from raybench.cluster.layout import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.report.live.progress import lines_for
+from raybench.report.progress import lines_for
 from raybench.report.show import show
 from raybench.results.ranking import ranked
 from raybench.results.records import read_records

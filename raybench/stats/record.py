@@ -71,11 +71,11 @@ class State(StrEnum):
     """How a run ended."""
 
     COMPLETE = "complete"
-    """By its own stop rule: target, epochs or time limit."""
+    """Ended by its own stop rule: target, epochs or time limit."""
     STOPPED = "stopped"
-    """By the driver; `RunRecord.stop` has the reason."""
+    """Ended by the driver; `RunRecord.stop` has the reason."""
     FAILED = "failed"
-    """By a failure; `RunRecord.failure` has its kind."""
+    """Ended by a failure; `RunRecord.failure` has its kind."""
 
 
 class Failure(StrEnum):

@@ -12,7 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from raybench.results.place import check_place
+from raybench.results.storage import check_place
 from raybench.search.resolve import study_content
 from raybench.spec.study import build_study
 from tests.factories import options_given

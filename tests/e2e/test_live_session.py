@@ -24,7 +24,7 @@ import raybench
 from raybench.cluster.doctor import examine
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.report.scaling_report import ScalingReport
 from raybench.results.store import Store, StudyFiles
 from raybench.runs.lifecycle import single_runs

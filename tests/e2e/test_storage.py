@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.results.bucket import Bucket
+from raybench.results.storage import Bucket
 from tests.factories import wait_for
 
 from .commands import ENVIRONMENT

@@ -10,7 +10,7 @@ import pytest
 import raybench
 from raybench.commands import cli
 from raybench.results.foreign import read_mlflow
-from raybench.results.study_kind import IMPORTED
+from raybench.results.store import IMPORTED
 from raybench.search.sampling.earlier import load_earlier
 from raybench.search.sampling.optuna_study import NOT_RUN
 from raybench.spec.errors import ErrorCode

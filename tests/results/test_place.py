@@ -22,8 +22,7 @@ from raybench.results.place import (
     refuse_other_study,
     unused_folder,
 )
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
-from raybench.results.study_kind import StudyKind
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles, StudyKind
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.study import build_study

@@ -1,15 +1,16 @@
-"""A study at a URL of a local S3 server: writing, resuming, reading, killed drivers, lost servers,
-refused credentials and invalid URLs."""
+"""A study at a URL: writing, resuming, reading, killed drivers, lost servers, refused credentials
+and invalid URLs on a local S3 server; objects at URLs of other stores as Arrow resolves them."""
 
 import os
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from raybench.report.study import load
-from raybench.results.bucket import Bucket
+from raybench.results import storage
 from raybench.results.records import read_records
-from raybench.results.storage import open_storage
+from raybench.results.storage import Bucket, check_url, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
 from tests.below_url import (
@@ -160,3 +161,61 @@ def test_lost_local_records_are_restored_from_the_bucket(url, study, said):
     (folder / RECORDS_FILE).write_text("".join(lines[:2]) + lines[2][:20])
     write(url, study, range(5, 6), said)
     assert names(url) == trial_names(6)
+
+
+fs = pytest.importorskip("pyarrow.fs")
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A folder that replaces all stores; Arrow still parses the URLs."""
+    local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+
+    def from_uri(url):
+        return local, fs.FileSystem.from_uri(url)[1]
+
+    filesystems = SimpleNamespace(
+        FileSystem=SimpleNamespace(from_uri=from_uri),
+        FileSelector=fs.FileSelector,
+        FileType=fs.FileType,
+    )
+    monkeypatch.setattr(storage, "_filesystems", lambda: filesystems)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("abfs://container@account.dfs.core.windows.net/x/y", "container/x/y"),
+        ("abfss://account.blob.core.windows.net/container/x", "container/x"),
+        ("gs://bucket/a%20b", "bucket/a b"),
+        ("s3://bucket/a%20b/?region=x", "bucket/a b"),
+    ],
+)
+def test_objects_are_stored_where_arrow_resolves_the_url(store, url, where):
+    check_url(url)
+    (store / where / "errors").mkdir(parents=True)
+    assert Bucket(url).list_keys() == []
+    Bucket(url).put("study.yaml", b"a: 1")
+    (store / "file").write_bytes(b"text")
+    Bucket(url).put("errors/0.txt", store / "file")
+    assert (store / where / "study.yaml").read_bytes() == b"a: 1"
+    assert set(Bucket(url).list_keys()) == {"study.yaml", "errors/0.txt"}
+    assert Bucket(url).get("study.yaml") == b"a: 1"
+    Bucket(url).get_file("errors/0.txt", store / "back")
+    assert (store / "back").read_bytes() == b"text"
+    Bucket(url).delete("study.yaml")
+    assert set(Bucket(url).list_keys()) == {"errors/0.txt"}
+
+
+def test_a_container_without_a_folder_is_refused(store):
+    with refused(ErrorCode.INVALID_VALUE, "/container"):
+        Bucket("abfs://account.dfs.core.windows.net/container").list_keys()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a%3Db", "gs://bucket/a/%2e%2e/b", "gs://bucket/a%2F/b"]
+)
+def test_urls_with_unsafe_keys_are_refused(url):
+    with refused(ErrorCode.INVALID_VALUE, url):
+        check_url(url)

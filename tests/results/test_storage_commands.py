@@ -13,11 +13,11 @@ import pytest
 import raybench
 from raybench.commands import cli
 from raybench.report.console import WholeLines, say
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.report.study import load
-from raybench.results.bucket import Bucket
 from raybench.results.place import StudyLock
 from raybench.results.records import read_records
+from raybench.results.storage import Bucket
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline

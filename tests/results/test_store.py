@@ -1,7 +1,11 @@
+"""Files of a results folder: records of every kind, torn and invalid ones, errors, and the kind
+of a study."""
+
 import io
 import json
 import math
 import shutil
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -9,7 +13,15 @@ from rich.console import Console
 from raybench.report.show import show
 from raybench.report.study import load
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, keep_error, mend_last_line
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    Store,
+    StudyKind,
+    keep_error,
+    mend_last_line,
+    study_kind,
+)
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import ErrorCode, StudyError, UserError
 from tests.factories import read_lines
@@ -258,3 +270,23 @@ def test_a_folder_deleted_during_the_study_raises_a_study_error(tmp_path, how):
         assert "\n" not in str(refusal.value)
     assert folder.exists() == (how in ("file", "replaced"))
     store.close()
+
+
+OBJECTIVE: dict[str, Any] = {"objective": {"target": 0.95}}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ({"study": OBJECTIVE | {"space": {"num_workers": [1, 2]}}}, StudyKind.SEARCH),
+        ({"study": OBJECTIVE | {"run": True}}, StudyKind.TRAINING),
+        ({"study": OBJECTIVE | {"diagnosis": {"num_workers": 2}}}, StudyKind.DIAGNOSIS),
+        ({"study": OBJECTIVE, "scaling_study": {}}, StudyKind.SCALING),
+        ({"study": OBJECTIVE, "compare": {"sides": []}}, StudyKind.COMPARISON),
+        ({"study": OBJECTIVE, "imported": {"from": "runs.csv"}}, StudyKind.IMPORTED),
+        ({}, StudyKind.SEARCH),
+        ({"study": "not a study"}, StudyKind.SEARCH),
+    ],
+)
+def test_the_kind_follows_from_the_keys(content: dict[str, Any], kind: StudyKind) -> None:
+    assert study_kind(content) is kind

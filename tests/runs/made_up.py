@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.report.study import StudyResults, load
-from raybench.results.store import STUDY_FILE, Store
-from raybench.results.study_kind import SCALING
+from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, build_scaling_study, study_cells
 from raybench.stats.record import Evaluation, RunRecord

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from raybench.report.console import print_frame
 from raybench.report.scaling_printed import (
     other_lines,
     outlier_lines,
@@ -18,7 +19,6 @@ from raybench.report.scaling_printed import (
     printed_cells,
 )
 from raybench.report.study import load
-from raybench.report.tables import print_frame
 from raybench.report.words import ENDINGS
 from raybench.scaling.cells import (
     CELL_COLUMNS,

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.signals import Interrupt
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.lifecycle import FirstRuns, RunRecorder

@@ -19,8 +19,8 @@ from markupsafe import Markup, escape
 
 from raybench.report.answer import configuration_words, summary_of
 from raybench.report.confidence import PAGE_FILE, SuggestedStep, ledger_line, next_steps
-from raybench.report.figures.kinds import kinds_of
-from raybench.report.figures.svg import svg
+from raybench.report.figures import kinds_of
+from raybench.report.figures.parts import svg
 from raybench.report.page.tables import (
     HtmlTable,
     PageComparison,
@@ -32,13 +32,12 @@ from raybench.report.page.tables import (
     trials_of,
 )
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
-from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
+from raybench.results.analyses import failures
 from raybench.results.place import place_in_words, unique_names
 from raybench.results.records import uncollected
-from raybench.results.store import STUDY_FILE, StudyFiles, write_out
+from raybench.results.store import STUDY_FILE, StudyFiles, StudyKind, write_out
 from raybench.results.study import Study
-from raybench.results.study_kind import StudyKind
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml

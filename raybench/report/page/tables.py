@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from raybench.report.tables import LONGEST_CELL, MISSING
+from raybench.report.console import LONGEST_CELL, MISSING
 from raybench.report.words import ROLES, duration, settings_of, target_in_words
 from raybench.results.ranking import configurations
 from raybench.results.study import Study

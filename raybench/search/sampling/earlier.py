@@ -22,9 +22,8 @@ from raybench.results.foreign import (
     ForeignTable,
 )
 from raybench.results.place import comparable, is_url
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyKind
 from raybench.results.study import Study, load
-from raybench.results.study_kind import StudyKind
 from raybench.search.factorisation import GLOBAL_BATCH, SPEED_KEYS
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, encode, params_of
 from raybench.search.sampling.optuna_study import JOURNAL_FILE

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from raybench.report.figures import parts
-from raybench.report.figures.svg import svg
+from raybench.report.figures.parts import svg
 
 HOSTILE = '"><script>alert(1)</script>'
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,12 +15,10 @@ from matplotlib.lines import Line2D
 
 from raybench.commands import cli
 from raybench.report.export import to_csv
-from raybench.report.figures import outcomes, parts
-from raybench.report.figures.curves import MOST_ROWS, race_figure, race_rows
-from raybench.report.figures.kinds import FIGURES
+from raybench.report.figures import FIGURES, outcomes, parts
+from raybench.report.figures.parts import svg
 from raybench.report.figures.predictions import surface_of
-from raybench.report.figures.svg import svg
-from raybench.report.figures.timeline import phases, spans
+from raybench.report.figures.runs import MOST_ROWS, phases, race_figure, race_rows, spans
 from raybench.report.page.tables import trials_of
 from raybench.report.study import StudyResults, load
 from raybench.results.analyses import pareto_front

@@ -3,7 +3,7 @@
 import pytest
 from pages import HOSTILE, made_study
 
-from raybench.report.figures.kinds import FIGURES
+from raybench.report.figures import FIGURES
 from raybench.report.page import document
 from raybench.report.page.document import page_text
 

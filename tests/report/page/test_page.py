@@ -13,7 +13,7 @@ from pages import HOSTILE, ParsedPage, made_study
 
 from raybench.commands import cli
 from raybench.report.confidence import PAGE_FILE
-from raybench.report.figures.kinds import FIGURES
+from raybench.report.figures import FIGURES
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence

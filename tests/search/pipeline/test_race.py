@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from raybench.cluster.layout import Capacity, Node
-from raybench.report.live.progress import ProgressDisplay
+from raybench.report.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun

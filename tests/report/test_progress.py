@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raybench.report.live import screen
-from raybench.report.live.progress import CurveLines, ProgressDisplay
-from raybench.report.live.screen import NOTEBOOK_S
-from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
+from raybench.report import live
+from raybench.report.live import NOTEBOOK_S
+from raybench.report.progress import CurveLines, ProgressDisplay
+from tests.report.made_live import KEYS, LABEL, evaluation, record, spec
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
 
@@ -164,7 +164,7 @@ def test_notebook_output_is_updated_at_a_limited_rate(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, out = Page(), io.StringIO()
-    monkeypatch.setattr(screen, "notebook_display", lambda: page)
+    monkeypatch.setattr(live, "notebook_display", lambda: page)
     monkeypatch.setattr(time, "monotonic", clock)
     console = Console(file=out, width=100, force_jupyter=True)
     with ProgressDisplay(console, num_trials=500, clock=clock) as progress:

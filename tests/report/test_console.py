@@ -8,7 +8,7 @@ from rich.text import Text
 
 from raybench.report.console import make_console, say
 from raybench.report.show import show
-from raybench.report.tables import failures
+from raybench.results.analyses import failures
 from raybench.spec.text import clean
 from tests.made_results import OBJECTIVE, raced, results_folder, run_line, shown
 

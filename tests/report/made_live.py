@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from raybench.report.live.state import LiveState
+from raybench.report.live import LiveState
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, Role, RunRecord

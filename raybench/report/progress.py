@@ -25,8 +25,7 @@ from typing import Self, TextIO
 from rich.console import Console, Group
 
 from raybench.report.console import say
-from raybench.report.live import screen
-from raybench.report.live.state import Cause, LiveState
+from raybench.report.live import Cause, LiveState, study_screen, view_for
 from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
@@ -168,7 +167,7 @@ class ProgressDisplay:
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
         """Locked while the state changes or is drawn, but never while printing."""
-        self._view = None if lines else screen.view_for(console, self._draw)
+        self._view = None if lines else view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
@@ -285,7 +284,7 @@ class ProgressDisplay:
     def _draw(self, console: Console) -> Group:
         with self._changing:
             has_best = self._outcome is None
-            return screen.study_screen(console, self.state, self._clock(), has_best=has_best)
+            return study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
 class CurveLines:

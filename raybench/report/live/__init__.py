@@ -1,1 +1,0 @@
-"""The display of a running study: its state, live screens and lines of events."""
