@@ -26,7 +26,7 @@ from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
 from tests.factories import evaluation, outcome, read_lines
-from tests.search.stage import FIRST, REACHED, FakeSavedRuns
+from tests.search.stage import FIRST, FakeSavedRuns
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
@@ -189,12 +189,6 @@ def test_a_failure_names_the_output_file_of_the_run(desk: Desk, failure: Failure
         desk.saved.log = lambda name: store.write_log(name, b"last words")
         run.take(RunOutcome(is_over=True, failure=failure, message="no"))
         assert run.end(stopped_by="interrupted").message == "no (output: logs/a.txt)"
-
-
-def test_a_disturbed_run_is_marked(desk: Desk) -> None:
-    run = lifecycle(desk)
-    run.take(replace(REACHED, ledger=REACHED.ledger | {"disturbed": 1.5}))
-    assert run.end(stopped_by="interrupted").is_disturbed
 
 
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
