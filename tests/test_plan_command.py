@@ -8,8 +8,7 @@ import pytest
 
 import raybench
 from raybench.report.study import load
-from raybench.scaling.fits import measured_runs
-from raybench.scaling.plan import CHEAPEST, FASTEST, IN_TIME, KEYS, WITHIN
+from raybench.scaling.plan import CHEAPEST, FASTEST, IN_TIME, KEYS, WITHIN, measured_runs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode
 from raybench.spec.scaling_study import read_prices

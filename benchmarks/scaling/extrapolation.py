@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from raybench.scaling.averaged import ThroughputModel, ernest, pollux
-from raybench.scaling.fit_command import network_priors
+from raybench.scaling.fits import network_priors
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 from raybench.scaling.throughput import PRIORS, Priors
 

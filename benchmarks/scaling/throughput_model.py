@@ -40,7 +40,7 @@ from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
 from benchmarks.output import conditions, write_lines
 from raybench.scaling.averaged import ThroughputModel
-from raybench.scaling.fit_command import leave_one_out, median_error
+from raybench.scaling.fits import leave_one_out, median_error
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 
 OURS = "raybench"

@@ -191,7 +191,7 @@ def plan(options: PlanOptions) -> Ended:
 def planned(options: PlanOptions) -> "PlanReport":
     """Compute the plan from scaling studies; UserError for invalid input."""
     from raybench.report.scaling_report import PlanReport
-    from raybench.scaling.fits import Terms
+    from raybench.scaling.plan import Terms
     from raybench.spec.scaling_study import read_prices
 
     machines = None if options.prices is None else read_prices(options.prices)

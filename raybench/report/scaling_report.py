@@ -35,14 +35,31 @@ from raybench.report.words import duration
 from raybench.results.place import place_in_words
 from raybench.results.store import StudyFiles, write_out
 from raybench.results.study import Study
-from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import NUM_STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
+from raybench.scaling.fits import (
+    FittedSeries,
+    cells_to_predict,
+    fit_series,
+    fit_study,
+    measurements,
+    noise_lines,
+    prediction_table,
+)
 from raybench.scaling.measurements import read_measurements
-from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, WITHIN, offers_of
+from raybench.scaling.plan import (
+    IN_TIME,
+    KEYS,
+    NO_GPU,
+    WITHIN,
+    TargetPlan,
+    Terms,
+    offers_of,
+    target_plans,
+)
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.scaling_study import MONEY
 from raybench.spec.text import clean, command_line, counted
 
 PLAN = {
@@ -246,7 +263,7 @@ def print_part(console: Console, part: PagePart) -> None:
         console.print()
 
 
-def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
+def fit_part(fitted: FittedSeries) -> PagePart:
     """Return the part of the page about a fit and its predictions; `~` marks extrapolations."""
     name, table = str(fitted.key), fitted.predictions
     tables = []
@@ -270,8 +287,8 @@ class ScalingReport:
     """A scaling study with its fitted models and plans."""
 
     results: Study
-    fitted: list[fit_command.FittedSeries]
-    plans: list[fits.TargetPlan]
+    fitted: list[FittedSeries]
+    plans: list[TargetPlan]
     is_asked: bool = False
     """Whether the user requested these predictions with `--predict`."""
 
@@ -285,10 +302,8 @@ class ScalingReport:
                 any.
         """
         predict_option = predict or results.study.get(PREDICT)
-        fitted = fits.fit_study(results, predict=predict_option)
-        return cls(
-            results, fitted, fits.target_plans([results], fitted), predict_option is not None
-        )
+        fitted = fit_study(results, predict=predict_option)
+        return cls(results, fitted, target_plans([results], fitted), predict_option is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write the tables as CSV files to the results folder; return all files."""
@@ -350,7 +365,7 @@ class ScalingReport:
         parts = [fit_part(series) for series in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
-        if is_whole and (lines := fits.noise_lines(results)):
+        if is_whole and (lines := noise_lines(results)):
             parts.append(PagePart("Critical batch sizes", lines))
         parts += map(plan_part, self.plans)
         if published in STUDIES:
@@ -366,7 +381,7 @@ class ScalingReport:
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """Table of predictions; `scaling.fit_command.prediction_table` describes its columns."""
+        """Table of predictions; `scaling.fits.prediction_table` describes its columns."""
         tables = [series.predictions for series in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
@@ -378,13 +393,13 @@ class ScalingReport:
         """Return the measured and the predicted throughput, as arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
-            for key, rows in fits.measurements(self.results).items()
+            for key, rows in measurements(self.results).items()
             for cell, seconds in rows
         ]
         lines = []
         for fitted in self.fitted:
             cells = sorted({*fitted.model.observed.cells, *fitted.asked})
-            table = fit_command.prediction_table(fitted.model, cells, fitted.key)
+            table = prediction_table(fitted.model, cells, fitted.key)
             samples = np.array([cell.samples for cell in cells])
             ends = {"low": samples / table["high_s"], "high": samples / table["low_s"]}
             lines.append(table.assign(series=str(fitted.key), **ends))
@@ -459,8 +474,8 @@ def fit_to_files(
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     following = list[dict[Any, Any]]()
     measured = read_measurements(file)
-    asked = {} if predict is None else fit_command.cells_to_predict(predict, measured)
-    for fitted in fit_command.fits(measured, asked, network):
+    asked = {} if predict is None else cells_to_predict(predict, measured)
+    for fitted in fit_series(measured, asked, network):
         tables.append(fitted.predictions)
         following += next_rows(fitted)
         part = fit_part(fitted)
@@ -473,7 +488,7 @@ def fit_to_files(
     return lines, {"predictions": predictions, "measure_next": following}
 
 
-def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
+def next_rows(fitted: FittedSeries) -> list[dict[Any, Any]]:
     """Return the rows of the table `measure_next` in the JSON document, which lists what to measure
     next."""
     if fitted.measure_next is None:

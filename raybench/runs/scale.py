@@ -46,8 +46,7 @@ from raybench.runs.preflight import (
 from raybench.runs.wait_watch import Deadline, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
-from raybench.scaling.fits import fit_study
+from raybench.scaling.fits import FittedSeries, check_predict, fit_study, place_of
 from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_absolute_paths

@@ -1,45 +1,327 @@
-"""Fits to scaling studies: a throughput model for each series and GPU model, the critical batch
-size from the gradient noise scale, and plans for reaching the target.
+"""Fits of measured step times: a throughput model for each series, predictions for other cells, and
+the error of the model at cells that it was not fitted to; and the critical batch size of runs, from
+the gradient noise scale.
 
-Several studies may be passed if they measure the same training on different kinds of machines. The
-curve of samples to target by batch size is then fitted to all of them together.
+A cell is a combination of worker count, node count and batch size. The measurements are those of a
+file (`raybench scale --fit`), or of scaling studies. Several studies may be passed if they measure
+the same training on different kinds of machines.
 """
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from raybench.results.study import Study
 from raybench.results.trials import accelerators_of
-from raybench.scaling.averaged import ThroughputModel
-from raybench.scaling.cells import MISSES, scaling_runs, series_of
-from raybench.scaling.fit_command import FittedSeries, cells_to_predict, fits
-from raybench.scaling.measurements import Cell, MeasuredSteps, Measurements, Predicted, SeriesKey
-from raybench.scaling.plan import (
-    KEYS,
-    MONEY,
-    NO_GPU,
-    WORKER_SECONDS,
-    Overhead,
-    answers,
-    offers_of,
-    plan,
-    with_measured,
+from raybench.scaling.averaged import (
+    NUM_STEPS,
+    NextCell,
+    StepPrediction,
+    ThroughputModel,
+    least_sure,
+    next_cells,
 )
-from raybench.scaling.samples_to_target import fit, read
-from raybench.spec.errors import UserError
+from raybench.scaling.cells import scaling_runs, series_of
+from raybench.scaling.measurements import (
+    NINE_OF_TEN,
+    Cell,
+    CellRow,
+    MeasuredSteps,
+    Measurements,
+    Observed,
+    SeriesKey,
+    read_rows,
+)
+from raybench.scaling.throughput import PRIORS, Priors
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RESOURCES, RunSpec
-from raybench.spec.scaling_study import MachinePrice, study_cells
+from raybench.spec.scaling_study import study_cells
 from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
+
+SURE = 0.2
+"""Prior standard deviation of log R, given the measured ratio. The ratio of training differs from
+that of a plain all-reduce, because training exchanges gradients in buckets and in parallel with
+compute."""
+
+
+def network_priors(ratio: float) -> Priors:
+    """Return the priors of the law for a given network.
+
+    Args:
+        ratio: Seconds of an all-reduce between hosts, divided by those within a host.
+    """
+    return PRIORS | {"log_network": (math.log(ratio), SURE)}
+
+
+MOST_WORKERS = 1_000_000
+
+
+def check_predict(predict: str | None) -> None:
+    """Check that `--predict` is a list of worker counts or a file of cells, before anything runs.
+
+    Raises:
+        UserError: It is neither.
+    """
+    if predict is not None and _worker_numbers(predict) is None:
+        read_rows(Path(predict), CellRow)
+
+
+def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[Cell]]:
+    """Return the cells (workers, nodes, batch size) to predict for each measured series.
+
+    Args:
+        text: Worker counts separated by commas, or the name of a CSV file of cells. Worker counts
+            are combined with every measured batch size; each node has as many workers as the
+            fullest measured node.
+        measured: Measured step times by series.
+    """
+    workers = _worker_numbers(text)
+    if workers is None:
+        listed = list(dict.fromkeys(row.cell for row in read_rows(Path(text), CellRow)))
+        return dict.fromkeys(measured, listed)
+    asked: dict[SeriesKey, list[Cell]] = {}
+    for key, steps in measured.items():
+        cells = [cell for cell, _ in steps]
+        workers_per_node = max(cell.num_workers / cell.num_nodes for cell in cells)
+        batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
+        asked[key] = [
+            Cell(k, math.ceil(k / workers_per_node), *batch) for k in workers for batch in batches
+        ]
+    return asked
+
+
+def _worker_numbers(text: str) -> list[int] | None:
+    """Return the worker counts that a string lists; None if it is the name of a file."""
+    if Path(text).suffix:
+        return None
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if not 1 <= numbers[0] <= numbers[-1] <= MOST_WORKERS:
+        raise UserError(
+            f"--predict {text[:40]}: not a list of worker counts; write numbers from 1 to "
+            f"{MOST_WORKERS:,} separated by commas, such as 8,16,64, or name a CSV file.",
+            ErrorCode.INVALID_VALUE,
+        )
+    return numbers
+
+
+def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesKey) -> pd.DataFrame:
+    """Return a table of predictions with one row per cell (workers, nodes, batch size).
+
+    | column | meaning |
+    |---|---|
+    | model, gpu_type | the series; "" if the measurements have no such column |
+    | num_workers, num_nodes, batch_size_per_worker, accumulate | the cell |
+    | step_s | predicted seconds of an optimizer step |
+    | low_s, high_s | ends of the 90 % interval in which a measurement would lie |
+    | samples_per_s | throughput of all workers together |
+    | efficiency | throughput per worker, relative to that predicted for one worker with the same |
+    |  | batch size per worker |
+    | extrapolated | whether workers, nodes or batch size lie outside the measured range |
+    """
+    rows = [
+        {
+            **key._asdict(),
+            **vars(prediction.cell),
+            "step_s": prediction.step_s,
+            "low_s": prediction.low_s,
+            "high_s": prediction.high_s,
+            "samples_per_s": prediction.samples_per_s,
+            "efficiency": efficiency,
+            "extrapolated": is_beyond(model, prediction.cell),
+        }
+        for prediction, efficiency in zip(
+            model.predict(cells), model.efficiency(cells), strict=True
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
+    """Return whether a prediction is an extrapolation: the cell has more workers or nodes than any
+    measured cell, or a batch size per worker outside the measured range."""
+    cells = model.observed.cells
+    batches = [measured.batch_size_per_worker for measured in cells]
+    return (
+        cell.num_workers > max(measured.num_workers for measured in cells)
+        or cell.num_nodes > max(measured.num_nodes for measured in cells)
+        or not min(batches) <= cell.batch_size_per_worker <= max(batches)
+    )
+
+
+MOST_LEFT_OUT = 40
+"""Maximum number of cells that are left out one by one; it suffices to estimate the median
+error."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Leave-one-out result of a cell: its measurement, and its prediction from all other cells."""
+
+    measured_s: float
+    """Measured seconds of a step: median over the repeats of the cell."""
+    predicted: StepPrediction
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction; 0.1 means that it is 10 % above the measurement."""
+        return self.predicted.step_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the 90 % interval contains the measurement."""
+        return self.predicted.low_s <= self.measured_s <= self.predicted.high_s
+
+
+def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
+    """Predict each measured cell from a fit to all others; [] if there is only one cell.
+
+    Each prediction needs a fit, so if there are more than MOST_LEFT_OUT cells, an evenly spaced
+    selection is predicted.
+    """
+    observed = model.observed
+    number = len(observed.cells)
+    if number < 2:
+        return []
+    seconds = np.exp(observed.log_seconds)
+    chosen = np.unique(np.linspace(0, number - 1, min(number, MOST_LEFT_OUT)).round().astype(int))
+    return [
+        LeftOut(float(seconds[i]), model.without(i).predict([observed.cells[i]])[0])
+        for i in map(int, chosen)
+    ]
+
+
+def median_error(cells: list[LeftOut]) -> float:
+    """Return the median absolute relative error of leave-one-out predictions."""
+    return float(np.median([abs(cell.error) for cell in cells]))
+
+
+@dataclass(frozen=True)
+class FittedSeries:
+    """Throughput model of one series, and the cells to predict (`asked`)."""
+
+    key: SeriesKey
+    num_rows: int
+    model: ThroughputModel
+    asked: list[Cell]
+    network: float | None = None
+    """Ratio given by `--network`; None for the default prior of the law."""
+
+    @cached_property
+    def left_out(self) -> list[LeftOut]:
+        """Leave-one-out predictions of the measured cells."""
+        return leave_one_out(self.model)
+
+    @cached_property
+    def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
+        """The least certain prediction, and which cells to measure to make it more accurate.
+
+        The first item is the cell of `asked` with the widest interval; only cells outside the
+        measured range are considered. None if there is no such cell.
+        """
+        beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
+        if not beyond:
+            return None
+        asked = least_sure(self.model, beyond)
+        return asked, next_cells(self.model, asked)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """Predictions of the cells `asked`; see `prediction_table`."""
+        return prediction_table(self.model, self.asked, self.key)
+
+    def sentences(self) -> list[str]:
+        """Return sentences about the data of the fit, its errors, and what to measure next."""
+        cells = self.model.observed.cells
+        workers = sorted({cell.num_workers for cell in cells})
+        nodes = max(cell.num_nodes for cell in cells)
+        on = f"up to {nodes} nodes" if nodes > 1 else "one node"
+        listed = workers if len(workers) <= 8 else [*workers[:3], "...", workers[-1]]
+        numbers = ", ".join(map(str, listed))
+        lines = [
+            f"{self.num_rows} rows, {len(cells)} cells: {numbers} workers, {on}.",
+            _error_sentence(self.left_out, len(cells)),
+        ]
+        if workers == [1] and any(cell.num_workers > 1 for cell in self.asked):
+            lines.append("Only one worker was measured, so the intervals are wide.")
+        elif nodes == 1 and not self.network and any(cell.num_nodes > 1 for cell in self.asked):
+            lines.append(
+                "Only one node was measured, so the intervals are wide; a run of two workers on "
+                "two nodes narrows them."
+            )
+        if self.network is not None:
+            low, high = (self.network * math.exp(side * NINE_OF_TEN * SURE) for side in (-1, 1))
+            lines.append(
+                f"With the given --network, an exchange between nodes takes {self.network:.2g} "
+                f"times ({low:.2g} to {high:.2g}) as long as within one."
+            )
+        if self.measure_next is not None and self.measure_next[1]:
+            lines.append(_next_words(self.model, *self.measure_next))
+        return lines
+
+
+def fit_series(
+    measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: float | None = None
+) -> Iterator[FittedSeries]:
+    """Fit a throughput model to each series, one after the other.
+
+    Args:
+        measured: Measured step times by series.
+        asked: Cells to predict by series.
+        network: Ratio given by `--network`; None for the default prior of the law.
+
+    Yields:
+        The fitted series.
+    """
+    priors = PRIORS if network is None else network_priors(network)
+    for key, rows in measured.items():
+        model = ThroughputModel.fit(Observed.of(rows), priors)
+        yield FittedSeries(key, len(rows), model, asked.get(key, []), network)
+
+
+def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
+    (now,) = model.predict([asked])
+    proposed = [
+        f"{place_of(proposal.cell)} (to ±{proposal.spread:.0%}; {NUM_STEPS} steps are "
+        f"{proposal.worker_seconds:,.3g} worker-seconds)"
+        for proposal in cells
+    ]
+    return (
+        f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next "
+        f"{', then '.join(proposed)}."
+    )
+
+
+def place_of(cell: Cell) -> str:
+    """Return the worker count, node count and batch size of a cell in words."""
+    on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
+    return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
+
+
+def _error_sentence(left_out: list[LeftOut], num_cells: int) -> str:
+    if not left_out:
+        return "Leave-one-out error: unknown with one cell; the prediction is mainly the prior."
+    worst = max(left_out, key=lambda prediction: abs(prediction.error))
+    cell = worst.predicted.cell
+    inside = np.mean([prediction.is_inside for prediction in left_out])
+    of = f" ({len(left_out)} of the cells)" if len(left_out) < num_cells else ""
+    return (
+        f"Leave-one-out error{of}: median {median_error(left_out):.1%}, worst {worst.error:+.1%} "
+        f"({cell.num_workers} workers, batch {cell.batch_size_per_worker} a worker); "
+        f"{inside:.0%} of the measured steps in their 90 % interval."
+    )
+
 
 DOUBLINGS = 2
 """Number of doublings beyond the largest measured worker count that are predicted by default."""
@@ -68,7 +350,7 @@ def fit_study(
     if predict is None:
         max_workers = max(cell.num_workers for rows in measured.values() for cell, _ in rows)
         predict = ",".join(str(max_workers * 2 ** (i + 1)) for i in range(DOUBLINGS))
-    return list(fits(measured, cells_to_predict(predict, measured)))
+    return list(fit_series(measured, cells_to_predict(predict, measured)))
 
 
 def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
@@ -84,7 +366,7 @@ def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
             worker count, too.
     """
     measured: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
-    for _, row, spec, series in _runs(*studies):
+    for _, row, spec, series in study_runs(*studies):
         is_whole = spec.global_batch_size <= row["epoch_samples"]
         if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
             nodes = max(int(row["num_nodes"]), 1)
@@ -99,7 +381,7 @@ def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
     return {key: rows for key, rows in measured.items() if allow_few or is_enough(rows)}
 
 
-def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
+def study_runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
     """Yield (study, row of `scaling_runs`, run spec, name of the series) for each run."""
     names = iter(series_of([spec for study in studies for spec in _comparable(study, studies)]))
     for study in studies:
@@ -187,7 +469,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
     """Return the critical batch size of each run with recorded gradient noise, by series."""
     by_series: dict[str, list[float]] = {}
-    for study, row, spec, series in _runs(*studies):
+    for study, row, spec, series in study_runs(*studies):
         points = study.evaluations.get(row["trial"], ())
         scales = noise_scales(
             point.noise_scale for point in points if point.noise_scale is not None
@@ -207,195 +489,4 @@ def noise_lines(results: Study) -> list[str]:
         + (f", {min(batches):,.3g} to {max(batches):,.3g}" if len(batches) > 1 else "")
         + "); such estimates are right within a factor of three."
         for series, batches in critical_batches(results).items()
-    ]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Prices and limits for a plan."""
-
-    prices: Mapping[str, MachinePrice] | float | None = None
-    """Machines with their prices by name, or the price of a worker-hour; None if each worker costs
-    1 per second."""
-    budget: float | None = None
-    deadline_s: float | None = None
-
-
-@dataclass(frozen=True)
-class TargetPlan:
-    """Plan for one series: predicted time and cost to the target by machines, workers and batch
-    size."""
-
-    series: str
-    sentences: tuple[str, ...]
-    """Sentences about the critical batch size, or about why there is no plan, and about machines
-    that were not measured."""
-    table: pd.DataFrame
-    """Result of `plan.with_measured` with two more columns: `series` and `unit`, the unit of costs.
-    Empty if there is no plan."""
-    answers: pd.DataFrame
-    """Result of `scaling.plan.answers`; empty if there is no plan."""
-    terms: Terms
-
-
-def target_plans(
-    studies: Sequence[Study], fitted: Sequence[FittedSeries], terms: Terms | None = None
-) -> list[TargetPlan]:
-    """Return a plan for each fitted series; [] if no study has a target.
-
-    The plans cover the batch sizes that were run, and the layouts (workers, nodes) that were run or
-    predicted.
-
-    Args:
-        studies: Scaling studies of the same training.
-        fitted: Fitted series of these studies.
-        terms: Prices and limits; None for those of the first study.
-    """
-    if all(study.target is None for study in studies):
-        return []
-    if terms is None:
-        terms = Terms(studies[0].scaling_study.price, studies[0].scaling_study.budget)
-    by_series: dict[str, dict[str, FittedSeries]] = {}
-    for series_fit in fitted:
-        by_series.setdefault(series_fit.key.model, {})[series_fit.key.gpu_type or NO_GPU] = (
-            series_fit
-        )
-    runs = measured_runs(*studies)
-    return [
-        _plan(series, groups, runs[runs["series"] == series], terms)
-        for series, groups in by_series.items()
-    ]
-
-
-def measured_runs(*studies: Study) -> pd.DataFrame:
-    """Return a table with one row per run: its series and cell, and its time and samples to the
-    target.
-
-    A run that diverged or ran out of memory counts as one that never reached the target.
-
-    | column | meaning |
-    |---|---|
-    | ready_s | seconds of the cold start of a worker group (median over runs with the same |
-    |  | gpu_type), setup and compilation |
-    | beside_s | seconds of evaluating, saving and reporting, per training sample |
-    | stalls | training seconds, divided by those without stalls |
-    | work_s | seconds of training, evaluating, saving and reporting up to the target; missing if |
-    |  | it was not reached |
-    """
-    rows = []
-    for study, row, spec, series in _runs(*studies):
-        if not pd.isna(row["failure"]) and row["failure"] not in MISSES:
-            continue
-        ledger, samples = study.runs[row["trial"]].ledger, row["samples"] or math.nan
-        beside_s = sum(ledger[name] for name in ("eval", "checkpoint", "report")) / samples
-        reached = study.target is not None and pd.notna(row["time_to_target_s"])
-        to_target = row["samples_to_target"] if reached else math.nan
-        rows.append(
-            {
-                "series": series,
-                "gpu_type": row["accelerators"] or NO_GPU,
-                "num_workers": spec.num_workers,
-                "num_nodes": max(row["num_nodes"], 1),
-                "global_batch_size": spec.global_batch_size,
-                "has_target": study.target is not None,
-                "work_s": row["time_to_target_s"] + beside_s * to_target if reached else math.nan,
-                "samples_to_target": to_target,
-                "start_s": ledger["start"],
-                "ready_s": ledger["setup"] + ledger["compile"],
-                "beside_s": beside_s,
-                "stalls": row["train_s"] * row["samples_per_s"] / samples,
-            }
-        )
-    table = pd.DataFrame(rows)
-    if not rows:
-        return table
-    cold = table["start_s"].where(table["start_s"] > 0)
-    table["ready_s"] += cold.groupby(table["gpu_type"]).transform("median").fillna(0.0)
-    return table
-
-
-UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
-"""Default values for the fields of `Overhead` that were not measured."""
-
-
-def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
-    """Return the expected overhead of a job: medians over runs on the same kind of worker, with the
-    worker count nearest to `workers`."""
-    kind_runs = runs[runs["gpu_type"] == kind]
-    distances = np.abs(np.log(kind_runs["num_workers"] / workers))
-    near = kind_runs.loc[distances == distances.min(), [*UNKNOWN]].median()
-    return Overhead(*near.fillna(UNKNOWN))
-
-
-def run_spread(runs: pd.DataFrame) -> float | None:
-    """Return the half-width of the 90 % interval of log `work_s` of a run, around the median of its
-    cell.
-
-    The variance is pooled over all cells (Student's t). None if no cell was repeated.
-    """
-    logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
-    freedom = (logs.count() - 1).clip(lower=0).sum()
-    if not freedom:
-        return None
-    squares = (logs.var() * (logs.count() - 1)).sum()
-    return float(stdtrit(freedom, 0.95) * np.sqrt(squares / freedom))
-
-
-def _plan(
-    series: str, groups: Mapping[str, FittedSeries], runs: pd.DataFrame, terms: Terms
-) -> TargetPlan:
-    cells = [
-        cell
-        for series_fit in groups.values()
-        for cell in (*series_fit.model.observed.cells, *series_fit.asked)
-    ]
-    runs_to_target = runs[runs["has_target"]]
-    try:
-        offers = offers_of(list(groups), terms.prices)
-        by_batch = read(runs_to_target.rename(columns={"global_batch_size": "batch_size"}))
-        curve = fit(by_batch)
-        predicted = plan(
-            curve,
-            {
-                kind: partial(predicted_steps, series_fit.model)
-                for kind, series_fit in groups.items()
-            },
-            layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
-            batch_sizes=[size.batch_size for size in by_batch.batch_sizes],
-            offers=offers,
-            overhead=cache(partial(_overhead, runs)),
-            run_spread=run_spread(runs_to_target),
-        )
-    except UserError as error:  # too few batch sizes reached the target
-        none = pd.DataFrame()
-        return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
-    unit = WORKER_SECONDS if terms.prices is None else MONEY
-    table = with_measured(predicted, runs_to_target).assign(series=series, unit=unit)
-    left_out = {*groups} - {offer.kind for offer in offers}
-    notes = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
-    if isinstance(terms.prices, Mapping):
-        unseen = [name for name in terms.prices if name not in {offer.name for offer in offers}]
-        notes += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
-    best_rows = answers(table, budget=terms.budget, deadline_s=terms.deadline_s)
-    return TargetPlan(series, (curve.sentence(), *notes), table, best_rows, terms)
-
-
-def predicted_steps(
-    model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
-) -> list[Predicted]:
-    """Predict the seconds of a step for each (workers, nodes, samples per worker and step).
-
-    The samples are split evenly into as many passes as possible, up to the largest measured number
-    of passes.
-    """
-    max_passes = max(cell.accumulate for cell in model.observed.cells)
-    asked = []
-    for workers, nodes, samples in cells:
-        passes = next(
-            number for number in range(min(max_passes, samples), 0, -1) if samples % number == 0
-        )
-        asked.append(Cell(workers, nodes, samples // passes, passes))
-    return [
-        Predicted(prediction.step_s, prediction.low_s, prediction.high_s)
-        for prediction in model.predict(asked)
     ]

@@ -1,5 +1,5 @@
 """Plans: predicted time and cost to reach the target, for combinations of machines, worker count
-and batch size, and the best of these.
+and batch size; the best of these; and the plans of measured scaling studies.
 
 A job is one training on rented machines, and a cloud bills all of it. Machines and the worker group
 start, data and model are set up, and the first step is compiled; then the model is trained and
@@ -7,22 +7,29 @@ evaluated until it reaches the target. The training seconds are the number of sa
 global batch size (`samples_to_target`), divided by the batch size, times the seconds of a step. The
 errors of both predictions and the scatter between runs are independent, so their relative intervals
 are added in quadrature.
+
+Several studies may be passed if they measure the same training on different kinds of machines. The
+curve of samples to target by batch size is then fitted to all of them together.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
-from raybench.scaling.cells import median_time
-from raybench.scaling.measurements import NINE_OF_TEN, Predicted
-from raybench.scaling.samples_to_target import SamplesToTarget, middles
+from raybench.results.study import Study
+from raybench.scaling.averaged import ThroughputModel
+from raybench.scaling.cells import MISSES, median_time
+from raybench.scaling.fits import FittedSeries, study_runs
+from raybench.scaling.measurements import NINE_OF_TEN, Cell, Predicted
+from raybench.scaling.samples_to_target import SamplesToTarget, fit, middles, read
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.scaling_study import CPU, MachinePrice
+from raybench.spec.scaling_study import CPU, MONEY, WORKER_SECONDS, MachinePrice
 
 TIE = 0.05
 """Rows of a plan within this fraction of the best time (or cost) are tied. Among tied rows, the one
@@ -33,8 +40,6 @@ WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
 """Name that stands for the GPU model of workers without GPUs."""
-MONEY, WORKER_SECONDS = "money", "worker-seconds"
-"""Units of cost. Without prices, a worker costs 1 per second, so the cost is in worker-seconds."""
 HOUR = 3600.0
 DRAWS = 2000
 """Number of draws of a job's duration from which a probability is computed."""
@@ -317,3 +322,194 @@ def answers(
             row["loss"] = float(best_row[measured[column]]) / best - 1  # NaN if not measured
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Prices and limits for a plan."""
+
+    prices: Mapping[str, MachinePrice] | float | None = None
+    """Machines with their prices by name, or the price of a worker-hour; None if each worker costs
+    1 per second."""
+    budget: float | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """Plan for one series: predicted time and cost to the target by machines, workers and batch
+    size."""
+
+    series: str
+    sentences: tuple[str, ...]
+    """Sentences about the critical batch size, or about why there is no plan, and about machines
+    that were not measured."""
+    table: pd.DataFrame
+    """Result of `with_measured` with two more columns: `series` and `unit`, the unit of costs.
+    Empty if there is no plan."""
+    answers: pd.DataFrame
+    """Result of `answers`; empty if there is no plan."""
+    terms: Terms
+
+
+def target_plans(
+    studies: Sequence[Study], fitted: Sequence[FittedSeries], terms: Terms | None = None
+) -> list[TargetPlan]:
+    """Return a plan for each fitted series; [] if no study has a target.
+
+    The plans cover the batch sizes that were run, and the layouts (workers, nodes) that were run or
+    predicted.
+
+    Args:
+        studies: Scaling studies of the same training.
+        fitted: Fitted series of these studies.
+        terms: Prices and limits; None for those of the first study.
+    """
+    if all(study.target is None for study in studies):
+        return []
+    if terms is None:
+        terms = Terms(studies[0].scaling_study.price, studies[0].scaling_study.budget)
+    by_series: dict[str, dict[str, FittedSeries]] = {}
+    for series_fit in fitted:
+        by_series.setdefault(series_fit.key.model, {})[series_fit.key.gpu_type or NO_GPU] = (
+            series_fit
+        )
+    runs = measured_runs(*studies)
+    return [
+        _series_plan(series, groups, runs[runs["series"] == series], terms)
+        for series, groups in by_series.items()
+    ]
+
+
+def measured_runs(*studies: Study) -> pd.DataFrame:
+    """Return a table with one row per run: its series and cell, and its time and samples to the
+    target.
+
+    A run that diverged or ran out of memory counts as one that never reached the target.
+
+    | column | meaning |
+    |---|---|
+    | ready_s | seconds of the cold start of a worker group (median over runs with the same |
+    |  | gpu_type), setup and compilation |
+    | beside_s | seconds of evaluating, saving and reporting, per training sample |
+    | stalls | training seconds, divided by those without stalls |
+    | work_s | seconds of training, evaluating, saving and reporting up to the target; missing if |
+    |  | it was not reached |
+    """
+    rows = []
+    for study, row, spec, series in study_runs(*studies):
+        if not pd.isna(row["failure"]) and row["failure"] not in MISSES:
+            continue
+        ledger, samples = study.runs[row["trial"]].ledger, row["samples"] or math.nan
+        beside_s = sum(ledger[name] for name in ("eval", "checkpoint", "report")) / samples
+        reached = study.target is not None and pd.notna(row["time_to_target_s"])
+        to_target = row["samples_to_target"] if reached else math.nan
+        rows.append(
+            {
+                "series": series,
+                "gpu_type": row["accelerators"] or NO_GPU,
+                "num_workers": spec.num_workers,
+                "num_nodes": max(row["num_nodes"], 1),
+                "global_batch_size": spec.global_batch_size,
+                "has_target": study.target is not None,
+                "work_s": row["time_to_target_s"] + beside_s * to_target if reached else math.nan,
+                "samples_to_target": to_target,
+                "start_s": ledger["start"],
+                "ready_s": ledger["setup"] + ledger["compile"],
+                "beside_s": beside_s,
+                "stalls": row["train_s"] * row["samples_per_s"] / samples,
+            }
+        )
+    table = pd.DataFrame(rows)
+    if not rows:
+        return table
+    cold = table["start_s"].where(table["start_s"] > 0)
+    table["ready_s"] += cold.groupby(table["gpu_type"]).transform("median").fillna(0.0)
+    return table
+
+
+UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
+"""Default values for the fields of `Overhead` that were not measured."""
+
+
+def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
+    """Return the expected overhead of a job: medians over runs on the same kind of worker, with the
+    worker count nearest to `workers`."""
+    kind_runs = runs[runs["gpu_type"] == kind]
+    distances = np.abs(np.log(kind_runs["num_workers"] / workers))
+    near = kind_runs.loc[distances == distances.min(), [*UNKNOWN]].median()
+    return Overhead(*near.fillna(UNKNOWN))
+
+
+def run_spread(runs: pd.DataFrame) -> float | None:
+    """Return the half-width of the 90 % interval of log `work_s` of a run, around the median of its
+    cell.
+
+    The variance is pooled over all cells (Student's t). None if no cell was repeated.
+    """
+    logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
+    freedom = (logs.count() - 1).clip(lower=0).sum()
+    if not freedom:
+        return None
+    squares = (logs.var() * (logs.count() - 1)).sum()
+    return float(stdtrit(freedom, 0.95) * np.sqrt(squares / freedom))
+
+
+def _series_plan(
+    series: str, groups: Mapping[str, FittedSeries], runs: pd.DataFrame, terms: Terms
+) -> TargetPlan:
+    cells = [
+        cell
+        for series_fit in groups.values()
+        for cell in (*series_fit.model.observed.cells, *series_fit.asked)
+    ]
+    runs_to_target = runs[runs["has_target"]]
+    try:
+        offers = offers_of(list(groups), terms.prices)
+        by_batch = read(runs_to_target.rename(columns={"global_batch_size": "batch_size"}))
+        curve = fit(by_batch)
+        predicted = plan(
+            curve,
+            {
+                kind: partial(predicted_steps, series_fit.model)
+                for kind, series_fit in groups.items()
+            },
+            layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
+            batch_sizes=[size.batch_size for size in by_batch.batch_sizes],
+            offers=offers,
+            overhead=cache(partial(_overhead, runs)),
+            run_spread=run_spread(runs_to_target),
+        )
+    except UserError as error:  # too few batch sizes reached the target
+        none = pd.DataFrame()
+        return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
+    unit = WORKER_SECONDS if terms.prices is None else MONEY
+    table = with_measured(predicted, runs_to_target).assign(series=series, unit=unit)
+    left_out = {*groups} - {offer.kind for offer in offers}
+    notes = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
+    if isinstance(terms.prices, Mapping):
+        unseen = [name for name in terms.prices if name not in {offer.name for offer in offers}]
+        notes += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
+    best_rows = answers(table, budget=terms.budget, deadline_s=terms.deadline_s)
+    return TargetPlan(series, (curve.sentence(), *notes), table, best_rows, terms)
+
+
+def predicted_steps(
+    model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
+) -> list[Predicted]:
+    """Predict the seconds of a step for each (workers, nodes, samples per worker and step).
+
+    The samples are split evenly into as many passes as possible, up to the largest measured number
+    of passes.
+    """
+    max_passes = max(cell.accumulate for cell in model.observed.cells)
+    asked = []
+    for workers, nodes, samples in cells:
+        passes = next(
+            number for number in range(min(max_passes, samples), 0, -1) if samples % number == 0
+        )
+        asked.append(Cell(workers, nodes, samples // passes, passes))
+    return [
+        Predicted(prediction.step_s, prediction.low_s, prediction.high_s)
+        for prediction in model.predict(asked)
+    ]

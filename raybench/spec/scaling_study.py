@@ -346,6 +346,8 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
 
 
 CPU = "cpu"
+MONEY, WORKER_SECONDS = "money", "worker-seconds"
+"""Units of cost. Without prices, a worker costs 1 per second, so the cost is in worker-seconds."""
 
 
 class MachinePrice(Document):

@@ -1,14 +1,19 @@
 """The gradient noise scale, on gradients whose noise is known."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from raybench.report.study import load
 from raybench.scaling import samples_to_target
-from raybench.scaling.fits import critical_batch, noise_scales
-from raybench.stats.step_times import NoiseSums, noise_terms
+from raybench.scaling.fits import critical_batch, critical_batches, noise_lines, noise_scales
+from raybench.stats.step_times import NoiseSums, NoiseTerms, noise_terms
+from tests.refusals import numbers_in
+from tests.runs.made_up import run_of, study_of, write
 
 GRADIENT = np.array([1.0, -2.0, 0.5, 0.0])
 DEVIATIONS = np.array([3.0, 1.0, 4.0, 2.0])
@@ -95,3 +100,33 @@ def test_evaluations_without_a_noise_scale_are_left_out() -> None:
     assert critical_batch([100.0, math.inf, math.nan, 100.0], 50) == pytest.approx(100)
     assert math.isnan(critical_batch([math.inf], 8))
     assert math.isnan(critical_batch([], 8))
+
+
+OF_GRADIENTS = 50.0
+
+
+def sums(rng: np.random.Generator) -> NoiseSums:
+    """Return noise sums of a hundred steps whose noise scale is OF_GRADIENTS."""
+    noise = NoiseSums.of(
+        [
+            NoiseTerms(gradient=2 + rng.normal(0, 0.1), noise=2 * OF_GRADIENTS + rng.normal(0, 1))
+            for _ in range(100)
+        ]
+    )
+    assert noise is not None
+    return noise
+
+
+def test_every_run_of_several_workers_estimates_the_noise_scale(tmp_path: Path) -> None:
+    study, rng = study_of(scaling="weak"), np.random.default_rng(0)
+    runs, curves = run_of(study)
+    for name in ("0001-r0", "0001-r1"):
+        curves[name] = [replace(point, noise_scale=sums(rng)) for point in curves[name]]
+    results = load(write(tmp_path / "study", study, runs, curves))
+    (values,) = critical_batches(results).values()
+    assert len(values) == 2
+    np.testing.assert_allclose(values, OF_GRADIENTS, rtol=0.05)
+    (line,) = noise_lines(results)
+    assert "critical batch" in line
+    assert "(2 runs, " in line
+    assert numbers_in(line)[0] == pytest.approx(OF_GRADIENTS, rel=0.05)

@@ -1,28 +1,45 @@
-"""Plans of machines to rent: predicted seconds and costs, the best rows, and their errors."""
+"""Plans of machines to rent: predicted seconds and costs, the best rows and their errors; and plans
+of studies whose steps follow a known law."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from raybench.report.study import StudyResults, load
 from raybench.scaling import plan as plans
-from raybench.scaling.measurements import NINE_OF_TEN, Predicted
+from raybench.scaling.fits import fit_study
+from raybench.scaling.measurements import NINE_OF_TEN, Cell, Predicted
 from raybench.scaling.plan import (
     WITHIN,
     Offer,
     Overhead,
+    TargetPlan,
     answers,
     by_worker,
     chance,
+    measured_runs,
     offers_of,
     plan,
+    predicted_steps,
+    run_spread,
+    target_plans,
     with_measured,
 )
 from raybench.scaling.samples_to_target import fit
 from raybench.spec.errors import ErrorCode
 from raybench.spec.scaling_study import MachinePrice
 from tests.refusals import refused
+from tests.runs.made_up import law, reaching, run_of, study_of, write
+
+pytestmark = pytest.mark.usefixtures("without_pollux")
 
 BATCHES = [32, 64, 128, 256, 512, 1024]
 LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 2)]
@@ -253,3 +270,76 @@ def test_prices_need_a_measured_accelerator() -> None:
         offers_of(["CPU"], {"p4": MachinePrice(**MACHINE)})
     (cpu,) = offers_of(["CPU"], {"c7": MachinePrice(workers=2, price=1.0)})
     assert (cpu.kind, cpu.machines(3)) == ("CPU", 2)
+
+
+def plan_of(results: StudyResults) -> TargetPlan:
+    (target_plan,) = target_plans([results], fit_study(results, predict="8"))
+    return target_plan
+
+
+def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path: Path) -> None:
+    """Two of three repeats diverge at one batch size, so it is not planned."""
+    results = reaching(tmp_path, batch_sizes=[32, 64, 128, 256], epoch=1100)
+    assert 512 in set(plan_of(results).table["global_batch_size"])
+    records = dict(results.runs)
+    for name, run in records.items():
+        if run.spec.global_batch_size == 512 and not name.endswith("r0"):
+            diverged: dict[str, Any] = {"state": "failed", "failure": "nan", "stop": None}
+            records[name] = replace(run, **diverged, time_to_target_s=None, samples=0)
+    curves = {name: list(results.evaluations[name]) for name in records}
+    lost = load(write(tmp_path / "lost", results.scaling_study, records, curves))
+    runs = measured_runs(lost)
+    at_512 = runs[runs["global_batch_size"] == 512]
+    assert len(at_512) == len(measured_runs(results).query("global_batch_size == 512"))
+    assert at_512["work_s"].isna().mean() == pytest.approx(2 / 3)
+    assert 512 not in set(plan_of(lost).table["global_batch_size"])
+
+
+def missed(folder: Path) -> StudyResults:
+    """Return a study whose runs missed the target."""
+    objective = {"kind": "best_at_budget", "target": 0.99, "max_train_seconds": 600.0}
+    study = study_of(base={"objective": objective})
+    return load(write(folder / "missed", study, *run_of(study, law, time_to_target_s=None)))
+
+
+@pytest.mark.parametrize(
+    "study", [missed, partial(reaching, scaling="strong", batch_sizes=[64])], ids=["missed", "one"]
+)
+def test_a_plan_needs_two_batch_sizes_that_reached_the_target(
+    study: Callable[[Path], StudyResults], tmp_path: Path
+) -> None:
+    none = plan_of(study(tmp_path))
+    assert none.sentences[0].startswith("No plan: ")
+    assert none.table.empty
+    assert none.answers.empty
+
+
+def test_nine_of_ten_new_runs_lie_within_the_interval_of_a_few() -> None:
+    """Runs scatter by 20 % around the unknown median of their cell."""
+    rng, within, cells, repeats = np.random.default_rng(0), 0, 2, 3
+    keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
+    table = pd.DataFrame({**keys, "global_batch_size": np.repeat(range(cells), repeats)})
+    for _ in range(200):
+        logs = rng.normal(size=cells)[table["global_batch_size"]] + 0.2 * rng.normal(
+            size=len(table)
+        )
+        spread = run_spread(table.assign(work_s=np.exp(logs)))
+        within += abs(0.2 * rng.normal()) <= spread
+    assert 0.86 <= within / 200 <= 0.94
+    assert run_spread(table.drop_duplicates().assign(work_s=1.0)) is None, "there are no repeats"
+
+
+@pytest.mark.parametrize(("batch", "passes"), [(8, 4), (10, 2), (7, 1)])
+def test_the_time_of_a_step_covers_all_passes(batch: int, passes: int) -> None:
+    """The measured step has four passes; a batch that they do not divide takes fewer."""
+    predicted: list[Cell] = []
+
+    def predict(cells: list[Cell]) -> list[SimpleNamespace]:
+        predicted.extend(cells)
+        return [SimpleNamespace(step_s=1.0, low_s=1.0, high_s=1.0)]
+
+    model: Any = SimpleNamespace(
+        observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict
+    )
+    predicted_steps(model, [(2, 1, batch)])
+    assert predicted == [Cell(2, 1, batch // passes, passes)]

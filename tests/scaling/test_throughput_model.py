@@ -14,7 +14,7 @@ from raybench.scaling.averaged import (
     least_sure,
     next_cells,
 )
-from raybench.scaling.fit_command import leave_one_out
+from raybench.scaling.fits import leave_one_out
 from raybench.scaling.measurements import Cell, Observed
 from tests.test_json import run_json
 

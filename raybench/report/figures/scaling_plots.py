@@ -21,7 +21,7 @@ from raybench.report.figures.parts import FigureKind, drawn, metric_axis
 from raybench.results.analyses import not_dominated
 from raybench.results.study import Study
 from raybench.scaling.cells import curves_of, scaling_cells, scaling_runs
-from raybench.scaling.plan import MONEY
+from raybench.spec.scaling_study import MONEY
 
 SHARE_STYLE = {
     "input wait": ("#CC79A7", "xx"),

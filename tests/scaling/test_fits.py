@@ -1,19 +1,29 @@
-"""`raybench scale --fit`: measurement files, predictions, and refused input."""
+"""Fits of measured steps: files of `raybench scale --fit`, scaling studies, and refused input."""
 
 import csv
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit_command import cells_to_predict, fits
+from raybench.report.study import StudyResults, load
+from raybench.scaling.fits import (
+    cells_to_predict,
+    fit_series,
+    fit_study,
+    measurements,
+    median_error,
+)
 from raybench.scaling.measurements import Cell, SeriesKey, read_measurements
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
 from tests.refusals import refused
+from tests.runs.made_up import law, reaching, run_of, study_of, write
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -103,7 +113,7 @@ def test_a_file_of_cells_is_predicted_for_every_series(several: Path, tmp_path: 
 def test_unmeasured_conditions_are_reported(good: Path) -> None:
     def sentences(predict: str) -> list[str]:
         measured = read_measurements(good)
-        (fitted,) = fits(measured, cells_to_predict(predict, measured))
+        (fitted,) = fit_series(measured, cells_to_predict(predict, measured))
         return fitted.sentences()
 
     # A node holds four workers, so 16 need several nodes, which were not measured.
@@ -228,3 +238,36 @@ def test_a_known_network_speed_narrows_the_interval(tmp_path: Path, capsys) -> N
     assert all(number in printed for number in ("10", "7.2", "14"))
     assert widths[1] < 0.7 * widths[0]
     assert steps[2] > 1.5 * steps[1]
+
+
+def scaling_results(folder: Path, **content: Any) -> StudyResults:
+    study = study_of(**content)
+    return load(write(folder / "made", study, *run_of(study, law)))
+
+
+def test_the_fit_of_a_study_recovers_its_law_and_error(tmp_path: Path) -> None:
+    results = reaching(tmp_path, batch_sizes=[32, 64, 128, 256], epoch=1100)
+    (fitted,) = fit_study(results, predict="8,16")
+    assert median_error(fitted.left_out) < 0.1
+    assert "Leave-one-out" in " ".join(fitted.sentences())
+    table = fitted.predictions
+    assert set(table["num_workers"]) == {8, 16}
+    assert table["extrapolated"].all()
+    for row in table[table["batch_size_per_worker"] == 128].to_dict("records"):
+        spec = RunSpec(num_workers=row["num_workers"], batch_size_per_worker=128)
+        assert row["low_s"] < law(spec, 0) < row["high_s"]
+
+
+def test_a_series_of_one_cell_is_not_fitted(tmp_path: Path) -> None:
+    results = scaling_results(tmp_path, num_workers=[1], scaling="weak")
+    assert fit_study(results, predict=None) == []
+
+
+def test_a_batch_size_without_steps_is_not_fitted(tmp_path: Path) -> None:
+    """An epoch has 1,000 samples, less than a step of 4 x 256."""
+    results = scaling_results(
+        tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak"
+    )
+    (rows,) = measurements(results).values()
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
