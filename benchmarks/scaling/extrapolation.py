@@ -168,14 +168,13 @@ def lines(rows: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run all tasks; print the table and the missed bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("RAYBENCH_DATA", ".")))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     tallies: dict[str, dict[str, dict[str, list[Any]]]] = defaultdict(dict)
-    for name, groups in sets(options.data / "scaling").items():
+    for name, groups in sets(Path(os.environ["RAYBENCH_DATA"]) / "scaling").items():
         for steps in groups.values():
             for task, (fits, asked) in tasks(steps).items():
                 tally = tallies[task].setdefault(name, defaultdict(list))

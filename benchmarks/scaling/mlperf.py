@@ -136,13 +136,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Predict every family, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("RAYBENCH_DATA", ".")))
     parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    folder = options.data / "scaling"
+    options = parser.parse_args()
+    folder = Path(os.environ["RAYBENCH_DATA"]) / "scaling"
     families = pd.read_csv(folder / "mlperf_families.csv")
     files = ("mlperf_families.csv", "mlperf_v50_cells.csv", "mlperf_v51_cells.csv")
     everybody = pd.concat([pd.read_csv(folder / name)[NEEDED] for name in files]).drop_duplicates()

@@ -30,7 +30,6 @@ from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.record import RunOutcome
 
 BARS = {"torch": 0.15, "tensorflow": 0.3}
 FACTOR = 30.0
@@ -54,8 +53,8 @@ def overhead(wall: float, ledger: dict[str, float]) -> float:
     return wall - sum(ledger[phase] for phase in ("train", "eval", "compile"))
 
 
-def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], RunOutcome]:
-    """Run a trial in a group of the pool; return its seconds and its outcome."""
+def warm(session: Session, spec: RunSpec, name: str) -> dict[str, float]:
+    """Run a trial in a group of the pool; return its seconds."""
     began = time.perf_counter()
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:
@@ -64,7 +63,7 @@ def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], 
     wall = time.perf_counter() - began
     assert outcome.failure is None, outcome.message
     start = outcome.ledger["start"]
-    return {"wall": wall, "start": start, "overhead": overhead(wall, outcome.ledger)}, outcome
+    return {"wall": wall, "start": start, "overhead": overhead(wall, outcome.ledger)}
 
 
 def stock_worker(config: dict[str, Any]) -> None:
@@ -145,7 +144,7 @@ def main() -> int:
                 folder = str(session.scratch)
                 measured.setdefault(key, []).append(stock(specs, f"{name}-s", folder))
                 runs = measured.setdefault((framework, "raybench", num_workers), [])
-                runs += [warm(session, spec, f"{name}-w{i}")[0] for i, spec in enumerate(specs)]
+                runs += [warm(session, spec, f"{name}-w{i}") for i, spec in enumerate(specs)]
                 print(name, measured[key][-1], runs[-1], flush=True)
     return report(measured)
 

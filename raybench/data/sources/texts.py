@@ -197,15 +197,14 @@ def texts_as_inputs(
         raise UserError(
             "The samples are a single text; pass a list of texts.", ErrorCode.INVALID_VALUE
         )
-    tokenizer = Tokenizer(kind, vocabulary)
     try:
-        column = pa.array(samples, pa.string())
+        texts = pa.array(samples, pa.string()).to_pylist()
     except (TypeError, ValueError) as error:
         raise UserError(
             f"The samples are not texts ({error}); pass a list of texts, or an array of token ids.",
             ErrorCode.INVALID_VALUE,
         ) from error
-    return padded_ids(tokenizer, list(texts_of(pa.record_batch({"text": column}))), length)
+    return padded_ids(Tokenizer(kind, vocabulary), [text or "" for text in texts], length)
 
 
 MEMORY_FACTOR = 20
