@@ -24,7 +24,7 @@ from raybench.results.store import (
     with_session,
 )
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
-from raybench.runs.lifecycle import single_runs
+from raybench.runs.lifecycle import has_checkpoints, single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
     GPUS,
@@ -34,7 +34,6 @@ from raybench.runs.preflight import (
     check_task,
     spec_on_gpus,
 )
-from raybench.runs.saved_runs import has_checkpoints
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_absolute_paths

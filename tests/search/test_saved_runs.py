@@ -19,8 +19,8 @@ from raybench.cluster.scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.results.store import Store
-from raybench.runs import saved_runs as module
-from raybench.runs.saved_runs import SavedRuns
+from raybench.runs import lifecycle as module
+from raybench.runs.lifecycle import SavedRuns
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState, latest_checkpoint
@@ -129,7 +129,7 @@ def test_printed_output_is_written_during_and_after_runs(
         run.printed += b"first\n"
         assert saved.log("0001") == log
         run.printed += b"second\n"
-        monkeypatch.setattr(module, "LOOK_S", 0.0)
+        monkeypatch.setattr(module, "OUTPUT_S", 0.0)
         saved.write_output("0001")
     assert log.read_text() == "first\nsecond\n"
     with bench.saved() as saved:  # another session
