@@ -295,9 +295,11 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
 
 def _in_keras_layout(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Convert a weight or bias of a layer with so many input channels from torch's layout to the
-    layout of Keras; `flattened` is the shape (H, W, C) of the image that was flattened before a
-    Dense layer, or () if there was none."""
+    """Convert a weight or bias of a layer from torch's layout to the layout of Keras.
+
+    `channels` is the number of channels (or features) of the layer's input. `flattened` is the
+    shape (H, W, C) of the image that was flattened before a Dense layer, or () if there was none.
+    """
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

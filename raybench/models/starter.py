@@ -296,11 +296,12 @@ def _sizes_line(content: dict[str, Any], sizes: Sequence[int]) -> str:
 def _summarize_images(
     content: dict[str, Any], columns: dict[str, str], tables: Tables
 ) -> DataSummary:
-    """Summarize tables of images without decoding all images; `columns` are the label and the image
-    column, if `content`, the value of `dataset` for the search-space file, does not name them.
+    """Summarize tables of images without decoding all images.
 
-    If the first images differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the
-    median length of their shorter sides, rounded down.
+    `content` is the value of `dataset` for the search-space file. For a folder of images, it names
+    no columns, and `columns` are the label and the image column of the tables. If the first images
+    differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the median length of
+    their shorter sides, rounded down.
     """
     spec = DatasetSpec.model_validate(content | columns)
     assert spec.image is not None

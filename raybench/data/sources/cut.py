@@ -3,7 +3,7 @@
 Splits are cut from an order of the samples: a random one, or with `split_by` the order of time or
 of groups. Images and arrays are written to the store in this order, so every split is a slice of a
 stored array. Cutting a split then does not copy samples, and splits of other sizes use the same
-files. Of a table, the rows of each split are chosen first, because its columns are encoded by
+files. For a table, the rows of each split are chosen first, because its columns are encoded by
 statistics of the training rows.
 """
 
