@@ -1,7 +1,7 @@
 """Life cycle of a run as seen by the driver, from resuming it to recording it, and the checkpoints
 and output of runs, which are copied from the worker pool to the study's folder.
 
-`search.live_trials` uses `RunLifecycle` for the trials of a search, which Ray Tune drives.
+`search.ray_tune` uses `RunLifecycle` for the trials of a search, which Ray Tune drives.
 `SingleRun` uses it for all other runs: those before and after a search, and those of other
 commands.
 

@@ -17,15 +17,16 @@ from raybench.search.sampling.feedback import (
     Feedback,
     answer_for_score,
 )
-from raybench.search.sampling.optuna_space import distributions, values_of_params
 from raybench.search.sampling.optuna_study import (
     EARLIER_STUDY,
     FIRST,
     NOT_RUN,
     add_answer,
+    distributions,
     open_study,
     real_trials,
     restore,
+    values_of_params,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.spec.run import RunSpec
@@ -48,7 +49,7 @@ class Search:
     The driver calls `suggest` whenever a trial could start, `on_result` after each evaluation that
     does not end the trial, and `on_end` once per trial. All calls come from one thread, but calls
     for different trials may interleave. In a study, Ray Tune calls the search through adapters
-    (`live_trials.py`, `ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
+    (`ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
 
     Trials start in this order:
 

@@ -30,7 +30,6 @@ from raybench.runs.preflight import (
 from raybench.runs.wait_watch import RAY_LOG, Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
-from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import (
     STUDY_KEY_MORE,
     STUDY_KEY_OVER,
@@ -38,7 +37,7 @@ from raybench.search.race_stage import (
     more_until,
     num_raced,
 )
-from raybench.search.ray_tune import run_trials
+from raybench.search.ray_tune import LiveTrials, run_trials
 from raybench.search.reference import set_by_reference
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.search import Search

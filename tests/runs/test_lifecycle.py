@@ -1,4 +1,4 @@
-"""Runs outside Ray Tune, from the request for workers to the record. `test_live_trials` covers
+"""Runs outside Ray Tune, from the request for workers to the record. `test_ray_tune` covers
 trials of a search."""
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from raybench.runs.lifecycle import FirstRuns, RunRecorder
 from raybench.runs.wait_watch import Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.curve_search import Decision
-from raybench.search.live_trials import LiveTrials
+from raybench.search.ray_tune import LiveTrials
 from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord

@@ -25,8 +25,7 @@ from raybench.results.place import comparable, is_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyKind
 from raybench.results.study import Study, load
 from raybench.search.factorisation import GLOBAL_BATCH, SPEED_KEYS
-from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, encode, params_of
-from raybench.search.sampling.optuna_study import JOURNAL_FILE
+from raybench.search.sampling.optuna_study import JOURNAL_FILE, PARETO_SAMPLERS, encode, params_of
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Direction

@@ -16,13 +16,6 @@ from raybench.search.sampling.default_rates import (
     rate_factor,
 )
 from raybench.search.sampling.feedback import FailurePredictor, Feedback
-from raybench.search.sampling.optuna_space import (
-    STARTUP_TRIALS,
-    build_sampler,
-    encode,
-    params_of,
-    propose,
-)
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
@@ -31,8 +24,13 @@ from raybench.search.sampling.optuna_study import (
     NOT_RUN,
     PLACEMENT,
     SEED,
+    STARTUP_TRIALS,
     TRIAL,
+    build_sampler,
+    encode,
     key_of,
+    params_of,
+    propose,
     real_trials,
 )
 from raybench.spec.run import Placement, RunSpec
