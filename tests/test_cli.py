@@ -16,7 +16,7 @@ from raybench.commands import cli
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise
-from raybench.search.study_plan import StudyPlan
+from raybench.search.resolve import StudyPlan
 from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.study import build_study
 from tests.search.made_up import STUDY

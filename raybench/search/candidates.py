@@ -27,7 +27,7 @@ from raybench.spec.space import (
     possible_values,
     resolve,
 )
-from raybench.spec.study import StudySpec
+from raybench.spec.study import WIDENING
 from raybench.spec.text import identity
 from raybench.stats.curve_model import Array
 
@@ -44,9 +44,6 @@ range of the key is linear."""
 SAME_RATE = 1.2
 """Two runs whose learning rates differ by at most this factor count as runs of the same
 configuration."""
-WIDENING = 4.0
-"""With `search.widen`, learning rates may exceed the upper bound of their range, or fall below the
-lower bound, by up to this factor."""
 
 
 class Axes:
@@ -249,13 +246,6 @@ class ConfigurationSpace:
         simple = self._simple("learning_rate", {**self._fixed_values, **neighbor})
         rate = nearest_rate(simple, values["learning_rate"] * ratio)
         return [neighbor | {"learning_rate": rate}]
-
-
-def widens(study: StudySpec, space: Space) -> bool:
-    """Return whether a study may try learning rates outside their range (`search.widen`)."""
-    parts = parts_of(space["learning_rate"]) if "learning_rate" in space else []
-    is_range = any(isinstance(part, Range) for part in parts)
-    return is_range and study.search.widen and study.search.sampler == "model"
 
 
 def parts_of(dimension: Dimension) -> list[Simple]:

@@ -7,7 +7,7 @@ the machine and the choice of the winner biases them.
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,9 +19,10 @@ from raybench.results.verdict import find_verdicts
 from raybench.runs.lifecycle import SingleRun, run_in_parallel
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
+from raybench.search.resolve import DECIDED
 from raybench.spec.objective import TIME, StopReason
 from raybench.spec.run import RunSpec
-from raybench.spec.study import MOST_RACE_RUNS, StudySpec
+from raybench.spec.study import MOST_RACE_RUNS, MOST_SOLO_ROUNDS, StudySpec
 from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, Purpose, Role, RunRecord
 from raybench.stats.replicates import Replicate
@@ -35,26 +36,6 @@ from raybench.stats.standing import (
     runs_to_decide,
     stages,
 )
-
-STUDY_KEY_MORE = "more"
-"""Key of `study.yaml` that exists while the runs of `--more` (further confirmation runs) are
-unfinished."""
-
-STUDY_KEY_OVER = "is_over"
-"""Key of `study.yaml`: whether the confirmation has ended, by itself or by the time budget."""
-
-
-def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
-    """Return the total number of race runs at which `--more` (further runs) is finished.
-
-    Args:
-        asked: Number of further runs that the user asked for with `--more`.
-        earlier: Content of `study.yaml`. An unfinished `--more` with the same number is resumed.
-        raced: Number of race results so far.
-    """
-    begun = earlier.get(STUDY_KEY_MORE) or {}
-    return min(begun["until"], raced + asked) if begun.get("asked") == asked else raced + asked
-
 
 RACE_SEEDS = 3000
 """Offset between the seed of the search and the seeds of race runs."""
@@ -240,10 +221,6 @@ class LiveRace:
 
 SEEDS_FROM = 1000
 """Offset between the seed of the search and the seeds of solo runs."""
-MOST_SOLO_ROUNDS = 3
-"""Largest number of rounds of solo runs. If the results of a round change the winner, the new
-winner has its solo runs in the next round."""
-DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
 @dataclass(frozen=True)

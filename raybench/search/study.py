@@ -1,7 +1,7 @@
 """Run the phases of a study: reference runs, search, placement checks, confirmation."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,18 +30,11 @@ from raybench.runs.preflight import (
 from raybench.runs.wait_watch import RAY_LOG, Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
-from raybench.search.race_stage import (
-    STUDY_KEY_MORE,
-    STUDY_KEY_OVER,
-    Confirmation,
-    more_until,
-    num_raced,
-)
+from raybench.search.race_stage import Confirmation, num_raced
 from raybench.search.ray_tune import LiveTrials, run_trials
 from raybench.search.reference import set_by_reference
-from raybench.search.resolve import ResolvedStudy
+from raybench.search.resolve import STUDY_KEY_MORE, STUDY_KEY_OVER, ResolvedStudy, StudyPlan
 from raybench.search.search import Search
-from raybench.search.study_plan import StudyPlan
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, StopReason, baseline_value_of
@@ -52,6 +45,18 @@ from raybench.spec.text import counted
 from raybench.stats.record import Role
 
 LONGER = "increase --time-budget and rerun the same command to resume."
+
+
+def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
+    """Return the total number of race runs at which `--more` (further runs) is finished.
+
+    Args:
+        asked: Number of further runs that the user asked for with `--more`.
+        earlier: Content of `study.yaml`. An unfinished `--more` with the same number is resumed.
+        raced: Number of race results so far.
+    """
+    begun = earlier.get(STUDY_KEY_MORE) or {}
+    return min(begun["until"], raced + asked) if begun.get("asked") == asked else raced + asked
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from raybench.runs import preflight
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
-from raybench.search.race_stage import DECIDED, STUDY_KEY_OVER
-from raybench.search.resolve import ResolvedStudy, resolve_study
+from raybench.search.resolve import DECIDED, STUDY_KEY_OVER, ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, NOT_REACHED, Ended, ErrorCode, UserError
@@ -161,10 +160,9 @@ def _run(
     with silence, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
-        firsts = first_specs(study, space).values()
-        left_out = preflight.check_room(study, space, session.capacity, firsts)
-        if chosen_address(options.address) is not None:
-            opened.frame.say(*left_out)
+        if not session.is_local:  # the room on this machine was checked before Ray started
+            firsts = first_specs(study, space).values()
+            opened.frame.say(*preflight.check_room(study, space, session.capacity, firsts))
         are_gpus_named = preflight.GPUS in space or preflight.GPUS in study.fixed
         spec = study.run_spec(preflight.first_values(study, space))
         asking = "--gpus-per-worker 1"

@@ -11,18 +11,15 @@ from raybench.results.ranking import gpu_model_of, gpu_models, ranked
 from raybench.results.study import Study, load
 from raybench.runs.lifecycle import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, with_placement
+from raybench.search.factorisation import SPEED_KEYS, speed_values, with_placement
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
+from raybench.spec.study import NUM_FASTEST_CHECKED
 from raybench.stats.record import Prediction, Role, State
 
 KEPT_FOR_CONFIRM = 0.75
 """Largest fraction of the remaining time budget that is reserved for the confirmation while
 placement checks run."""
-
-
-NUM_FASTEST = 3
-"""Number of configurations (the fastest ones) whose fastest placement is checked."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
 
     These are
 
-    - for each of the NUM_FASTEST fastest configurations, its fastest placement,
+    - for each of the NUM_FASTEST_CHECKED fastest configurations, its fastest placement,
     - for each GPU model, the placement with the fewest worker-seconds,
     - for each framework and GPU model, the fastest placement,
 
@@ -99,7 +96,7 @@ def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
     fastest: dict[str, PlacementOption] = {}
     for option in options:
         fastest.setdefault(option.prediction.trial, option)
-    chosen = list(fastest.values())[:NUM_FASTEST]
+    chosen = list(fastest.values())[:NUM_FASTEST_CHECKED]
     # Equal worker-seconds are decided by fewer workers. GPU models differ in price, so each has a
     # winner.
     costs = [(option.prediction.worker_seconds, option.spec.num_workers) for option in options]
@@ -113,16 +110,6 @@ def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
         for option in {option.name: option for option in chosen}.values()
         if not option.is_measured
     ]
-
-
-def num_placement_checks(factors: Factors | str) -> int:
-    """Return the largest possible number of placement checks; 0 if the space is not factorized."""
-    if isinstance(factors, str):
-        return 0
-    machines = {
-        (placement.framework, placement.accelerator_type) for placement in factors.all_placements
-    }
-    return NUM_FASTEST + len({model for _, model in machines}) + len(machines)
 
 
 def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:

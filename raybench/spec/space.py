@@ -302,7 +302,7 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
                 f"{where}: is also under 'fixed'; remove one of the two.", ErrorCode.CONFLICT
             )
         dimension = _parse_dimension(content, key, where, f"{source}: space")
-        if is_open(key, "data") and _has_range(dimension):
+        if is_open(key, "data") and has_range(dimension):
             raise UserError(
                 f"{where}: each value makes a separate dataset, so a range is not allowed; list "
                 "the values.",
@@ -463,7 +463,7 @@ def _check_conditions(
                     f"{where}: depends on '{key}', which must be listed above it in the space.",
                     ErrorCode.CONFLICT,
                 )
-            if _has_range(space.get(key)):
+            if has_range(space.get(key)):
                 raise UserError(
                     f"{where}: depends on '{key}', which is a range; list its values instead.",
                     ErrorCode.CONFLICT,
@@ -482,7 +482,8 @@ def _check_conditions(
             )
 
 
-def _has_range(dimension: Dimension | None) -> bool:
+def has_range(dimension: Dimension | None) -> bool:
+    """Return whether a dimension, or a case of it, is a range."""
     if isinstance(dimension, Cases):
         return any(isinstance(case.dimension, Range) for case in dimension.cases)
     return isinstance(dimension, Range)

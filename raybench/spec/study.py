@@ -28,8 +28,19 @@ from raybench.spec.own_loop import framework_of, is_own_loop, with_own_data
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested
 from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
+DEFAULT_TRIALS = 200
+NUM_REFERENCE_RUNS = 3
+"""Number of reference runs if they set the target."""
+NUM_FASTEST_CHECKED = 3
+"""Number of configurations (the fastest ones) whose fastest placement is checked after a search."""
 MOST_RACE_RUNS = 200
 """Maximum number of confirmation runs with new seeds that run in parallel (`confirm.race`)."""
+MOST_SOLO_ROUNDS = 3
+"""Largest number of rounds of solo runs. If the results of a round change the winner, the new
+winner has its solo runs in the next round."""
+WIDENING = 4.0
+"""With `search.widen`, learning rates may exceed the upper bound of their range, or fall below the
+lower bound, by up to this factor."""
 
 
 class ConfirmSpec(Document):
@@ -45,7 +56,6 @@ class ConfirmSpec(Document):
 
 
 AUTO = "auto"
-DEFAULT_TRIALS = 200
 STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
@@ -140,6 +150,18 @@ class StudySpec(Document):
     def needs_target(self) -> bool:
         """Whether reference runs still have to set the target."""
         return "target" in self.auto and not self.is_set
+
+    def with_auto_values(self, values: Mapping[str, Any]) -> "StudySpec":
+        """Return the study with values for its `auto` keys, in which no key is left to set."""
+        objective = {key: value for key, value in values.items() if key != EVAL_INTERVAL}
+        fixed = {key: value for key, value in values.items() if key == EVAL_INTERVAL}
+        return self.model_copy(
+            update={
+                "objective": self.objective.model_copy(update=objective),
+                "fixed": self.fixed | fixed,
+                "is_set": True,
+            }
+        )
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
         """Return the run spec of a configuration.

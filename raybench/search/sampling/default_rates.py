@@ -23,6 +23,7 @@ from raybench.spec.space import (
     Simple,
     Space,
     every_value,
+    has_range,
     known_values,
     lies_in,
     num_configurations,
@@ -252,10 +253,7 @@ def check_grid(study: StudySpec, space: Space) -> None:
     if study.search.sampler != "grid":
         return
     for key, dimension in space.items():
-        cases = dimension.cases if isinstance(dimension, Cases) else ()
-        if any(
-            isinstance(part, Range) for part in (dimension, *(case.dimension for case in cases))
-        ):
+        if has_range(dimension):
             raise UserError(
                 f"search.sampler: grid needs lists, but space.{key} is a range; list its values, "
                 "or use another sampler.",

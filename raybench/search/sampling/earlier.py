@@ -335,15 +335,10 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
             "earlier one; set it, or leave out --seed-from.",
             ErrorCode.NO_RESULT,
         )
-    objective = before.objective.model_dump()
-    objective_values: dict[str, Any] = {
-        key: objective[key] for key in study.auto if key != EVAL_INTERVAL
-    }
-    fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
-    taken_values = (objective_values | fixed).items()
-    sentences = [f"{key} {value}: taken from {earlier.place}" for key, value in taken_values]
-    changes = {"objective": study.objective.model_copy(update=objective_values), "is_set": True}
-    return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), sentences
+    before_values = before.objective.model_dump() | before.fixed
+    values: dict[str, Any] = {key: before_values[key] for key in study.auto}
+    sentences = [f"{key} {value}: taken from {earlier.place}" for key, value in values.items()]
+    return study.with_auto_values(values), sentences
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:

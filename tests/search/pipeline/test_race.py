@@ -22,7 +22,9 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import race_stage, reference, search
-from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, LiveRace, more_until
+from raybench.search.race_stage import Confirmation, LiveRace
+from raybench.search.resolve import STUDY_KEY_MORE
+from raybench.search.study import more_until
 from raybench.search.tune import check_finished
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode, StudyError

@@ -14,15 +14,17 @@ from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.wait_watch import Deadline
-from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
-from raybench.search.reference_settings import (
+from raybench.search.reference import (
     ReferenceRun,
     held,
+    reference_spec,
+    set_by_reference,
     set_eval_interval,
     set_seconds,
     set_target,
     target_from,
 )
+from raybench.search.resolve import earlier_settings
 from raybench.search.sampling.default_rates import default_rate
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode

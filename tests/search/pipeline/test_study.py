@@ -17,8 +17,7 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import study as module
-from raybench.search.race_stage import STUDY_KEY_OVER
-from raybench.search.resolve import ResolvedStudy
+from raybench.search.resolve import STUDY_KEY_OVER, ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import ErrorCode

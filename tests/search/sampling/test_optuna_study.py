@@ -15,6 +15,7 @@ from raybench.report.console import make_console
 from raybench.runs.preflight import first_values
 from raybench.search.factorisation import Factors, factorise, speed_values
 from raybench.search.reference import reference_spec
+from raybench.search.resolve import StudyPlan
 from raybench.search.sampling.optuna_study import (
     JOURNAL_FILE,
     PLACEMENT,
@@ -24,7 +25,6 @@ from raybench.search.sampling.optuna_study import (
     real_trials,
 )
 from raybench.search.search import Search
-from raybench.search.study_plan import StudyPlan
 from raybench.spec.run import RunSpec
 from raybench.spec.space import num_configurations, parse_space
 from raybench.spec.study import build_study
