@@ -27,13 +27,12 @@ import pandas as pd
 
 from raybench.results.ranking import with_rows
 from raybench.results.store import machine, versions
-from raybench.scaling.bottleneck import judge
+from raybench.scaling.diagnosis import AXES, AxisProbes, judge
 from raybench.scaling.forecast import OptimumModel, SmallRun
 from raybench.scaling.measurements import Predicted
 from raybench.scaling.plan import chance, plan, run_spread
 from raybench.scaling.samples_to_target import fit, leave_one_out
 from raybench.scaling.shares import PARTS, Estimate, Probes, Shares
-from raybench.scaling.speed_axes import AXES, AxisProbes
 from raybench.search.race import Race
 from raybench.spec.metric import ACCURACY
 from raybench.spec.objective import ONE_SIDED, Baseline, share_error

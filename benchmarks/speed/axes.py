@@ -34,7 +34,7 @@ from raybench.results.store import DIAGNOSIS, Store, machine, versions
 from raybench.runs.diagnose import leeway_of, time_step
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
-from raybench.scaling.speed_axes import AXES, Leeway, variants_of
+from raybench.scaling.diagnosis import AXES, Leeway, variants_of
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
 

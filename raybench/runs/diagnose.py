@@ -31,7 +31,16 @@ from raybench.runs.train import (
     read_spec,
 )
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
-from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
+from raybench.scaling.diagnosis import (
+    AXES,
+    AxisProbes,
+    BottleneckVerdict,
+    Leeway,
+    gains_sentence,
+    judge,
+    milliseconds,
+    variants_of,
+)
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
     INTERVALS,
@@ -48,13 +57,6 @@ from raybench.scaling.shares import (
     slow_ranks,
     step_seconds,
     steps_for,
-)
-from raybench.scaling.speed_axes import (
-    AXES,
-    AxisProbes,
-    Leeway,
-    gains_sentence,
-    variants_of,
 )
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, StudyError, UserError
