@@ -26,7 +26,7 @@ from raybench.data.dataset import Dataset
 from raybench.models.find import load_workload_dataset
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, find_backend
-from raybench.training.steps import take_until, training_steps, warm_up_step
+from raybench.training.samples import take_until, training_steps, warm_up_step
 
 Side = Callable[[int], object]
 """Trains the epoch with the given number."""

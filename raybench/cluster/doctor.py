@@ -17,8 +17,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import ResourceRequest
-from raybench.training.base import PACKAGES as FRAMEWORKS
+from raybench.spec.run import FRAMEWORKS, ResourceRequest
 from raybench.training.machine import (
     Facts,
     machine_facts,

@@ -37,7 +37,7 @@ Strategy = Literal["ddp", "fsdp"]
 class LoopAdapter:
     """Framework functions that a user's loop needs; this class serves framework `python`.
 
-    The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
+    The modules torch/world.py and tensorflow/world.py each have a subclass `Adapter`.
     """
 
     def __init__(self, world: Any) -> None:
@@ -200,7 +200,7 @@ def settings_restored() -> Iterator[None]:
     settings = list(PROCESS_SETTINGS)
     for framework in ("torch", "tensorflow"):
         if framework in sys.modules:
-            settings += find_part(framework, "own").SETTINGS
+            settings += find_part(framework, "world").SETTINGS
     before = [_read(setting) for setting in settings]
     with warnings.catch_warnings():
         try:

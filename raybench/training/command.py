@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import psutil
@@ -468,14 +467,10 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 
 @contextlib.contextmanager
 def _running_process(
-    words: list[str], spec: RunSpec, more: Mapping[str, str] = MappingProxyType({})
+    words: list[str], spec: RunSpec, more: Mapping[str, str]
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Context manager: run a command in a new process group, which is killed on exit.
-
-    Args:
-        words: The command and its arguments.
-        spec: The run spec.
-        more: Additional environment variables.
+    """Context manager: run a command, with `more` environment variables, in a new process group,
+    which is killed on exit.
 
     Raises:
         UserError: The command cannot be started.

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from raybench.data.memory import GIB, available_bytes
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.training.base import PACKAGES as FRAMEWORKS
+from raybench.spec.run import FRAMEWORKS
 from raybench.training.base import find_part
 
 logger = logging.getLogger(__name__)

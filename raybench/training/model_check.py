@@ -24,12 +24,6 @@ _checked: set[str] = set()
 """Models that this process has checked, each identified by workload, settings and framework."""
 
 
-def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
-    """Return whether a run has several processes that each build the model with user code."""
-    is_known = isinstance(workload, LayerWorkload | NamedWorkload)
-    return spec.num_workers > spec.replicas_per_process and not is_known
-
-
 def check_start(
     spec: RunSpec, workload: Workload, dataset: Dataset, world: DistributedContext
 ) -> list[str]:

@@ -124,9 +124,8 @@ class Run:
         """The `tf.distribute.Strategy` of all workers in TensorFlow; None in other frameworks."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
-        adapter_class = (
-            LoopAdapter if spec.framework == "python" else find_part(spec.framework, "own").Adapter
-        )
+        is_python = spec.framework == "python"
+        adapter_class = LoopAdapter if is_python else find_part(spec.framework, "world").Adapter
         self._adapter: LoopAdapter = adapter_class(world)
         self._memory = self._adapter.memory()
         self._metric = spec.objective.judged_by

@@ -21,7 +21,7 @@ from raybench.stats.record import Evaluation, Failure
 from raybench.stats.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
 from raybench.training.base import BaseTrainer, DistributedContext, Step, Totals
 from raybench.training.machine import GpuLoad
-from raybench.training.steps import take_until, training_steps, warm_up_steps
+from raybench.training.samples import take_until, training_steps, warm_up_steps
 
 
 def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
@@ -246,10 +246,8 @@ def _train_first(
     while pilot and interval.samples < cut:
         seen = interval.samples
         spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
-        room, cut = (
-            _samples_within_budget(seen, spent_s, spec),
-            _next_evaluation_samples(goal, seen, spent_s, spec),
-        )
+        room = _samples_within_budget(seen, spent_s, spec)
+        cut = _next_evaluation_samples(goal, seen, spent_s, spec)
         if room <= seen:
             break
         smallest, largest = 2 * seen, PILOT_STEPS * spec.global_batch_size
@@ -289,16 +287,12 @@ def _validate(
 
     Args:
         interval: Training of this worker since the last evaluation.
-        dataset: Dataset of the run.
-        trainer: Model in training.
-        world: The group of workers.
         baseline: Result of `baseline_mean` for the validation split.
     """
     metric = trainer.metric
     totals = trainer.evaluate("validation", _own_rows(len(dataset.validation), world))
-    row = [interval.loss, totals.value, totals.squares, float(totals.samples), totals.loss]
-    row.append(interval.seconds)
-    rows = world.gather(row)
+    sums_of_rank = [totals.value, totals.squares, float(totals.samples), totals.loss]
+    rows = world.gather([interval.loss, *sums_of_rank, interval.seconds])
     sums = np.sum(rows, axis=0)
     if metric.is_mean:
         value = metric.finish(float(sums[1] / sums[3]), baseline)
@@ -356,7 +350,6 @@ def _next_evaluation_samples(goal: int, samples: int, train_seconds: float, spec
         goal: Number of samples at which the next evaluation is due.
         samples: Number of samples of all workers so far.
         train_seconds: Training seconds so far.
-        spec: The run spec.
     """
     fitting = max(_samples_within_budget(samples, train_seconds, spec), samples + 1)
     is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
@@ -388,7 +381,7 @@ def evaluate_split(
         world: The group of workers.
         part: Name of the split: `validation` or `test`.
     """
-    split = dataset.test if part == "test" else dataset.validation
+    split = dataset.splits[part]
     totals, metric = trainer.evaluate(part, _own_rows(len(split), world)), trainer.metric
     if not metric.is_mean:
         return _measure_whole_split(metric, totals, split, world)[0]

@@ -38,6 +38,12 @@ def to_numpy(tensor) -> np.ndarray:
     return tensor.detach().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
 
 
+def assert_all_close(arrays, expected_arrays, **tolerance) -> None:
+    """Compare arrays of different shapes pair by pair, as `np.testing.assert_allclose` does."""
+    for array, expected in zip(arrays, expected_arrays, strict=True):
+        np.testing.assert_allclose(array, expected, **tolerance)
+
+
 def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
     prepared = model_module(framework).prepare_inputs(to_framework(inputs, framework))
     if framework == "torch":

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from local_runs import first_steps
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext, find_backend
-from raybench.training.steps import make_step, take_until, training_steps
+from raybench.training.samples import make_step
 
 SHAPE, CLASSES, FILTERS = (6, 6, 3), 3, 4
 
@@ -65,7 +66,7 @@ class Headed(Workload):
     def build_keras(self) -> Any:
         import keras
 
-        from raybench.training.tensorflow.layers import BatchNorm
+        from raybench.training.tensorflow.named import BatchNorm
 
         class Seen(keras.layers.Layer):
             def build(self, shape: Any) -> None:
@@ -134,7 +135,7 @@ def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarr
     Values named `own.*` are from before the evaluation, which averages them over the workers.
     """
     trainer = find_backend(spec.framework).Trainer(spec, Headed(), IMAGES, world)
-    chunk, _ = take_until(training_steps(spec, IMAGES, world), 2 * len(IMAGES.train))
+    chunk = first_steps(spec, IMAGES, world, 2 * len(IMAGES.train))
     trainer.warm_up(chunk[0])
     trainer.train(chunk)
     trainer.train([make_step(spec, np.arange(PARTIAL), world, 1e-3)])

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Array, Batch, Dataset, Split
 from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.metric import ACCURACY
@@ -25,6 +25,7 @@ from raybench.training.base import (
     find_part,
 )
 from raybench.training.run import run
+from raybench.training.samples import take_until, training_steps
 
 SMALL = DatasetSpec(image_size=28, limit=300)
 UNLIMITED = Objective(kind="best_at_budget", max_train_seconds=1e6)
@@ -36,10 +37,22 @@ def small_spec(framework: str, **changes: object) -> RunSpec:
     return RunSpec(**({"framework": framework} | content | changes))
 
 
+def dataset_of(inputs: Batch, labels: Array, num_outputs: int = 2, **options: Any) -> Dataset:
+    """Return a dataset whose three splits are the same samples."""
+    split = Split(inputs, labels)
+    return Dataset("made up", num_outputs, split, split, split, **options)
+
+
 def zeros_dataset(size: int, *, repeat: int = 1) -> Dataset:
     """Return a dataset of zeros, for tests in which only the number of samples matters."""
-    split = Split(np.zeros((size, 2), np.float32), np.zeros(size, np.int64))
-    return Dataset("made up", 2, train=split, validation=split, test=split, repeat=repeat)
+    return dataset_of(np.zeros((size, 2), np.float32), np.zeros(size, np.int64), repeat=repeat)
+
+
+def first_steps(
+    spec: RunSpec, dataset: Dataset, world: DistributedContext, num_samples: int
+) -> list[Step]:
+    """Return the first steps of a run, which have at least `num_samples` samples of all workers."""
+    return take_until(training_steps(spec, dataset, world), num_samples)[0]
 
 
 class FakeTrainer:
@@ -149,8 +162,7 @@ def train(
 def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
     """Return the training batches: inputs and labels, with `mixup` also the other labels and the
     weights of both."""
-    dataset, mixed = Dataset("split", 2, train=split, validation=split, test=split), 2
-    device = ()
+    dataset, device, mixed = Dataset("split", 2, split, split, split), (), 2
     if spec.framework == "torch":
         device, mixed = (single_worker("torch").torch_device,), 3
     part = find_part(spec.framework, "batches").batches_of(spec, dataset, *device)["train"]

@@ -8,17 +8,17 @@ import hashlib
 
 import numpy as np
 import pytest
-from local_runs import RankContext, augmented_batches, new_trainer
+from local_runs import RankContext, augmented_batches, dataset_of, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset
 from raybench.models.layers import Dense, GlobalAveragePool, initial_weights
 from raybench.models.shipped import ShippedWorkload
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step
-from raybench.training.steps import take_until, training_steps
+from raybench.training.samples import take_until, training_steps
 
 ROWS, REPEAT, EPOCHS = 26, 2, 2
 GLOBAL_BATCH = 12
@@ -37,8 +37,7 @@ labels and mixing shares."""
 def image_dataset() -> Dataset:
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
-    split = Split(inputs, rng.integers(0, 3, ROWS))
-    return Dataset("pictures", 3, split, split, split, repeat=REPEAT)
+    return dataset_of(inputs, rng.integers(0, 3, ROWS), 3, repeat=REPEAT)
 
 
 def spec_of(framework: str, num_workers: int) -> RunSpec:

@@ -1,16 +1,15 @@
 """Averaged weights, clipped gradients and smoothed labels: both frameworks compared with numpy."""
 
 import numpy as np
-from framework_models import model_module, to_framework, to_numpy
-from local_runs import new_trainer, small_spec
-from worker_script import weights_of
+from framework_models import assert_all_close, model_module, to_framework, to_numpy
+from local_runs import first_steps, new_trainer, small_spec
+from worker_script import flat_weights, weights_of
 
 from raybench.models.base import Workload, refuse_label_smoothing
 from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import DatasetSpec, RunSpec
-from raybench.training.steps import take_until, training_steps
 from tests.refusals import refused
 
 ROWS = slice(0, 60)
@@ -22,8 +21,7 @@ def spec_of(framework: str, **changes: object) -> RunSpec:
 
 def trainer_of(spec: RunSpec):
     trainer, dataset, world = new_trainer(spec)
-    chunk, _ = take_until(training_steps(spec, dataset, world), 4 * spec.global_batch_size)
-    return trainer, chunk
+    return trainer, first_steps(spec, dataset, world, 4 * spec.global_batch_size)
 
 
 def test_moving_average_is_evaluated_and_saved(framework: str) -> None:
@@ -43,8 +41,7 @@ def test_moving_average_is_evaluated_and_saved(framework: str) -> None:
     np.testing.assert_equal(weights_of(trainer, framework), weights_by_step[-1])
     plain, _ = trainer_of(spec_of(framework))
     plain.load(saved)
-    for loaded_array, expected_array in zip(weights_of(plain, framework), expected, strict=True):
-        np.testing.assert_allclose(loaded_array, expected_array, rtol=1e-5, atol=1e-7)
+    assert_all_close(weights_of(plain, framework), expected, rtol=1e-5, atol=1e-7)
     assert plain.evaluate("validation", ROWS) == averaged
     trainer.load(saved)
     assert trainer.evaluate("validation", ROWS) == averaged, "loaded weights are evaluated"
@@ -59,11 +56,9 @@ def test_gradient_of_a_step_is_clipped(framework: str) -> None:
     for clipping in ({}, {"clip_norm": 0.01}, {"clip_norm": 1e6}):
         passes = {"accumulate": 2, "batch_size_per_worker": 16}
         trainer, steps = trainer_of(spec_of(framework, **settings, **passes, **clipping))
-        before = weights_of(trainer, framework)
+        before = flat_weights(trainer, framework)
         trainer.train(steps[:1])
-        after = weights_of(trainer, framework)
-        pairs = zip(before, after, strict=True)
-        moves.append(np.concatenate([(new - old).ravel() for old, new in pairs]))
+        moves.append(flat_weights(trainer, framework) - before)
     unclipped, clipped, barely_clipped = moves
     assert np.linalg.norm(unclipped) > 0.1
     np.testing.assert_allclose(np.linalg.norm(clipped), 0.01, rtol=1e-3)

@@ -1,4 +1,5 @@
-"""Commands as training loops: their arguments, reported lines, errors, and how they end."""
+"""Commands as training loops: their arguments, reported lines, errors, and how they end; and
+commands that are started once per worker."""
 
 import contextlib
 import json
@@ -11,14 +12,16 @@ from typing import Any
 
 import psutil
 import pytest
+from user_loops import run_on_two_ranks
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective
 from raybench.spec.own_loop import words_of
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
 from raybench.training import command
-from raybench.training.command import values_of
+from raybench.training.command import run_command, values_of
 from raybench.training.own import OwnTrainer, PlainWorld
 from tests.refusals import refused
 
@@ -32,7 +35,7 @@ def trainer_of(script: Path | str, arguments: str = "", **changes: Any) -> OwnTr
         "model": {"hidden_units": 64},
     }
     spec = RunSpec(**(content | changes))
-    TRAINERS.append(OwnTrainer(spec, command.run_command, PlainWorld("cpu"), Ledger("setup")))
+    TRAINERS.append(OwnTrainer(spec, run_command, PlainWorld("cpu"), Ledger("setup")))
     return TRAINERS[-1]
 
 
@@ -222,13 +225,6 @@ def test_each_run_has_a_folder_of_its_own_for_checkpoints(script: Any) -> None:
         trainer.finish()
 
 
-def test_target_reached_by_the_first_line_ends_the_command(script: Any) -> None:
-    path = script("for _ in range(99):\n    time.sleep(0.05)\n    print('acc 0.95')\n")
-    objective = Objective(target=0.9, metric_pattern="acc ([0-9.]+)")
-    (only,) = trainer_of(path, objective=objective).evaluations()
-    assert only.stop == "target"
-
-
 def test_command_and_its_children_are_killed_when_the_run_stops(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,8 +264,8 @@ def test_command_ends_with_its_worker(script: Any, tmp_path: Path) -> None:
         "print(json.dumps({'accuracy': 0.5}), flush=True)\ntime.sleep(600)\n"
     )
     worker = (
-        "import os, sys\nsys.path.insert(0, '.')\n"
-        "from tests.training.test_command import trainer_of\n"
+        "import os, sys\nsys.path += ['.', 'tests/training']\n"
+        "from test_command import trainer_of\n"
         f"next(trainer_of({str(path)!r}).evaluations())\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([PYTHON, "-c", worker], check=False, timeout=120)
@@ -306,13 +302,76 @@ def test_error_of_a_command_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_share_above_1_is_refused(script: Any) -> None:
-    with refused(ErrorCode.USER_CODE, "accuracy=91"):
-        list(trainer_of(script(line(accuracy=91))).evaluations())
-
-
 def test_missing_program_is_refused() -> None:
-    spec = RunSpec(workload="$ no-such-program --lr {learning_rate}", objective=Objective(target=1))
-    trainer = OwnTrainer(spec, command.run_command, PlainWorld("cpu"), Ledger("setup"))
+    trainer = trainer_of("", workload="$ no-such-program --lr {learning_rate}")
     with refused(ErrorCode.COMMAND, "no-such-program"):
         list(trainer.evaluations())
+
+
+LAUNCHED = """
+import json, os, sys, time
+from pathlib import Path
+rank, mode = int(os.environ["RANK"]), sys.argv[1]
+names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+Path(f"{rank}.json").write_text(json.dumps({name: os.environ[name] for name in names}))
+while not Path("1.json").exists():  # otherwise rank 0 may end before rank 1 has started
+    time.sleep(0.01)
+if mode == "fails" and rank == 1:
+    sys.exit("no data on this host")
+for number in range(1, 1000 if mode in ("long", "fails") else 4):
+    time.sleep(0.02)
+    if rank == 0 and mode != "silent":
+        accuracy = 0.1 if mode == "fails" else min(0.3 * number, 0.95)
+        values = {"accuracy": accuracy, "samples": 10, "train_s": 0.01}
+        print(json.dumps(values), flush=True)
+"""
+
+
+def run_of(
+    folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[list[Evaluation]], dict[int, str]]:
+    """Run the script on two ranks; return curves, and errors by rank."""
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(LAUNCHED)
+    objective = Objective(target=0.9, max_train_seconds=1000.0)
+    workload = f"$torchrun {PYTHON} train.py {mode}"
+    spec = RunSpec(workload=workload, objective=objective, num_workers=2)
+    assert (spec.framework, spec.replicas_per_process) == ("torch", 1)
+    return run_on_two_ranks(spec, run_command)
+
+
+def assert_no_script_runs() -> None:
+    for child in psutil.Process().children(recursive=True):
+        assert "train.py" not in " ".join(child.cmdline())
+
+
+@pytest.mark.parametrize("mode", ["ends", "long"])
+def test_rank_0_reports_for_all_ranks_and_all_end_together(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves, errors = run_of(tmp_path, mode, monkeypatch)
+    assert errors == {}
+    for curve in curves:
+        assert [point.value for point in curve][:3] == pytest.approx([0.3, 0.6, 0.9])
+        assert [point.samples for point in curve][:3] == [10, 20, 30]
+        assert [point.train_s for point in curve][:3] == pytest.approx([0.01, 0.02, 0.03])
+        assert curve[-1].stop == "target"
+    environments = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert [variables["LOCAL_RANK"] for variables in environments] == ["0", "1"]
+    for variables in environments:
+        assert (variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]) == ("2", "2")
+        assert variables["NODE_RANK"] == "0"
+    assert environments[0]["MASTER_PORT"] == environments[1]["MASTER_PORT"]
+    assert_no_script_runs()
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("fails", {0: "rank 1", 1: "no data"}), ("silent", {0: "accuracy"})],
+)
+def test_rank_that_fails_or_reports_nothing_ends_all_ranks(
+    tmp_path: Path, mode: str, words: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, errors = run_of(tmp_path, mode, monkeypatch)
+    assert all(word in errors[rank] for rank, word in words.items())
+    assert_no_script_runs()

@@ -4,15 +4,15 @@ import os
 import shutil
 from typing import Any
 
-import numpy as np
 import pytest
-from local_runs import new_trainer, small_spec, train
+from framework_models import assert_all_close
+from local_runs import first_steps, new_trainer, small_spec, train
 from worker_script import weights_of
 
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
 from raybench.training.run import run
-from raybench.training.steps import take_until, training_steps, warm_up_step
+from raybench.training.samples import warm_up_step
 
 has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 
@@ -27,10 +27,8 @@ def test_compiled_torch_run_has_the_weights_of_a_plain_one() -> None:
     spec = small_spec("torch", workload="mlp", dataset=DatasetSpec(limit=300), **settings)
     _, plain_trainer = train(spec)
     _, compiled_trainer = train(spec.model_copy(update={"compile": "default"}))
-    for array, compiled_array in zip(
-        weights_of(plain_trainer, "torch"), weights_of(compiled_trainer, "torch"), strict=True
-    ):
-        np.testing.assert_allclose(array, compiled_array, atol=1e-5)
+    compiled_weights = weights_of(compiled_trainer, "torch")
+    assert_all_close(compiled_weights, weights_of(plain_trainer, "torch"), atol=1e-5)
     compiled_trainer.close()
 
 
@@ -56,7 +54,7 @@ def test_steps_use_what_the_warm_up_compiled(
         trainer, dataset, world = new_trainer(spec)
         trainer.warm_up(warm_up_step(spec, dataset, world))
         with torch.compiler.set_stance("fail_on_recompile"):
-            trainer.train(take_until(training_steps(spec, dataset, world), 600)[0])
+            trainer.train(first_steps(spec, dataset, world, 600))
         trainer.close()
     assert modes == ["default"] * 2
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local_runs import new_trainer, small_spec
+from framework_models import assert_all_close
+from local_runs import first_steps, new_trainer, small_spec
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
-from raybench.training.steps import take_until, training_steps
 from tests.refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -58,7 +58,7 @@ def spec_of(optimizer: str, **changes: Any) -> RunSpec:
 def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     """Return the evaluated weights as real numbers, after three epochs."""
     trainer, _, world = new_trainer(spec, workload=Spectral(is_complex), dataset=DATA)
-    steps, _ = take_until(training_steps(spec, DATA, world), 96)
+    steps = first_steps(spec, DATA, world, 96)
     trainer.warm_up(steps[0])
     trainer.train(steps[:3])
     trainer.restore(trainer.state())
@@ -78,8 +78,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
 def test_complex_weights_are_trained_like_pairs_of_real_numbers(optimizer: str) -> None:
     """Gradients are clipped and weights averaged."""
     spec = spec_of(optimizer, clip_norm=0.05, ema_decay=0.9)
-    for complex_weights, real_pairs in zip(trained(True, spec), trained(False, spec), strict=True):
-        np.testing.assert_allclose(complex_weights, real_pairs, atol=1e-6)
+    assert_all_close(trained(True, spec), trained(False, spec), atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"optimizer": "lamb"}, {"precision": "fp16"}])

@@ -13,7 +13,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import DistributedContext, Step, find_backend
 from raybench.training.run import run
-from raybench.training.steps import training_steps
+from raybench.training.samples import training_steps
 from tests.refusals import refused
 
 HEADED: dict[str, Any] = {"workload": Headed(), "dataset": IMAGES}

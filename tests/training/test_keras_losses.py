@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from framework_models import model_module
-from local_runs import new_trainer, small_spec
+from framework_models import assert_all_close, model_module
+from local_runs import first_steps, new_trainer, small_spec
 from regularised import Penalised
 
 from raybench.data.dataset import Dataset, Split, epoch_order
@@ -18,7 +18,6 @@ from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
 from raybench.training.model_check import check_model
-from raybench.training.steps import take_until, training_steps
 from tests.refusals import refused
 
 pytest.importorskip("tensorflow")
@@ -40,7 +39,7 @@ def trained(workload: Workload, **changes: Any) -> tuple[list[np.ndarray], float
     """Return weights and mean training loss after an epoch."""
     spec = spec_of(**changes)
     trainer, _, world = new_trainer(spec, workload=workload, dataset=DATA)
-    steps, _ = take_until(training_steps(spec, DATA, world), SAMPLES)
+    steps = first_steps(spec, DATA, world, SAMPLES)
     loss = trainer.train(steps) / len(steps)
     weights = [variable.numpy() for variable in trainer._model.trainable_variables]
     trainer.close()
@@ -77,8 +76,7 @@ def test_penalties_are_trained_as_in_fit(changes: dict[str, Any], tolerance: flo
     weights, loss = trained(Penalised(), **changes)
     expected, expected_loss = fitted()
     assert loss == pytest.approx(expected_loss, rel=tolerance)
-    for array, expected_array in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(array, expected_array, atol=tolerance)
+    assert_all_close(weights, expected, atol=tolerance)
 
 
 def workload_with_methods(compiled: bool = False, **methods: Any) -> Workload:

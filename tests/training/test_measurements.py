@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from local_runs import FakeTrainer, zeros_dataset
+from local_runs import FakeTrainer, dataset_of, zeros_dataset
 
-from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
 from raybench.training import memory
 from raybench.training.machine import (
@@ -59,8 +58,7 @@ def test_peak_memory_is_since_the_last_reset() -> None:
 def test_evaluation_batch_is_smaller_for_large_samples(
     shape: tuple[int, ...], dtype: type, batch: int, expected: int
 ) -> None:
-    split = Split(np.zeros((4, *shape), dtype), np.zeros(4, np.int64))
-    dataset = Dataset("drawn", 2, split, split, split)
+    dataset = dataset_of(np.zeros((4, *shape), dtype), np.zeros(4, np.int64))
     spec = RunSpec(batch_size_per_worker=batch)
     assert memory.evaluation_batch(spec, dataset, 1024) == expected
 

@@ -1,11 +1,12 @@
 """Metrics of both frameworks, compared with numpy and scikit-learn, on uneven shards."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from framework_models import losses_and_values
-from local_runs import ThreadWorld, new_trainer, run_on_ranks, small_spec
+from local_runs import ThreadWorld, dataset_of, new_trainer, run_on_ranks, small_spec
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -13,7 +14,7 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
-from raybench.data.dataset import IGNORED, Dataset, Split
+from raybench.data.dataset import IGNORED, Dataset
 from raybench.data.split_metrics import measure, predictions_of
 from raybench.models.base import Workload
 from raybench.spec.metric import METRICS, Metric
@@ -34,37 +35,35 @@ TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
 TOKENS[::5, 1:] = IGNORED
 
 
-class FirstOfTwo:
-    """Context of the first of two workers; `gather` returns the given values of the second."""
+def value_on_ranks(dataset: Dataset, metric: Metric, totals_of: Callable[[slice], Totals]) -> float:
+    """Return the value of a metric on the test split, of which each of three ranks has a part."""
 
-    rank, num_workers, device = 0, 2, "cpu"
+    def work(world: ThreadWorld) -> float:
+        trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: totals_of(rows))
+        return evaluate_split(dataset, trainer, world, "test")
 
-    def __init__(self, other: list[float]) -> None:
-        self._other = other
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        return [values, self._other]
+    first, *others = run_on_ranks(3, work)
+    assert others == [first] * 2
+    return first
 
 
 def value_of(
     framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **options
 ) -> float:
-    """Return the value of a metric for outputs of which the first worker has a third.
-
-    `options` are those of the dataset.
-    """
+    """Return the value of a metric for outputs; `options` are those of the dataset."""
     workload = Workload()
     workload.task = task
     scale = options.get("label_scale", 1.0)
     _, values = losses_and_values(framework, workload, outputs, labels, metric, scale)
     assert (values.shape, values.dtype) == ((len(labels),), np.float32)
-    split = Split(np.zeros((len(labels), 1), np.float32), labels)
-    dataset = Dataset("x", CLASSES, split, split, split, task=task, **options)
-    third = len(labels) // 3
-    first = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), squares=0.0, samples=third)
-    second = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
-    trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: first)
-    return evaluate_split(dataset, trainer, FirstOfTwo(second), "test")
+    inputs = np.zeros((len(labels), 1), np.float32)
+    dataset = dataset_of(inputs, labels, CLASSES, task=task, **options)
+
+    def totals_of(rows: slice) -> Totals:
+        total = float(values[rows].sum(dtype="d"))
+        return Totals(loss=0.0, value=total, squares=0.0, samples=len(values[rows]))
+
+    return value_on_ranks(dataset, metric, totals_of)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +167,13 @@ def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None
 @pytest.mark.parametrize(("name", "size"), [("f1", 7), ("roc_auc", 7), ("roc_auc", 2)])
 def test_set_metric_is_equal_for_uneven_shards(name: str, size: int) -> None:
     """With two samples, one of the three workers has no answers."""
-    split = Split(np.zeros((size, 1), np.float32), np.arange(size) % 2)
-    dataset = Dataset("x", 2, split, split, split)
+    dataset = dataset_of(np.zeros((size, 1), np.float32), np.arange(size) % 2)
     outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
     answers = predictions_of(METRICS[name], outputs)
 
-    def value_on(world: ThreadWorld) -> float:
-        def evaluate(part: str, rows: slice) -> Totals:
-            own_answers = answers[rows] if len(answers[rows]) else None
-            return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own_answers)
+    def totals_of(rows: slice) -> Totals:
+        own_answers = answers[rows] if len(answers[rows]) else None
+        return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own_answers)
 
-        trainer = SimpleNamespace(metric=METRICS[name], evaluate=evaluate)
-        return evaluate_split(dataset, trainer, world, "test")
-
-    expected, _ = measure(METRICS[name], split.labels, answers)
-    assert run_on_ranks(3, value_on) == [expected] * 3
+    expected, _ = measure(METRICS[name], dataset.test.labels, answers)
+    assert value_on_ranks(dataset, METRICS[name], totals_of) == expected

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from framework_models import model_module
+from local_runs import dataset_of
 
-from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.models.layers import Conv, Dense, Flatten, ReLU
 from raybench.models.shipped import ShippedWorkload
@@ -233,8 +233,7 @@ def test_rank_0_checks_a_user_model_once(unchecked, make, rank, num_builds):
     pytest.importorskip("torch")
     Counted.built, workload = 0, make()
     world = SimpleNamespace(rank=rank, gpus=())
-    split = Split(INPUTS, LABELS)
-    dataset = Dataset("four", 10, train=split, validation=split, test=split)
+    dataset = dataset_of(INPUTS, LABELS, 10)
     warnings = [check_start(RunSpec(workload="own"), workload, dataset, world) for _ in range(2)]
     assert [len(messages) for messages in warnings] == [num_builds, 0]
     assert Counted.built == num_builds

@@ -8,7 +8,6 @@ from regularised import Regularised
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
 from raybench.spec.metric import Metric
-from raybench.training.base import find_part
 
 
 class Own(test_model_check.Own):
@@ -66,8 +65,8 @@ def test_user_hooks_are_used_and_parameters_are_counted(framework):
 
 
 def test_batch_statistics_are_detected(framework):
-    module, synchronize = model_module(framework), find_part(framework, "layers").synchronize
+    module = model_module(framework)
     model = module.build_model(Regularised(), 0)
     assert module.batch_statistics(model)
-    assert not module.batch_statistics(synchronize(model) or model)
+    assert not module.batch_statistics(module.synchronize(model) or model)
     assert not module.batch_statistics(module.build_model(Own(), 0))

@@ -144,13 +144,9 @@ def test_keras_model_loads_backbone_weights_from_both_formats(tmp_path: Path) ->
     rebuilt.backbone.trainable = False
     rebuilt(images_of(32), training=True)
     np.testing.assert_array_equal(rebuilt.backbone.variables[-1].numpy(), 0 * before[-1])
+    (tmp_path / "model.pth").touch()
     with refused(ErrorCode.INVALID_WEIGHTS, "model.pth", "framework: torch"):
-        start_from(rebuilt, other_workload, _touched(tmp_path / "model.pth"))
-
-
-def _touched(path: Path) -> str:
-    path.touch()
-    return str(path)
+        start_from(rebuilt, other_workload, str(tmp_path / "model.pth"))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,18 @@
-"""Optimizers of both frameworks, compared with reference implementations of the papers.
+"""Optimizers of both frameworks, compared with reference implementations of the papers; and those
+of libraries, such as `torch:SGD`.
 
-`test_two_workers` compares those of Keras on two workers.
+`test_two_workers` compares those of Keras on two workers; `test_checkpoints` and
+`test_worker_equality` train with those of libraries.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from framework_models import model_module
+from framework_models import assert_all_close, model_module
+from local_runs import first_steps, new_trainer, small_spec
 from optim_reference import (
     CHANGED,
     NAMES,
@@ -20,6 +25,7 @@ from optim_reference import (
 
 import raybench.training.tensorflow  # noqa: F401  sets what must be set before tensorflow
 from raybench.models.shipped import shipped_workload
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import settings_of
 
@@ -32,6 +38,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from raybench.training.base import find_part  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.training.torch import optim as torch_optim  # noqa: E402
+from tests.refusals import refused  # noqa: E402
 
 
 class InTorch:
@@ -91,8 +98,7 @@ def assert_follows_reference(
         optimizer.step(grads, rate)
     outputs_last = framework == "tensorflow"
     expected = after_all_steps(name, scale=scale, outputs_last=outputs_last, **settings)
-    for array, expected_array in zip(optimizer.weights(), expected, strict=True):
-        np.testing.assert_allclose(array, expected_array, **tolerance)
+    assert_all_close(optimizer.weights(), expected, **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_hidden_matrices_of_shipped_workloads(framework, name):
 
 
 def test_hidden_matrices_of_a_torch_model():
-    nn = pytest.importorskip("torch").nn
+    nn = torch.nn
     tied = nn.Embedding(9, 6)
     head = nn.Linear(6, 9, bias=False)
     head.weight = tied.weight
@@ -191,8 +197,7 @@ def test_hidden_matrices_of_a_torch_model():
 
 def test_hidden_matrices_of_a_keras_model():
     model_module("tensorflow")
-    layers = pytest.importorskip("keras").layers
-    keras = pytest.importorskip("keras")
+    layers = keras.layers
     inputs = keras.Input((5,))
     tokens = layers.Embedding(9, 6)(inputs)
     tokens = layers.MultiHeadAttention(3, 4)(tokens, tokens)
@@ -218,3 +223,82 @@ def test_cuda_steps_do_not_synchronize_with_the_device(name):
             for parameter in params:
                 parameter.grad = torch.ones_like(parameter)
             optimizer.step()
+
+
+LIBRARIES = {"torch": "torch", "tensorflow": "keras"}
+OWN_OPTIMIZER = """
+import torch
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, params, lr, *, strength):
+        super().__init__(params, {"lr": lr, "strength": strength})
+
+    def step(self):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(parameter.grad, alpha=group["lr"] * group["strength"])
+"""
+
+
+def train_one_step(framework: str, name: str, **changes: Any) -> None:
+    spec = small_spec(framework, optimizer=f"{LIBRARIES[framework]}:{name}", **changes)
+    trainer, dataset, world = new_trainer(spec)
+    trainer.train(first_steps(spec, dataset, world, 1))
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "names"),
+    [
+        ("SGDD", {}, ErrorCode.UNKNOWN_NAME, ["SGDD", "'SGD'"]),
+        ("nowhere_at_all.Lion", {}, ErrorCode.USER_CODE, ["nowhere_at_all"]),
+        ("SGD", {"momentun": 0.9}, ErrorCode.UNKNOWN_KEY, ["optimizer_options.momentun"]),
+        ("SGD", {"momentum": -0.5}, ErrorCode.INVALID_VALUE, ["SGD", "momentum=-0.5"]),
+    ],
+)
+def test_invalid_optimizer_or_option_is_refused(
+    framework: str, name: str, options: dict[str, Any], code: ErrorCode, names: list[str]
+) -> None:
+    with refused(code, *names):
+        train_one_step(framework, name, optimizer_options=options)
+
+
+def test_weight_decay_for_a_class_without_it_is_refused() -> None:
+    with refused(ErrorCode.INVALID_VALUE, "torch:SparseAdam", "weight_decay"):
+        train_one_step("torch", "SparseAdam", weight_decay=0.1)
+
+
+def test_optimizer_class_in_the_current_folder_is_found(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_steps.py").write_text(OWN_OPTIMIZER)
+    monkeypatch.chdir(tmp_path)
+    train_one_step("torch", "plain_steps.Plain", optimizer_options={"strength": 0.5})
+    with refused(ErrorCode.MISSING, "optimizer_options.strength"):
+        train_one_step("torch", "plain_steps.Plain")
+
+
+def test_weight_decay_excludes_biases(framework: str) -> None:
+    """With a gradient of 0, a step is the weight decay only."""
+    optim, settings = find_part(framework, "optim"), {"learning_rate": 0.1, "weight_decay": 0.1}
+    if framework == "torch":
+        model = torch.nn.Linear(3, 2)
+        before = [parameter.detach().numpy().copy() for parameter in model.parameters()]
+        optimizer = optim.build_optimizer("torch:AdamW", model, **settings)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        weight, bias = (parameter.detach().numpy() for parameter in model.parameters())
+    else:
+        dense = keras.layers.Dense(2, bias_initializer="ones")
+        model = keras.Sequential([keras.Input((3,)), dense])
+        before = model.get_weights()
+        optimizer = optim.build_optimizer("keras:AdamW", model, **settings)
+        optimizer.build(model.trainable_variables)
+        optimizer.apply([np.zeros_like(array) for array in before], model.trainable_variables)
+        weight, bias = model.get_weights()
+        default_optimizer = optim.build_optimizer("keras:AdamW", model, learning_rate=0.1)
+        assert default_optimizer.weight_decay is None, "Keras's own default is 0.004"
+    np.testing.assert_allclose(weight, before[0] * (1 - 0.1 * 0.1), rtol=1e-6)
+    np.testing.assert_array_equal(bias, before[1])

@@ -12,7 +12,7 @@ from worker_script import weights_of
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.step_times import StepTimes
 from raybench.training.run import Recording, evenness
-from raybench.training.steps import make_step
+from raybench.training.samples import make_step
 
 STALL_S = 0.3
 

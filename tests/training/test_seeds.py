@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from framework_models import model_module
-from local_runs import new_trainer, small_spec
+from local_runs import dataset_of, first_steps, new_trainer, single_worker, small_spec
 
-from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.training.base import find_part
-from raybench.training.steps import take_until, training_steps
 
 ROWS = np.random.default_rng(0).normal(size=(96, 4)).astype(np.float32)
-DATA = Dataset("rows", 2, *[Split(ROWS, (ROWS[:, 0] > 0).astype(np.int64))] * 3)
+DATA = dataset_of(ROWS, (ROWS[:, 0] > 0).astype(np.int64))
 
 
 class Drawn(Workload):
@@ -74,12 +72,11 @@ def test_resumed_run_draws_the_numbers_of_an_uninterrupted_one(draws: int) -> No
     """`random.gauss` stores every second number for the next call."""
     pytest.importorskip("torch")
     spec = small_spec("torch", batch_size_per_worker=16, optimizer="sgd")
-    steps: Any = None
+    world = single_worker("torch")
+    steps = first_steps(spec, DATA, world, 96)
 
     def trainer() -> Any:
-        nonlocal steps
-        created, _, world = new_trainer(spec, workload=Drawn(), dataset=DATA)
-        steps = steps or take_until(training_steps(spec, DATA, world), 96)[0]
+        created, _, _ = new_trainer(spec, workload=Drawn(), dataset=DATA, world=world)
         created.warm_up(steps[0])
         return created
 

@@ -50,7 +50,7 @@ def change_tensorflow() -> None:
 
 def test_settings_of_a_framework_are_restored(framework: str) -> None:
     change = {"torch": change_torch, "tensorflow": change_tensorflow}[framework]
-    settings = find_part(framework, "own").SETTINGS
+    settings = find_part(framework, "world").SETTINGS
     at_start, changed = list[list[Any]](), list[list[Any]]()
 
     def loop(run: Run) -> None:

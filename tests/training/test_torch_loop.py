@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from local_runs import SMALL, new_trainer, small_spec, train
+from local_runs import SMALL, first_steps, new_trainer, small_spec, train
 
 from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
@@ -14,21 +14,21 @@ from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
-from raybench.training.steps import take_until, training_steps
 
 torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from raybench.training.torch.batches import InputClock  # noqa: E402
-from raybench.training.torch.layers import (  # noqa: E402
+from raybench.training.torch.loop import Replica  # noqa: E402
+from raybench.training.torch.model import (  # noqa: E402
     DepthwiseConv2d,
     build_layers,
+    build_model,
     synchronize,
 )
-from raybench.training.torch.model import build_model  # noqa: E402
 from raybench.training.torch.state import Averaging, LossScale  # noqa: E402
-from raybench.training.torch.world import Replica, join  # noqa: E402
+from raybench.training.torch.world import join  # noqa: E402
 from tests.refusals import refused  # noqa: E402
 
 
@@ -134,7 +134,7 @@ def test_skipped_first_fp16_step_leaves_no_momentum(fused: bool) -> None:
 
 def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, list[Step]]:
     trainer, dataset, world = new_trainer(spec, workload=workload)
-    return trainer, take_until(training_steps(spec, dataset, world), 5 * 64)[0]
+    return trainer, first_steps(spec, dataset, world, 5 * 64)
 
 
 @pytest.mark.parametrize(

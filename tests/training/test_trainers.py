@@ -38,11 +38,12 @@ def cases(script: str, example: str, num_workers: int, folder: Path) -> dict[str
     (folder / f"changed_{script}.py").write_text(changed(f"{script}.py"))
     recipe = {"folder": str(folder), "module": f"changed_{script}", "function": "main"}
     integration = {"folder": str(ROOT / "examples"), "module": example, "function": "train"}
+    short = spec_of(LOSS, num_workers, epochs=3.0).document()
     return {
         "whole": recipe | {"spec": spec_of(LOSS, num_workers).document(), "leave_at": None},
         "target": recipe | {"spec": spec_of(EASY_TARGET, num_workers).document(), "leave_at": None},
-        "straight": integration | {"spec": spec_of(LOSS, num_workers).document(), "leave_at": None},
-        "resumed": integration | {"spec": spec_of(LOSS, num_workers).document(), "leave_at": 1},
+        "straight": integration | {"spec": short, "leave_at": None},
+        "resumed": integration | {"spec": short, "leave_at": 1},
     }
 
 

@@ -8,7 +8,7 @@ One group per framework does all tasks because its start takes long.
 import importlib.util
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,18 @@ import checkpointed_runs
 import headed_model
 import numpy as np
 import pytest
-from local_runs import new_trainer, single_worker, small_spec
+from local_runs import RankContext, new_trainer, single_worker, small_spec
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
 from test_worker_equality import CASES, check_two_are_one, specs_of_two
 from test_worker_equality import spec_of as equal_spec
-from two_worker_script import RATE, STEPS, part_of_batch, spec_of
+from two_worker_script import RATE, STEPS, spec_of
 from worker_processes import cached_folder, run_python, run_two
-from worker_script import weights_of
+from worker_script import flat_weights
 
 from raybench.scaling.fits import noise_scales
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
+from raybench.training.samples import make_step
 
 FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(1800)]
@@ -112,11 +113,6 @@ def group(request: pytest.FixtureRequest, groups: dict[str, Group]) -> Group:
     return groups[request.param]
 
 
-def equal(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> bool:
-    pairs = zip(weights, other_weights, strict=True)
-    return all(np.array_equal(array, other) for array, other in pairs)
-
-
 def distance(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> float:
     """Return the largest difference of a weight."""
     pairs = zip(weights, other_weights, strict=True)
@@ -127,7 +123,7 @@ def distance(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> floa
     "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "half", "passes", "compiled"]
 )
 def test_workers_with_exchange_have_equal_weights(group: Group, name: str) -> None:
-    assert equal(group.weights(name, 0), group.weights(name, 1))
+    assert distance(group.weights(name, 0), group.weights(name, 1)) == 0
 
 
 @pytest.mark.parametrize(
@@ -198,11 +194,10 @@ def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
     initial, parts = trainer.save(), []
     for rank in range(2):
         trainer.load(initial)
-        before = np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
-        step = part_of_batch(num_samples, rank, 2)
-        trainer.train([replace(step, learning_rate=1.0)])
-        after = np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
-        parts.append(before.astype(np.float64) - after)
+        before = flat_weights(trainer, framework)
+        step = make_step(spec_of(framework), np.arange(num_samples), RankContext(rank, 2), 1.0)
+        trainer.train([step])
+        parts.append(before.astype(np.float64) - flat_weights(trainer, framework))
     trainer.close()
     return parts
 

@@ -67,7 +67,8 @@ def test_tensorflow_sees_the_gpus_of_its_worker(
 
 @needs_tensorflow
 def test_exchange_options_of_a_run_keep_nccl() -> None:
-    from raybench.training.tensorflow.world import Exchange, communication
+    from raybench.training.tensorflow.loop import Exchange
+    from raybench.training.tensorflow.world import communication
 
     options = communication(has_gpus=True).merge(Exchange(RunSpec(bucket_mb=4)).options)
     assert (options.implementation.value, options.bytes_per_pack) == ("NCCL", 4 * 2**20)

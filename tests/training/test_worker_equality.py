@@ -97,7 +97,7 @@ def test_accumulation_equals_one_large_batch(framework: str) -> None:
 
 def unpacked(saved: bytes) -> dict[str, Any]:
     """Return the state that a training loop in torch has saved."""
-    from raybench.training.torch.own import Adapter
+    from raybench.training.torch.world import Adapter
 
     kind, content = state_of(saved)
     assert kind == "torch"

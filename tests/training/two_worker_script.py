@@ -17,11 +17,11 @@ from local_runs import new_trainer, small_spec
 from worker_processes import run_worker
 from worker_script import weights_of
 
-from raybench.data.dataset import shard
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import BaseTrainer, DistributedContext, Step
+from raybench.training.base import BaseTrainer, DistributedContext
 from raybench.training.run import run
+from raybench.training.samples import make_step
 
 RATE = 3e-3
 COMPILED = {"torch": "default", "tensorflow": "xla"}
@@ -56,21 +56,6 @@ def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
     return small_spec(framework, **content)
 
 
-def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
-    """Return the step of one worker over its share of the first samples."""
-    share = np.arange(num_samples)[shard(num_samples, rank=rank, num_workers=num_workers)]
-    indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
-    if not len(share):
-        indices, weights = np.zeros(1, np.int64), np.zeros(1, np.float32)
-    return Step(
-        indices=indices.reshape(1, -1),
-        weights=weights.reshape(1, -1),
-        shares=weights.sum().reshape(1, 1),
-        learning_rate=1e-3,
-        num_samples=indices.size,
-    )
-
-
 def trained(spec: RunSpec, world: DistributedContext) -> tuple[list[dict[str, Any]], BaseTrainer]:
     """Train to the end; return the records of the evaluations and the trainer."""
     trainer, dataset, _ = new_trainer(spec, world=world)
@@ -80,20 +65,21 @@ def trained(spec: RunSpec, world: DistributedContext) -> tuple[list[dict[str, An
 
 def single_steps(framework: str, world: DistributedContext) -> dict[str, list[float]]:
     """Take each of STEPS from the initial weights; return the logged squared norms."""
-    trainer, _, _ = new_trainer(spec_of(framework, "recorded"), world=world)
+    spec = spec_of(framework, "recorded")
+    trainer, _, _ = new_trainer(spec, world=world)
     initial, logs = trainer.save(), {}
     for name, size in STEPS.items():
         trainer.load(initial)
-        trainer.train([part_of_batch(size, world.rank, world.num_workers)])
+        trainer.train([make_step(spec, np.arange(size), world, 1e-3)])
         log = trainer.step_log()
         logs[name] = [*log.part_squares, *log.whole_squares]
     trainer.close()
     return logs
 
 
-def train_uneven_steps(trainer: BaseTrainer, world: DistributedContext) -> int:
+def train_uneven_steps(trainer: BaseTrainer, spec: RunSpec, world: DistributedContext) -> int:
     """Train rank 0 for three steps more than rank 1, where any collective call would hang."""
-    steps = [part_of_batch(16, world.rank, world.num_workers)] * (1 if world.rank else 4)
+    steps = [make_step(spec, np.arange(16), world, 1e-3)] * (1 if world.rank else 4)
     trainer.train(steps)
     return len(steps)
 
@@ -112,11 +98,12 @@ def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) ->
             model, backend="aot_eager", **options
         )
     for name in SPECS:
-        results[name], trainer = trained(spec_of(framework, name), world)
+        spec = spec_of(framework, name)
+        results[name], trainer = trained(spec, world)
         weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
         np.savez(folder / f"{name}-{world.rank}.npz", **weights)
         if name == "alone":
-            results["uneven_steps"] = train_uneven_steps(trainer, world)
+            results["uneven_steps"] = train_uneven_steps(trainer, spec, world)
         trainer.close()
     results["logs"] = single_steps(framework, world)
     (folder / f"results-{world.rank}.json").write_text(json.dumps(results))

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from local_runs import new_trainer
+from local_runs import first_steps, new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 from worker_processes import run_worker
 
 from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext
-from raybench.training.steps import take_until, training_steps
 
 
 def work(framework: str, specs: Any, world: DistributedContext, folder: Path) -> None:
@@ -31,7 +30,7 @@ def work(framework: str, specs: Any, world: DistributedContext, folder: Path) ->
 def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
     """Train for two and a half epochs; return weights, sums over all workers, number of steps."""
     trainer, dataset, _ = new_trainer(spec, world=world)
-    chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
+    chunk = first_steps(spec, dataset, world, round(2.5 * len(dataset.train)))
     trainer.warm_up(chunk[0])
     loss = trainer.train(chunk)
     middle = len(dataset.validation) // 3  # uneven shards
@@ -44,14 +43,16 @@ def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarr
     return named | {"sums": sums, "steps": np.array(len(chunk))}
 
 
-def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
-    return model_weights(trainer._model, framework)
-
-
-def model_weights(model: Any, framework: str) -> list[np.ndarray]:
+def weights_of(trainer: Any, framework: str) -> list[np.ndarray]:
+    """Return the trainable weights of a trainer's model."""
     if framework == "torch":
-        return [value.detach().numpy().copy() for value in model.parameters()]
-    return [variable.value.numpy() for variable in model.trainable_variables]
+        return [value.detach().numpy().copy() for value in trainer._model.parameters()]
+    return [variable.value.numpy() for variable in trainer._model.trainable_variables]
+
+
+def flat_weights(trainer: Any, framework: str) -> np.ndarray:
+    """Return all trainable weights of a trainer's model as one vector."""
+    return np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
 
 
 def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarray]:

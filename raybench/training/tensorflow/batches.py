@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
 from raybench.training.memory import Room
-from raybench.training.reading import (
+from raybench.training.samples import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
     batches_by_split,

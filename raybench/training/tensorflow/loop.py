@@ -2,7 +2,7 @@
 
 `model.fit` of Keras 3 fails with two workers (keras#20585), and a call from Python for each step
 would be slower. Therefore the loop over steps runs inside a `tf.function` (`Trainer._take_steps`).
-Functions that are marked as traced run inside a `tf.function`.
+Functions that are marked as traced run inside a `tf.function`. Mirrors torch/loop.py.
 """
 
 import contextlib
@@ -31,13 +31,15 @@ from raybench.training.tensorflow.batches import (
     signature,
     training_signature,
 )
-from raybench.training.tensorflow.layers import AveragedStatistics, synchronize
+from raybench.training.tensorflow.internals import unregister_new_gradient_functions
 from raybench.training.tensorflow.model import (
+    AveragedStatistics,
     Inputs,
     Losses,
     Mixed,
     added_loss,
     prepare_inputs,
+    synchronize,
 )
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer
@@ -53,34 +55,71 @@ from raybench.training.tensorflow.state import (
     unpack_state,
     values_of,
 )
-from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
+from raybench.training.tensorflow.world import GpuMemory, set_arithmetic
+from raybench.training.tensorflow.world import World as World
 from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
 """Inputs, labels and `Mixed`, from which each pass selects some rows."""
-
-
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Function that takes the step with a given index. Returns the loss on this worker, and the squared
 norms of the gradients sent and received, shape (2,)."""
 
 
-class GpuMemory(Memory):
-    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
+WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
+"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
+them unchanged."""
+MIB = 2**20
 
-    def __init__(self, num_gpus: int) -> None:
-        # A worker sees only its own GPUs: one, or one per replica in its process.
-        self._gpus = [f"GPU:{index}" for index in range(num_gpus)]
-        super().__init__()
 
-    def peak(self) -> int:
-        """Return the peak memory in bytes since this object was created."""
-        memory = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-        return max(int(gpu_memory["peak"]) for gpu_memory in memory)
+class Exchange:
+    """Sums gradients over the workers; its methods are traced, in replica context."""
 
-    def _reset(self) -> None:
-        for gpu in self._gpus:
-            tf.config.experimental.reset_memory_stats(gpu)
+    def __init__(self, spec: RunSpec) -> None:
+        between_processes = spec.num_workers > spec.replicas_per_process
+        self.measures = between_processes and spec.exchange_gradients and spec.record_steps
+        """Whether `squares` measures norms, which it does only between processes, and only if the
+        run records steps."""
+        self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
+        self._wire = WIRE[spec.gradient_compression]
+        self.options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=round(spec.bucket_mb * MIB)
+        )
+        """Options of the all-reduces, in addition to those of the strategy (`communication`)."""
+
+    def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sum of the gradients of all workers.
+
+        If the run does not exchange gradients (`exchange_gradients`), return this worker's
+        gradients times the number of workers.
+        """
+        if not self._is_on:
+            return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
+        sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
+        context = tf.distribute.get_replica_context()
+        with unregister_new_gradient_functions():
+            received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self.options)
+        if not self._wire:
+            return received
+        return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
+
+    def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
+        """Return the squared norms of the gradients sent and received, shape (2,), float64; zeros
+        if they are not measured.
+
+        Args:
+            parts: Gradients of this worker.
+            wholes: Sums of the gradients of all workers.
+        """
+        if not self.measures:
+            return tf.zeros(2, tf.float64)
+        return tf.stack([_square(parts), _square(wholes)])
+
+
+def _square(gradients: list[tf.Tensor]) -> tf.Tensor:
+    """Return the squared norm of all gradients together, float64."""
+    halves = [tf.nn.l2_loss(tf.convert_to_tensor(gradient)) for gradient in gradients]
+    return 2 * tf.reduce_sum(tf.cast(tf.stack(halves), tf.float64))
 
 
 class StepRecorder:

@@ -1,7 +1,7 @@
 """Keras models chosen by name from keras.applications, and their initial weights.
 
 The top of a model of keras.applications, which is its head, is replaced by a head for the data.
-Networks that exist in both frameworks (`models.networks`) are built here layer by layer as in
+Networks that exist in both frameworks (`models.named.NETWORKS`) are built here layer by layer as in
 torchvision, with the same initial weights. Mirrors torch/named.py.
 """
 
@@ -41,7 +41,6 @@ from raybench.models.named import (
 )
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import find_part
-from raybench.training.tensorflow.layers import BatchNorm
 
 RGB = 3
 """Number of channels of a color image."""
@@ -66,6 +65,59 @@ FAMILIES = {
 If several prefixes match, the longest one counts. `name` is the name of the model in lower case,
 `rest` the name without the prefix.
 """
+
+
+class BatchNorm(keras.layers.BatchNormalization):
+    """Batch normalization with an unbiased moving variance, as in torch.
+
+    The moving variance of Keras is biased: for 16 samples and a feature map of one pixel, it is
+    smaller by one sixteenth. Unlike Keras's layer, this one uses TensorFlow's fused kernel. With
+    `synchronized`, where the statistics are those of all workers, training is left to Keras.
+    """
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+        """Normalize inputs of shape (N, H, W, C), in training with the statistics of the batch,
+        otherwise with the moving statistics."""
+        del mask
+        if not training or not self.trainable:
+            return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
+        if self.synchronized:
+            return super().call(inputs, training=True)
+        outputs, mean, variance = self._fused(inputs, None, None)
+        self._update_moving_statistics(mean, variance)
+        return outputs
+
+    def _fused(
+        self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Run the fused kernel.
+
+        Args:
+            inputs: Inputs of shape (N, H, W, C).
+            mean: Mean with which the inputs are normalized; None to use that of the batch.
+            variance: Variance, as `mean`.
+
+        Returns:
+            The outputs, and mean and unbiased variance of the batch.
+        """
+        statistics = [
+            None if statistic is None else tf.convert_to_tensor(statistic.value)
+            for statistic in (mean, variance)
+        ]
+        outputs, batch_mean, batch_variance = tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            tf.convert_to_tensor(self.gamma.value),
+            tf.convert_to_tensor(self.beta.value),
+            *statistics,
+            epsilon=self.epsilon,
+            is_training=mean is None,
+        )
+        return outputs, batch_mean, batch_variance
+
+    def _update_moving_statistics(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Update the moving statistics with those of a batch."""
+        for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            running.assign(running * self.momentum + new * (1.0 - self.momentum))
 
 
 class NamedModel(keras.Model):

@@ -1,19 +1,21 @@
-"""The distribution strategy of a TensorFlow worker, and the exchange of gradients with the other
-workers. Mirrors torch/world.py."""
+"""The process of a TensorFlow worker: its distribution strategy, devices and arithmetic, and what a
+user's training loop needs from them. Mirrors torch/world.py."""
 
 import contextlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from raybench.spec.run import RunSpec
+from raybench.training.adapter import LoopAdapter, Setting
 from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.tensorflow.internals import unregister_new_gradient_functions
+from raybench.training.memory import Memory
 
 
 class World(DistributedContext):
@@ -177,57 +179,68 @@ def gpus_seen() -> GpusSeen:
     )
 
 
-WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
-"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
-them unchanged."""
-MIB = 2**20
+class GpuMemory(Memory):
+    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
+
+    def __init__(self, num_gpus: int) -> None:
+        # A worker sees only its own GPUs: one, or one per replica in its process.
+        self._gpus = [f"GPU:{index}" for index in range(num_gpus)]
+        super().__init__()
+
+    def peak(self) -> int:
+        """Return the peak memory in bytes since this object was created."""
+        memory = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+        return max(int(gpu_memory["peak"]) for gpu_memory in memory)
+
+    def _reset(self) -> None:
+        for gpu in self._gpus:
+            tf.config.experimental.reset_memory_stats(gpu)
 
 
-class Exchange:
-    """Sums gradients over the workers; its methods are traced, in replica context."""
-
-    def __init__(self, spec: RunSpec) -> None:
-        between_processes = spec.num_workers > spec.replicas_per_process
-        self.measures = between_processes and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` measures norms, which it does only between processes, and only if the
-        run records steps."""
-        self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
-        self._wire = WIRE[spec.gradient_compression]
-        self.options = tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=round(spec.bucket_mb * MIB)
-        )
-        """Options of the all-reduces, in addition to those of the strategy (`communication`)."""
-
-    def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum of the gradients of all workers.
-
-        If the run does not exchange gradients (`exchange_gradients`), return this worker's
-        gradients times the number of workers.
-        """
-        if not self._is_on:
-            return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
-        sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
-        context = tf.distribute.get_replica_context()
-        with unregister_new_gradient_functions():
-            received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self.options)
-        if not self._wire:
-            return received
-        return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
-
-    def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
-        """Return the squared norms of the gradients sent and received, shape (2,), float64; zeros
-        if they are not measured.
-
-        Args:
-            parts: Gradients of this worker.
-            wholes: Sums of the gradients of all workers.
-        """
-        if not self.measures:
-            return tf.zeros(2, tf.float64)
-        return tf.stack([_square(parts), _square(wholes)])
+SETTINGS: tuple[Setting, ...] = (
+    (keras.config.floatx, keras.config.set_floatx),
+    (keras.config.epsilon, keras.config.set_epsilon),
+    (keras.config.image_data_format, keras.config.set_image_data_format),
+    (lambda: keras.config.dtype_policy().name, keras.config.set_dtype_policy),
+    (
+        tf.config.experimental.tensor_float_32_execution_enabled,
+        tf.config.experimental.enable_tensor_float_32_execution,
+    ),
+    (tf.config.get_soft_device_placement, tf.config.set_soft_device_placement),
+    (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
+    (tf.config.optimizer.get_jit, tf.config.optimizer.set_jit),
+)
+"""Global settings of TensorFlow and Keras that one run could leave changed for the next, as getters
+and setters. Deterministic operations (`enable_op_determinism`) are not included, because they
+cannot be switched off."""
 
 
-def _square(gradients: list[tf.Tensor]) -> tf.Tensor:
-    """Return the squared norm of all gradients together, float64."""
-    halves = [tf.nn.l2_loss(tf.convert_to_tensor(gradient)) for gradient in gradients]
-    return 2 * tf.reduce_sum(tf.cast(tf.stack(halves), tf.float64))
+class Adapter(LoopAdapter):
+    """Functions of TensorFlow that a user's loop needs; see `LoopAdapter`.
+
+    With several workers, the loop must build its model in the scope of `Run.strategy`.
+    """
+
+    _world: World
+
+    def begin(self, seed: int) -> None:
+        """Seed Python, numpy and TensorFlow; called in the loop's thread."""
+        keras.utils.set_random_seed(seed)
+
+    def synchronize(self) -> None:
+        """Wait until the devices have finished their work."""
+        if self._world.gpus:
+            tf.test.experimental.sync_devices()
+
+    def memory(self) -> Memory:
+        """Return a `Memory` that measures this worker's peak memory from now on."""
+        return GpuMemory(len(self._world.gpus)) if self._world.gpus else Memory()
+
+    def end(self) -> None:
+        """Release models and traced functions."""
+        keras.backend.clear_session()
+
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It is plain data
+        and arrays, or a model, of which the weights are saved."""
+        return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

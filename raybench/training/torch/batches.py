@@ -18,7 +18,7 @@ from raybench.data.memory import available_bytes, is_mapped
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.memory import Room
-from raybench.training.reading import (
+from raybench.training.samples import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
     Reader,

@@ -1,7 +1,11 @@
-"""The training steps in torch: forward pass, backward pass, optimizer step."""
+"""The training steps in torch: forward pass, backward pass, exchange of gradients, optimizer step.
+
+Mirrors tensorflow/loop.py.
+"""
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -9,7 +13,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from raybench.data.dataset import Dataset
@@ -19,7 +26,6 @@ from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.model_check import builds_user_models
 from raybench.training.optimizers import settings_of
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
@@ -28,8 +34,13 @@ from raybench.training.torch.batches import (
     moment,
     seconds_between,
 )
-from raybench.training.torch.layers import average_statistics, synchronize
-from raybench.training.torch.model import Losses, has_channels, prepare_inputs
+from raybench.training.torch.model import (
+    Losses,
+    average_statistics,
+    has_channels,
+    prepare_inputs,
+    synchronize,
+)
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import (
     build_optimizer,
@@ -46,7 +57,7 @@ from raybench.training.torch.state import (
     set_random_state,
     unpack_state,
 )
-from raybench.training.torch.world import Exchange, GradientNorms, set_arithmetic
+from raybench.training.torch.world import GpuMemory, set_arithmetic
 from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
@@ -57,20 +68,160 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 the cache of a CPU; with 1024 samples, each sample takes up to twice as long (measured)."""
 
 
-class GpuMemory(Memory):
-    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
+WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
+them unchanged."""
 
-    def __init__(self, devices: list[torch.device]) -> None:
-        self._devices = devices
+
+class GradientNorms:
+    """Squared norms of the gradients that a worker sends and receives in a step.
+
+    DDP exchanges gradients in several buckets, each of which has a squared norm here.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[Tensor] = []
+        self.received: list[Tensor] = []
+        """Added to in the thread that runs the exchange."""
+
+    def pop(self) -> tuple[Tensor, Tensor]:
+        """Return the squared norms sent and received in the finished step, each summed over its
+        buckets, and start the next step."""
+        sums = torch.stack(self.sent).sum(), torch.stack(self.received).sum()
+        self.sent, self.received = [], []
+        return sums
+
+
+Precision = Callable[[], AbstractContextManager[object]]
+"""Function that returns the autocast context of the forward pass."""
+
+
+class Replica(nn.Module):
+    """Wraps a model so that it computes in the run's precision in any thread.
+
+    DataParallel calls each replica in a different thread. The thread inherits whether autocast is
+    on, but not its type, so that the model would be computed in fp16.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
         super().__init__()
+        self.model = model
+        self._precision = precision
 
-    def peak(self) -> int:
-        """Return the peak memory in bytes since this object was created."""
-        return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        with self._precision():
+            outputs: Tensor = self.model(inputs)
+            return outputs
 
-    def _reset(self) -> None:
-        for device in self._devices:
-            torch.cuda.reset_peak_memory_stats(device)
+
+class Exchange:
+    """A model that several workers train, and the exchange of their gradients.
+
+    Replicas in one process need no exchange, since DataParallel sums their gradients in the
+    backward pass.
+    """
+
+    def __init__(
+        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_skip_parameters: bool
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            spec: The run spec.
+            model: The model, on its device.
+            precision: Function that returns the autocast context of the forward pass.
+            may_skip_parameters: Whether a forward pass may use only some of the parameters.
+        """
+        self.model = model
+        """Module to use for the forward pass (DDP-wrapped if distributed)."""
+        self.squares: GradientNorms | None = None
+        """Norms of the exchanged gradients; None unless the run records steps (`record_steps`)."""
+        self._spec, self._unwrapped, self._is_on = spec, model, spec.exchange_gradients
+        self._parallel: DistributedDataParallel | None = None
+        self._may_leave_out = may_skip_parameters
+        if spec.replicas_per_process > 1:
+            devices = list(range(spec.replicas_per_process))
+            self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
+        elif spec.num_workers > 1:
+            if spec.record_steps and self._is_on:
+                self.squares = GradientNorms()
+            self._wrap()
+
+    def rewrap(self) -> nn.Module:
+        """Wrap the model in a new DDP module, after parameters were frozen or unfrozen; return it.
+
+        DDP exchanges the gradients of those parameters that required gradients when the DDP module
+        was created. The caller must not keep a reference to the previous module, or its hooks stay
+        active. Collective: all ranks must call it.
+        """
+        if self._parallel is not None:
+            # Without references to the previous module, its hooks on the parameters are removed.
+            self.model, self._parallel = self._unwrapped, None
+            self._wrap()
+        return self.model
+
+    def _wrap(self) -> None:
+        """Wrap the model in a DDP module."""
+        size, usual = self._spec.bucket_mb, RunSpec.model_fields["bucket_mb"].default
+        with warnings.catch_warnings():
+            # torch 2.15 renames `broadcast_buffers`; earlier versions do not know the new name.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            self.model = self._parallel = DistributedDataParallel(
+                self._unwrapped,
+                broadcast_buffers=False,  # `average_statistics` makes them equal
+                gradient_as_bucket_view=True,
+                # By default, DDP uses a smaller first bucket; keep that for the default size.
+                bucket_cap_mb=None if size == usual else size,
+                find_unused_parameters=self._may_leave_out,
+            )
+        wire = WIRE[self._spec.gradient_compression]
+        if wire or self.squares:
+            self._register_hook(1 / self._spec.num_workers, wire)
+
+    def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
+        """Return a context for the backward pass, in which it exchanges gradients if `is_wanted`,
+        and otherwise only accumulates them."""
+        if self._parallel is None or (is_wanted and self._is_on):
+            return contextlib.nullcontext()
+        return self._parallel.no_sync()
+
+    def _register_hook(self, share: float, wire: torch.dtype | None) -> None:
+        """Register a communication hook that averages gradients, as DDP does by default, and can
+        also compress them and measure their norms.
+
+        Args:
+            share: Factor by which gradients are multiplied: 1 / number of workers.
+            wire: Type to which gradients are converted for the exchange; None to leave them.
+        """
+        assert self._parallel is not None
+        squares = self.squares
+
+        def exchange(
+            state: None,
+            bucket: dist.GradBucket,  # type: ignore[name-defined]
+        ) -> Future[Tensor]:
+            # Multiplied before the exchange, so that both frameworks compress the same numbers.
+            buffer: Tensor = bucket.buffer().mul_(share)
+            real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+            part = real.flatten()
+            if squares:
+                squares.sent.append(part.dot(part))
+            sent = part if wire is None else part.to(wire)
+            work = dist.all_reduce(sent, async_op=True)
+            assert work is not None
+
+            def receive(done: Future[list[Tensor]]) -> Tensor:
+                (received,) = done.value()
+                if wire:
+                    part.copy_(received)
+                if squares:
+                    squares.received.append(part.dot(part))
+                return buffer
+
+            return work.get_future().then(receive)
+
+        self._parallel.register_comm_hook(None, exchange)
 
 
 class StepRecorder:
@@ -129,9 +280,8 @@ class Trainer(BaseTrainer):
         # On a CPU, training is 1.5 times and evaluation 3 times as fast in the channels-last memory
         # format. It is not used for images with one channel in a user's model, which may call
         # `view` on the outputs of convolutions.
-        self._channels_last = self._device.type == "cpu" and isinstance(
-            workload, LayerWorkload | NamedWorkload
-        )
+        is_known = isinstance(workload, LayerWorkload | NamedWorkload)
+        self._channels_last = self._device.type == "cpu" and is_known
         if has_channels(dataset.input_shape) or self._channels_last:
             # Images with several channels are in this format, too (see prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
@@ -139,8 +289,9 @@ class Trainer(BaseTrainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout then differs between ranks and between seeds, and is reproducible.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
-        is_own = builds_user_models(spec, workload)
-        self._exchange = Exchange(spec, self._model, self._precision, may_skip_parameters=is_own)
+        self._exchange = Exchange(
+            spec, self._model, self._precision, may_skip_parameters=not is_known
+        )
         self._parallel = self._exchange.model
         self._compiled: Callable[..., Tensor] = self._losses_of
         if spec.compile != "none":  # compiled at the first call, if possible from inductor's cache

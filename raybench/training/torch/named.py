@@ -1,7 +1,7 @@
 """Torch models chosen by name from torchvision, timm or transformers, and their initial weights.
 
-Networks that exist in both frameworks (`models.networks`) are torchvision's, with the same initial
-weights as in Keras. Libraries are imported only when they are used, because an import takes
+Networks that exist in both frameworks (`models.named.NETWORKS`) are torchvision's, with the same
+initial weights as in Keras. Libraries are imported only when they are used, because an import takes
 seconds, and a library may not be installed. Mirrors tensorflow/named.py.
 """
 
@@ -478,14 +478,14 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     net = model.net if isinstance(model, NamedModel) else model
     prefix = getattr(net, "base_model_prefix", "")  # such as `distilbert` in transformers
     base = f"{prefix}." if prefix else ""
-    shared: dict[int, bool] = {}
+    loaded = set[int]()
     random_names: list[str] = []
-    missing: list[tuple[str, Tensor]] = []
+    absent: list[tuple[str, Tensor]] = []
     for name, target in model.state_dict().items():
         tensor = _find(name, tensors, base)
         if tensor is not None and tensor.shape == target.shape:
             target.copy_(tensor)
-            shared[target.data_ptr()] = True
+            loaded.add(target.data_ptr())
         elif name in head:
             random_names.append(name.removeprefix(PREFIX))
         elif tensor is not None:
@@ -493,9 +493,9 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), shapes)
         # A single integer is a counter of batch normalization and may be missing.
         elif target.numel() > 1 or target.is_floating_point():
-            missing.append((name, target))
-    for name, target in missing:
-        if target.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
+            absent.append((name, target))
+    for name, target in absent:
+        if target.data_ptr() not in loaded:  # otherwise tied to a tensor that was loaded
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), "none there")
     return new_head(source, *random_names) if random_names else []
 

@@ -1,24 +1,32 @@
-"""The process group of a torch worker, and the exchange of gradients with the other workers.
+"""The process of a torch worker: its group, devices and arithmetic, and what a user's training loop
+needs from them. Mirrors tensorflow/world.py."""
 
-Mirrors tensorflow/world.py.
-"""
-
-import contextlib
-import warnings
+import io
+import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import timedelta
+from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.futures import Future
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.spec.run import RunSpec
+from raybench.spec.errors import ErrorCode, UserError
+from raybench.training.adapter import (
+    PLAIN,
+    LoopAdapter,
+    Setting,
+    Strategy,
+    attribute,
+    unsavable_error,
+)
 from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
+from raybench.training.memory import Memory
+from raybench.training.saved import foreign_state_error
 
 
 class World(DistributedContext):
@@ -177,157 +185,177 @@ def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: 
     )
 
 
-WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
-them unchanged."""
+class GpuMemory(Memory):
+    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
 
-
-class GradientNorms:
-    """Squared norms of the gradients that a worker sends and receives in a step.
-
-    DDP exchanges gradients in several buckets, each of which has a squared norm here.
-    """
-
-    def __init__(self) -> None:
-        self.sent: list[Tensor] = []
-        self.received: list[Tensor] = []
-        """Added to in the thread that runs the exchange."""
-
-    def pop(self) -> tuple[Tensor, Tensor]:
-        """Return the squared norms sent and received in the finished step, each summed over its
-        buckets, and start the next step."""
-        sums = torch.stack(self.sent).sum(), torch.stack(self.received).sum()
-        self.sent, self.received = [], []
-        return sums
-
-
-Precision = Callable[[], AbstractContextManager[object]]
-"""Function that returns the autocast context of the forward pass."""
-
-
-class Replica(nn.Module):
-    """Wraps a model so that it computes in the run's precision in any thread.
-
-    DataParallel calls each replica in a different thread. The thread inherits whether autocast is
-    on, but not its type, so that the model would be computed in fp16.
-    """
-
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(self, devices: list[torch.device]) -> None:
+        self._devices = devices
         super().__init__()
-        self.model = model
-        self._precision = precision
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the model's outputs."""
-        with self._precision():
-            outputs: Tensor = self.model(inputs)
-            return outputs
+    def peak(self) -> int:
+        """Return the peak memory in bytes since this object was created."""
+        return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
+
+    def _reset(self) -> None:
+        for device in self._devices:
+            torch.cuda.reset_peak_memory_stats(device)
 
 
-class Exchange:
-    """A model that several workers train, and the exchange of their gradients.
+_CUDA, _CUDNN = torch.backends.cuda, torch.backends.cudnn
+SETTINGS: tuple[Setting, ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    (torch.get_num_threads, torch.set_num_threads),
+    (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
+    (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
+    (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
+    (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
+    *(attribute(dist, name) for name in ("init_process_group", "destroy_process_group")),
+    attribute(_CUDNN, "enabled"),
+    attribute(_CUDNN, "deterministic"),
+)
+"""Global settings of PyTorch that one run could leave changed for the next, as getters and setters.
 
-    Replicas in one process need no exchange, since DataParallel sums their gradients in the
-    backward pass.
-    """
+Thread-local settings (grad mode, autocast, default device) are not included, because each loop runs
+in a new thread, nor is the float32 arithmetic, which `Adapter.begin` sets."""
 
-    def __init__(
-        self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_skip_parameters: bool
-    ) -> None:
-        """Wrap a model.
 
-        Args:
-            spec: The run spec.
-            model: The model, on its device.
-            precision: Function that returns the autocast context of the forward pass.
-            may_skip_parameters: Whether a forward pass may use only some of the parameters.
+class Adapter(LoopAdapter):
+    """Functions of torch that a user's loop needs; see `LoopAdapter`."""
+
+    _world: World
+
+    def begin(self, seed: int) -> None:
+        """Prepare torch for a loop; called in the loop's thread.
+
+        Seeds torch, sets its float32 arithmetic to the defaults, and sets the GPU of the thread. It
+        also keeps the loop from initializing or destroying the default process group, which all
+        runs of the worker group use.
         """
-        self.model = model
-        """Module to use for the forward pass (DDP-wrapped if distributed)."""
-        self.squares: GradientNorms | None = None
-        """Norms of the exchanged gradients; None unless the run records steps (`record_steps`)."""
-        self._spec, self._unwrapped, self._is_on = spec, model, spec.exchange_gradients
-        self._parallel: DistributedDataParallel | None = None
-        self._may_leave_out = may_skip_parameters
-        if spec.replicas_per_process > 1:
-            devices = list(range(spec.replicas_per_process))
-            self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
-        elif spec.num_workers > 1:
-            if spec.record_steps and self._is_on:
-                self.squares = GradientNorms()
-            self._wrap()
-
-    def rewrap(self) -> nn.Module:
-        """Wrap the model in a new DDP module, after parameters were frozen or unfrozen; return it.
-
-        DDP exchanges the gradients of those parameters that required gradients when the DDP module
-        was created. The caller must not keep a reference to the previous module, or its hooks stay
-        active. Collective: all ranks must call it.
-        """
-        if self._parallel is not None:
-            # Without references to the previous module, its hooks on the parameters are removed.
-            self.model, self._parallel = self._unwrapped, None
-            self._wrap()
-        return self.model
-
-    def _wrap(self) -> None:
-        """Wrap the model in a DDP module."""
-        size, usual = self._spec.bucket_mb, RunSpec.model_fields["bucket_mb"].default
-        with warnings.catch_warnings():
-            # torch 2.15 renames `broadcast_buffers`; earlier versions do not know the new name.
-            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            self.model = self._parallel = DistributedDataParallel(
-                self._unwrapped,
-                broadcast_buffers=False,  # `average_statistics` makes them equal
-                gradient_as_bucket_view=True,
-                # By default, DDP uses a smaller first bucket; keep that for the default size.
-                bucket_cap_mb=None if size == usual else size,
-                find_unused_parameters=self._may_leave_out,
+        set_arithmetic(None)
+        if self._world.torch_device.type == "cuda":
+            torch.cuda.set_device(self._world.torch_device)
+        torch.manual_seed(seed)
+        if self._world.num_workers > 1:
+            library: Any = dist
+            destroy = library.destroy_process_group
+            library.init_process_group = lambda *_, **__: None
+            library.destroy_process_group = lambda group=None: (
+                None if group in (None, dist.group.WORLD) else destroy(group)
             )
-        wire = WIRE[self._spec.gradient_compression]
-        if wire or self.squares:
-            self._register_hook(1 / self._spec.num_workers, wire)
 
-    def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
-        """Return a context for the backward pass, in which it exchanges gradients if `is_wanted`,
-        and otherwise only accumulates them."""
-        if self._parallel is None or (is_wanted and self._is_on):
-            return contextlib.nullcontext()
-        return self._parallel.no_sync()
+    def synchronize(self) -> None:
+        """Wait until the device has finished its work."""
+        if self._world.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._world.torch_device)
 
-    def _register_hook(self, share: float, wire: torch.dtype | None) -> None:
-        """Register a communication hook that averages gradients, as DDP does by default, and can
-        also compress them and measure their norms.
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return the values of every rank, by rank, exchanged in a separate process group.
 
-        Args:
-            share: Factor by which gradients are multiplied: 1 / number of workers.
-            wire: Type to which gradients are converted for the exchange; None to leave them.
+        In the process group that the loop uses, this collective on one rank could meet a collective
+        of the loop on another rank, which would crash the process.
         """
-        assert self._parallel is not None
-        squares = self.squares
+        world = self._world
+        if world.num_workers == 1:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(world.num_workers)]
+        dist.all_gather(rows, mine, group=world.second_group())
+        return [row.tolist() for row in rows]
 
-        def exchange(
-            state: None,
-            bucket: dist.GradBucket,  # type: ignore[name-defined]
-        ) -> Future[Tensor]:
-            # Multiplied before the exchange, so that both frameworks compress the same numbers.
-            buffer: Tensor = bucket.buffer().mul_(share)
-            real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
-            part = real.flatten()
-            if squares:
-                squares.sent.append(part.dot(part))
-            sent = part if wire is None else part.to(wire)
-            work = dist.all_reduce(sent, async_op=True)
-            assert work is not None
+    def num_exchanges(self) -> int | None:
+        """Return how many collectives this rank has begun in the process group that the loop uses;
+        None if unknown."""
+        if not dist.is_initialized():
+            return None
+        group = dist.group.WORLD
+        number = getattr(group, "_get_sequence_number_for_group", None)
+        return None if number is None else int(number())
 
-            def receive(done: Future[list[Tensor]]) -> Tensor:
-                (received,) = done.value()
-                if wire:
-                    part.copy_(received)
-                if squares:
-                    squares.received.append(part.dot(part))
-                return buffer
+    def memory(self) -> Memory:
+        """Return a `Memory` that measures this worker's peak memory from now on."""
+        return GpuMemory([self._world.torch_device]) if self._world.gpus else Memory()
 
-            return work.get_future().then(receive)
+    def prepare(self, model: nn.Module, strategy: Strategy) -> nn.Module:
+        """Move a model to the run's device; with several workers, wrap it in
+        DistributedDataParallel or shard it. See `Run.prepare`."""
+        device = self._world.torch_device
+        model = model.to(device)
+        if self._world.num_workers == 1:
+            return model
+        if strategy == "ddp":
+            return DistributedDataParallel(model)
+        return sharded(model, device.type, self._world.num_workers)
 
-        self._parallel.register_comm_hook(None, exchange)
+    def end(self) -> None:
+        """Release the GPU memory that torch caches."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It may contain
+        plain data, tensors and models."""
+        buffer = io.BytesIO()
+        torch.save(_savable(state), buffer)
+        return "torch", buffer.getvalue()
+
+    def unpack(self, content: bytes) -> Any:
+        """Return the state that was passed to `pack`, with its tensors on the CPU."""
+        try:
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except (UnpicklingError, RuntimeError, EOFError) as error:
+            raise foreign_state_error(error) from None
+
+
+def sharded(model: nn.Module, device_type: str, num_workers: int) -> nn.Module:
+    """Shard a model over the workers (FSDP2), one block of layers at a time; return it.
+
+    Blocks are the items of ModuleList and Sequential modules that contain layers, such as the
+    blocks of a transformer. Each block is gathered from the workers when it is needed. All workers
+    start with the values of rank 0, as with DistributedDataParallel.
+    """
+    # Imported only for models that are sharded, because the import takes half a second.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device_type, (num_workers,))
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+    for module in reversed([*model.modules()]):  # inner blocks first
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            for block in module:
+                if any(block.children()) and any(True for _ in block.parameters()):
+                    fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _savable(value: Any) -> Any:
+    """Return a state that the user saves, with models replaced by their state dicts and arrays by
+    tensors; raise UserError for objects that cannot be saved."""
+    if isinstance(value, nn.Module):
+        model = value.module if isinstance(value, DistributedDataParallel) else value
+        value = model.state_dict()
+    tensors: Any = sys.modules.get("torch.distributed.tensor")  # imported if a model is sharded
+    if tensors is not None and isinstance(value, tensors.DTensor):
+        raise UserError(
+            "run.save: the model is sharded; on all workers, save what get_state_dict(model, "
+            "optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) of "
+            "torch.distributed.checkpoint.state_dict returns.",
+            ErrorCode.USER_CODE,
+        )
+    if isinstance(value, dict):
+        return {key: _savable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_savable(item) for item in value)
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.as_tensor(value) if isinstance(value, np.ndarray) else value.item()
+    if not isinstance(value, (*PLAIN, bytes, torch.Tensor)):
+        raise unsavable_error(value)
+    return value
