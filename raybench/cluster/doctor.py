@@ -6,17 +6,12 @@ those of a study. `examine` returns the plain data that `raybench doctor --json`
 
 import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
-from raybench.cluster.session import Session
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.cluster.session import TASK_S, Session, on_node
 from raybench.spec.run import FRAMEWORKS, ResourceRequest
 from raybench.training.machine import (
     Facts,
@@ -32,9 +27,8 @@ SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 """Sizes of the all-reduces in bytes: the smallest measures latency, the largest bandwidth."""
 ROUNDS = 5
 """Number of all-reduces of each size."""
-FACTS_S, WORKERS_S, MEASURE_S = 300.0, 60.0, 120.0
-"""Timeouts in seconds: to collect a node's data, to start the workers, and to run the all-reduces.
-"""
+WORKERS_S, MEASURE_S = 60.0, 120.0
+"""Timeouts in seconds: to start the workers, and to run the all-reduces."""
 MAX_WORKERS = 8
 """Maximum number of workers of the measurement on a single host."""
 NAME, INSIDE = "doctor", "doctor-inside"
@@ -86,31 +80,6 @@ def examine(session: Session, address: str | None) -> Facts:
     }
 
 
-def on_node(node: str, function: Callable[..., Any]) -> Any:
-    """Return `function` as a Ray task that runs on the node with id `node` and reserves no core."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
-
-
-def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
-    """Raise UserError if any of the nodes lacks one of the files, which all workers read."""
-    names = [str(file) for file in files]
-    tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
-    for node, task in tasks.items():
-        if missing := ray.get(task, timeout=FACTS_S):
-            raise UserError(
-                f"host {node.name} has no {missing[0]}: files are sent to hosts only for a "
-                "submitted job; move it to a folder that all hosts share, or submit the command "
-                "with its folder: ray job submit --working-dir . -- python -m raybench.tune ...",
-                ErrorCode.NOT_FOUND,
-            )
-
-
-def _missing_there(names: list[str]) -> list[str]:
-    """Return the files that do not exist on the node on which this task runs."""
-    return [name for name in names if not Path(name).exists()]
-
-
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return the data of every node, collected in parallel, or an error message for a node whose
     task has failed."""
@@ -121,7 +90,7 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     results: list[Facts | str] = []
     for entry, task in zip(entries, tasks, strict=True):
         try:
-            results.append(ray.get(task, timeout=FACTS_S))
+            results.append(ray.get(task, timeout=TASK_S))
         except ray.exceptions.RayError as error:
             last_line = str(error).strip().splitlines()[-1]
             results.append(

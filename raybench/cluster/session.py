@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ WORKER_ENVIRONMENT = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 """Environment variables of all workers."""
+TASK_S = 300.0
+"""Timeout in seconds of a task on a node."""
 ANSWER_S = 10.0
 """Timeout in seconds of a call to the pool, whose event loop never blocks."""
 QUIET: dict[str, Any] = {
@@ -167,6 +169,31 @@ class Session:
         self._started = False
         ray.shutdown()
         self._resources.close()
+
+
+def on_node(node: str, function: Callable[..., Any]) -> Any:
+    """Return `function` as a Ray task that runs on the node with id `node` and reserves no core."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
+
+
+def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
+    """Raise UserError if any of the nodes lacks one of the files, which all workers read."""
+    names = [str(file) for file in files]
+    tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
+    for node, task in tasks.items():
+        if missing := ray.get(task, timeout=TASK_S):
+            raise UserError(
+                f"host {node.name} has no {missing[0]}: files are sent to hosts only for a "
+                "submitted job; move it to a folder that all hosts share, or submit the command "
+                "with its folder: ray job submit --working-dir . -- python -m raybench.tune ...",
+                ErrorCode.NOT_FOUND,
+            )
+
+
+def _missing_there(names: list[str]) -> list[str]:
+    """Return the files that do not exist on the node on which this task runs."""
+    return [name for name in names if not Path(name).exists()]
 
 
 def chosen_address(address: str | None) -> str | None:

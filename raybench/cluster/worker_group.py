@@ -16,7 +16,6 @@ from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, 
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import MISNAMED, UNREACHED, rendezvous_config
 from raybench.cluster.session_files import prefix_rank, unsent_output
-from raybench.cluster.worker import serve
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest
 from raybench.stats.record import Failure
@@ -59,6 +58,9 @@ def build_trainer(
         nodes: Ray's id of the node of every worker, by rank; ignored if `options.is_local`.
     """
     import ray.train
+
+    # Only the pool's process imports what the workers run; the driver needs none of it.
+    from raybench.cluster.worker import serve
 
     # On a cluster, Ray must reserve the workers' cores, or other jobs would take them.
     resources: dict[str, float] = {

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from raybench.cluster.doctor import check_files_there
 from raybench.cluster.layout import Capacity, Node
-from raybench.cluster.session import Session
+from raybench.cluster.session import Session, check_files_there
 from raybench.data.augment import check_augment
 from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset

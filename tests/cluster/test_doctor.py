@@ -3,9 +3,8 @@
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,9 @@ import jsonschema
 import pytest
 
 from raybench.cluster import doctor
-from raybench.cluster.layout import Node
 from raybench.cluster.protocol import MeasuredSums, RunFailed
 from raybench.commands import cli
 from raybench.commands.prepare import NO_PROBLEM, doctor_lines
-from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest
 from raybench.training import machine
 from raybench.training.machine import (
@@ -27,7 +24,6 @@ from raybench.training.machine import (
     problems_between,
     problems_of,
 )
-from tests.refusals import refused
 
 A100 = "NVIDIA A100"
 NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}
@@ -260,31 +256,6 @@ def examined(
     num_measurements = 1 + (document["inside"] is not None)
     assert session.released == [{"keep": False, "for_good": True}] * num_measurements
     return document
-
-
-def test_host_without_the_users_files_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The files of each simulated host are in a folder of their own."""
-
-    def on_node(node: str, task: Callable[[list[str]], list[str]]) -> Any:
-        def run_on_node(names: list[str]) -> list[str]:
-            originals = {str(tmp_path / node) + name: name for name in names}
-            return [originals[name] for name in task(list(originals))]
-
-        return SimpleNamespace(remote=run_on_node)
-
-    monkeypatch.setattr(doctor, "on_node", on_node)
-    monkeypatch.setattr(doctor.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
-    nodes = [Node(4, 0, id="id-a", name="a"), Node(4, 0, id="id-b", name="b")]
-    for node in nodes:
-        (tmp_path / node.id).mkdir()
-        (tmp_path / node.id / "loop.py").touch()
-    doctor.check_files_there(nodes, [Path("/loop.py")])
-    (tmp_path / "id-b" / "loop.py").unlink()
-    with refused(ErrorCode.NOT_FOUND, "host b", "/loop.py", "--working-dir"):
-        doctor.check_files_there(nodes, [Path("/loop.py")])
-    doctor.check_files_there(nodes, [])
 
 
 def test_cluster_without_free_workers_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

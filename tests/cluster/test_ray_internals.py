@@ -1,6 +1,5 @@
 """Canary tests of Ray Core: the installed version has the private names that `ray_internals` uses,
-and without them the public API is used. Also the start of a session. Ray is imported, never
-started."""
+and without them the public API is used. Ray is imported, never started."""
 
 import inspect
 import json
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 
-from raybench.cluster import session, worker_group
+from raybench.cluster import worker_group
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import local_ray, trainer
 from raybench.cluster.ray_internals import nodes as nodes_internals
@@ -280,34 +279,6 @@ def test_job_environment_outside_a_job_is_empty(
     if config is not None:
         monkeypatch.setenv(local_ray.CONFIG, config)
     assert local_ray.job_environment() == {}
-
-
-@pytest.mark.parametrize(
-    ("address", "job", "expected"),
-    [(None, "", None), ("local", "s", None), ("auto", "", "auto"), (None, "s", "10.0.0.1:6379")],
-)
-def test_cluster_address_comes_from_the_user_or_a_submitted_job(
-    address: str | None, job: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A RAY_ADDRESS left over in a shell is ignored."""
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setenv(local_ray.CONFIG, json.dumps({"metadata": {"job_submission_id": job}}))
-    assert session.chosen_address(address) == expected
-
-
-def test_variables_of_the_job_are_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray refuses a name that both the job's runtime environment and ray.init set."""
-    for name in session.WORKER_ENVIRONMENT:
-        monkeypatch.setenv(name, "")
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # as Ray has set it from the job's
-    job_environment = {"env_vars": {"TF_CPP_MIN_LOG_LEVEL": "0", "MINE": "1"}}
-    monkeypatch.setenv(local_ray.CONFIG, json.dumps({"runtime_env": job_environment}))
-    calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(ray, "init", lambda **arguments: calls.append(arguments))
-    session._connect("auto")
-    variables = calls[0]["runtime_env"]["env_vars"]
-    assert set(variables) == set(session.WORKER_ENVIRONMENT) - {"TF_CPP_MIN_LOG_LEVEL"}
-    assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
 
 
 FREE = {"id": {"CPU": 1.0}}
