@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from raybench.report.confidence import PAGE_FILE
+from raybench.results.store import PAGE_FILE
 
 PICTURE = Path(__file__).with_name("report_light.png")
 TOP = (1280, 1000)

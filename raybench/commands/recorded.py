@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from raybench.cluster.signals import Interrupt
 from raybench.loggers.follow import Loggers, check_loggers
-from raybench.report.confidence import DEFAULT_FOLDER
 from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
 from raybench.report.page import try_page
 from raybench.report.page.document import write_comparison
 from raybench.report.show import show
 from raybench.results import foreign
-from raybench.results.place import check_folder
+from raybench.results.place import DEFAULT_FOLDER, check_folder
 from raybench.results.store import StudyFiles
 from raybench.results.study import load
 from raybench.runs.options import ImportOptions, PlanOptions, ReportOptions, ScaleOptions

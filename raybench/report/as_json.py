@@ -3,6 +3,7 @@
 Its schema is `CommandResult`, from which docs/answer.schema.json is generated.
 """
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -146,7 +147,7 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
         for row in _winner_fields(results, verdict, gpu)
     ]
     steps = next_steps(results, judge(results))
-    content["next"] = [{"what": step.what, "do": step.do} for step in steps]
+    content["next"] = [asdict(step) for step in steps]
     return content
 
 

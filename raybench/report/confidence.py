@@ -21,8 +21,9 @@ from typing import NamedTuple
 from raybench.report.console import DISTURBED
 from raybench.report.words import named_trials, target_in_words
 from raybench.results.analyses import failures, ledger_totals
+from raybench.results.place import DEFAULT_FOLDER
 from raybench.results.ranking import noise_of, ranked, repeated
-from raybench.results.store import STUDY_FILE, StudyKind
+from raybench.results.store import NOTHING_LEFT, PAGE_FILE, STUDY_FILE, StudyKind
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
@@ -280,11 +281,6 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     ]
 
 
-PAGE_FILE = "report.html"
-DEFAULT_FOLDER = "results"
-"""Folder in which a study without --out has its results folder."""
-
-
 @dataclass(frozen=True)
 class SuggestedStep:
     """A step that the user can take next."""
@@ -338,11 +334,6 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
             more_runs.gain, _continue_command(results, MORE_OPTION, str(more_runs.number))
         )
     ]
-
-
-NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note about a search that had no untried configurations left before it had run all its
-trials."""
 
 
 def _remaining_trials(results: Study) -> list[SuggestedStep]:

@@ -17,7 +17,7 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, Purpose, Role, RunRecord
 from raybench.stats.replicates import Replicate
 from raybench.stats.sequential import ALPHA, Comparison, PairOutcome, compare, pairs_needed
-from raybench.stats.standing import replicate_of
+from raybench.stats.standing import difference, replicate_of
 
 EXIT_CODES: dict[PairOutcome, int] = {
     "better": DONE,
@@ -105,16 +105,7 @@ class Pairs:
         if not self.is_timed and not self.objective.judged_by.is_share and hits:
             unit = max(abs(statistics.median(hits)), 1e-12)
         pairs = [(first[number], other[number]) for number in sorted(first) if number in other]
-        return [self._difference(a, b, unit) for a, b in pairs]
-
-    def _difference(self, a: Replicate, b: Replicate, unit: float) -> float:
-        if a.is_hit != b.is_hit:
-            return math.inf if b.is_hit else -math.inf
-        if not a.is_hit:
-            return math.nan
-        if self.is_timed:
-            return math.log(a.seconds / b.seconds)
-        return (a.seconds - b.seconds) / unit  # here, `seconds` is a score; smaller is better
+        return [difference(*pair, is_timed=self.is_timed) / unit for pair in pairs]
 
     def more(self, name: str) -> int | None:
         """Return how many more pairs are probably needed to decide the comparison of side `name`;

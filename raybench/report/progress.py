@@ -27,7 +27,6 @@ from rich.console import Console, Group
 from raybench.report.console import say
 from raybench.report.live import Cause, LiveState, study_screen, view_for
 from raybench.results.store import plain
-from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, seconds_text
 from raybench.stats.record import Evaluation, Phase, RunRecord
@@ -292,29 +291,21 @@ class CurveLines:
 
     def __init__(self, console: Console, spec: RunSpec) -> None:
         self._console, self._metric = console, spec.objective.judged_by
+        self._column = "validation" if self._metric.name == "loss" else self._metric.words
 
     def begin(self) -> None:
         """Print the header of the table."""
-        say(self._console, curve_head(self._metric))
+        head = f"  epoch    samples   train s     loss {self._column:>9}   samples/s  learning rate"
+        say(self._console, head)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Print an evaluation of the run."""
-        say(self._console, curve_line(self._metric, evaluation))
-
-
-def curve_head(metric: Metric) -> str:
-    """Return the header of the table of evaluations."""
-    column = "validation" if metric.name == "loss" else metric.words
-    return f"  epoch    samples   train s     loss {column:>9}   samples/s  learning rate"
-
-
-def curve_line(metric: Metric, evaluation: Evaluation) -> str:
-    """Format an evaluation as a row of the table whose header is `curve_head`."""
-    width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
-    value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
-    loss = evaluation.train_loss  # NaN if a training loop of the user reports none
-    return (
-        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {seconds_text(evaluation.train_s):>9} "
-        f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "
-        f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
-    )
+        point, width = evaluation, max(len(self._column), 9)
+        value = f"{100 * point.value:.2f}%" if self._metric.is_share else f"{point.value:.5g}"
+        loss = point.train_loss  # NaN if a training loop of the user reports none
+        say(
+            self._console,
+            f"{point.epoch:7.2f} {point.samples:10,} {seconds_text(point.train_s):>9} "
+            f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "
+            f"{point.samples_per_s:11,.0f} {point.learning_rate:14.4g}",
+        )

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.report.answer import summary_of
-from raybench.report.confidence import PAGE_FILE, failed_line, ledger_line, next_steps
+from raybench.report.confidence import failed_line, ledger_line, next_steps
 from raybench.report.console import (
     DISTURBED,
     MARK,
@@ -28,6 +28,7 @@ from raybench.report.words import target_in_words
 from raybench.results.analyses import failures, ledger_totals
 from raybench.results.place import place_in_words
 from raybench.results.ranking import confirmed, ranked
+from raybench.results.store import PAGE_FILE
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.text import counted

@@ -41,6 +41,8 @@ MAY_CHANGE = (
 )
 """Dotted keys of a study that may differ when it is resumed, since they do not change what is
 measured."""
+DEFAULT_FOLDER = "results"
+"""Folder in which a study without --out has its results folder."""
 LONGEST_VALUE = 100
 """Maximum number of characters of a value in an error message."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")

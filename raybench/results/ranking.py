@@ -162,14 +162,8 @@ def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
 def _repeated(
     results: Study, search_run: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return a configuration that was trained again.
-
-    Args:
-        results: The study.
-        search_run: Run of the configuration in the search.
-        records: Race and solo runs of the configuration.
-        counts: Whether the search run is valid for comparisons.
-    """
+    """Return a configuration that was trained again, from its run in the search and its race and
+    solo runs (`records`); `counts`: whether the search run is valid for comparisons."""
     race = [record.trial for record in records if record.role == Role.RACE]
     alone = [record.trial for record in records if record.role == Role.CONFIRM]
     chosen = [*([search_run.trial] if counts else []), *race] if race else alone
@@ -423,12 +417,8 @@ def _result_of(
 ) -> ConfigurationResult:
     """Return the results of a configuration that was trained again.
 
-    Args:
-        results: The study.
-        configuration: The configuration.
-        noise: Variation between seeds, pooled over all configurations.
-        chosen_ends: Interval of seconds (or scores) from the new runs, corrected for selection.
-        tested: Interval of the metric value on the test split.
+    `chosen_ends` is the interval of seconds (or scores) from its new runs, corrected for selection;
+    `tested` is that of the metric value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
     printed_ends = chosen_ends
@@ -463,13 +453,8 @@ def _result_of(
 
 
 def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` in seconds.
-
-    Args:
-        configuration: The configuration.
-        chosen_ends: Interval from the runs by which configurations are compared.
-        printed_ends: Interval from the runs that are reported.
-    """
+    """Return the fields of `ConfigurationResult` in seconds, given the intervals from the runs by
+    which configurations are compared, and from those that are reported."""
     times = [run.seconds if run.is_hit else math.inf for run in configuration.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(configuration.printed)
@@ -492,14 +477,8 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
 def _values(
     results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
 ) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` for the metric values of the new runs.
-
-    Args:
-        results: The study.
-        configuration: The configuration.
-        runs: Rows of `Study.trials` for the new runs.
-        ends: Interval of the score; used only with `best_at_budget`.
-    """
+    """Return the fields of `ConfigurationResult` for the metric values of the new runs, which are
+    the rows `runs`; `ends`, the interval of the score, is used only with `best_at_budget`."""
     worst = worst_value(results.metric)
     values = (
         runs[results.metric.best_column].fillna(worst).mask(runs["state"] == State.FAILED, worst)

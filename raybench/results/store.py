@@ -23,7 +23,7 @@ from raybench.spec.text import clean, clean_lines, file_name, program, redact, r
 
 ERRORS_FOLDER, LOGS_FOLDER = "errors", "logs"
 """Subfolders of a results folder for tracebacks, and for the output of trials."""
-DIAGNOSIS = "diagnosis.yaml"
+DIAGNOSIS, PAGE_FILE = "diagnosis.yaml", "report.html"
 WINNERS = ("best.yaml", "cheapest.yaml")
 """Files with the run specs of the winners."""
 
@@ -305,6 +305,9 @@ def command() -> str:
     return clean(shlex.join(arguments))
 
 
+NOTHING_LEFT = "nothing new is left to try in the space."
+"""End of the note in `study.yaml` about a search that had no untried configurations left before it
+had run all its trials."""
 CODE = "code"
 """Key of `study.yaml` for the versions of the user's code, each with the digests of its files."""
 

@@ -50,7 +50,7 @@ class TrialsLayout(NamedTuple):
     is_spread: bool
     num_nodes: int
     """Number of hosts; 0 if unknown."""
-    exchanges: bool = True
+    exchanges: bool
     """Whether the workers exchanged gradients."""
 
     @property
@@ -344,9 +344,7 @@ def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) 
     return pd.Series(texts, dtype=TEXT)
 
 
-def curve_table(
-    curves: Mapping[str, Sequence[Evaluation]], metric: Metric = ACCURACY
-) -> pd.DataFrame:
+def curve_table(curves: Mapping[str, Sequence[Evaluation]], metric: Metric) -> pd.DataFrame:
     """Return the learning curves as a table, one row per evaluation; columns CURVE_COLUMNS."""
     evaluations = [point for points in curves.values() for point in points]
     types = for_metric(CURVE_TYPES, metric)

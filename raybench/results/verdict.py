@@ -192,16 +192,13 @@ def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
     """Return the winners by repeated runs on a GPU model; None if no repeated configuration has
     reached the target with new seeds."""
     on_model = set(results.trials["trial"][gpu_model_of(results.trials) == gpu_model])
-    candidates = [
-        configuration
-        for configuration in repeated(results).values()
-        if configuration.trial in on_model and configuration.hits
-    ]
     # A configuration is refuted if its solo runs missed the target, unlike its run in the search.
     candidates = [
         configuration
-        for configuration in candidates
-        if not configuration.is_refuted(is_timed=results.is_timed)
+        for configuration in repeated(results).values()
+        if configuration.trial in on_model
+        and configuration.hits
+        and not configuration.is_refuted(is_timed=results.is_timed)
     ]
     if not candidates:
         return None

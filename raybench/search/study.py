@@ -13,12 +13,11 @@ from raybench.cluster import run_client
 from raybench.cluster.session import Session
 from raybench.data.split_metrics import baselines
 from raybench.data.store import shared_key
-from raybench.report.confidence import NOTHING_LEFT
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.progress import ProgressDisplay
 from raybench.results.records import Records, read_records
-from raybench.results.store import CODE, STUDY_FILE, Store, with_session
+from raybench.results.store import CODE, NOTHING_LEFT, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.lifecycle import FirstRuns, SingleRun, single_runs
 from raybench.runs.preflight import (

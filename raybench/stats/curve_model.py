@@ -614,7 +614,7 @@ class CurveModel:
         return self.surface.means(points) + self._expected(points)
 
     def expected_improvements(
-        self, points: Array, offsets: Array, best: float, *, pending: Array, explore: float = 1.0
+        self, points: Array, offsets: Array, best: float, *, pending: Array, explore: float
     ) -> Array:
         """Return the expected improvement over `best` from one more run of each configuration.
 

@@ -364,14 +364,8 @@ def _f_quantile(numerator: int, denominator: float) -> float:
 def _own_noise(
     repeats: Sequence[Replicate], noise: Noise, *, max_freedom: float = OWN_FREEDOM
 ) -> Noise:
-    """Return the noise of one configuration, combined from its own runs and from the pooled noise
-    of all other configurations.
-
-    Args:
-        repeats: Runs of the configuration.
-        noise: Run-to-run variation, pooled over all configurations including this one.
-        max_freedom: Maximum degrees of freedom of the pooled noise.
-    """
+    """Return the noise of one configuration, combined from its own runs and from the noise of all
+    other configurations, which counts with at most `max_freedom` degrees of freedom."""
     values = measures(repeats, is_timed=noise.is_timed)
     other_noise = _noise_of_others(values, noise)
     weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)

@@ -12,9 +12,8 @@ is a martingale that starts at 1, so the probability that it ever exceeds 1/alph
 (Ville's inequality). psi clips at +-`CLIP_SCALES`, which bounds the effect of a run that missed its
 target, for which d is infinite. The scale s_i is the median absolute difference of the earlier
 pairs. The confidence sequence is the set of all m that neither of the two one-sided bets rejects.
-See Ramdas, Grünwald,
-Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference" (2023), and Efron,
-"Student's t-test under symmetry conditions" (1969).
+See Ramdas, Grünwald, Vovk and Shafer, "Game-theoretic statistics and safe
+anytime-valid inference" (2023), and Efron, "Student's t-test under symmetry conditions" (1969).
 """
 
 import math
@@ -134,12 +133,8 @@ def log_wealth(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return, for each difference, the median size of all earlier finite differences; 0 for the
-    first.
-
-    Args:
-        sizes: Absolute values of the differences, in order.
-    """
+    """Return, for each absolute difference, the median of all earlier finite ones; 0 for the
+    first."""
     earlier, scales = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2

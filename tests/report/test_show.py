@@ -10,11 +10,11 @@ import pytest
 
 from raybench.commands import cli
 from raybench.report.answer import spec_comment
-from raybench.report.confidence import NOTHING_LEFT, next_steps
+from raybench.report.confidence import next_steps
 from raybench.report.export import export
 from raybench.report.study import load
 from raybench.results.ranking import nearest
-from raybench.results.store import Store
+from raybench.results.store import NOTHING_LEFT, Store
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
 from tests.made_results import NEAR, curve, raced, results_folder, run_line, shown, study_of

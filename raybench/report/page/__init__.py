@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raybench.report.confidence import PAGE_FILE
 from raybench.report.words import fault_words
-from raybench.results.store import StudyFiles
+from raybench.results.store import PAGE_FILE, StudyFiles
 from raybench.results.study import Study
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from raybench.report.answer import configuration_words, summary_of
-from raybench.report.confidence import PAGE_FILE, SuggestedStep, ledger_line, next_steps
+from raybench.report.confidence import SuggestedStep, ledger_line, next_steps
 from raybench.report.figures import kinds_of
 from raybench.report.figures.parts import svg
 from raybench.report.page.tables import (
@@ -36,7 +36,7 @@ from raybench.report.words import ENDINGS, duration, fault_words, price_of, targ
 from raybench.results.analyses import failures
 from raybench.results.place import place_in_words, unique_names
 from raybench.results.records import uncollected
-from raybench.results.store import STUDY_FILE, StudyFiles, StudyKind, write_out
+from raybench.results.store import PAGE_FILE, STUDY_FILE, StudyFiles, StudyKind, write_out
 from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
@@ -261,12 +261,11 @@ def _pictures(
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
     """Return the facts that are needed to interpret or reproduce the results, as
     `PagePart.pairs`."""
-    pairs: list[tuple[str, str, bool]] = [
-        (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
+    return [
+        (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True),
+        ("Results", place_in_words(results.place, results.folder), False),
+        ("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False),
     ]
-    pairs.append(("Results", place_in_words(results.place, results.folder), False))
-    pairs.append(("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False))
-    return pairs
 
 
 @cache

@@ -375,13 +375,8 @@ def _winner(results: Study) -> pd.Series | None:
 
 
 def _winner_value(results: Study, row: pd.Series) -> tuple[float, float, float]:
-    """Return (seconds to the target or metric value, low end, high end of the 90 % interval) of a
-    winner.
-
-    Args:
-        results: The study.
-        row: Row of the winner.
-    """
+    """Return the seconds to the target (or the metric value) in the row of a winner, and the ends
+    of the 90 % interval."""
     if results.is_timed:
         return row["seconds"], row["low_s"], row["high_s"]
     name = results.metric.name

@@ -12,12 +12,12 @@ import pytest
 from pages import HOSTILE, ParsedPage, made_study
 
 from raybench.commands import cli
-from raybench.report.confidence import PAGE_FILE
 from raybench.report.figures import FIGURES
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence
 from raybench.report.study import load
+from raybench.results.store import PAGE_FILE
 from raybench.spec.objective import Objective
 from raybench.stats.clock import OTHER, PHASES
 from tests.made_results import curve, locked_by, results_folder, run_line
