@@ -33,7 +33,7 @@ SIMILAR_RATE = 1.3
 only the best of them is a candidate."""
 NUM_PLACEMENT_CHECKS = 3
 """Expected number of placement checks before the race: runs that measure predicted placements
-(`verify.py`)."""
+(`check_placements`)."""
 
 
 @dataclass(frozen=True)

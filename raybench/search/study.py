@@ -28,13 +28,12 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.wait_watch import RAY_LOG, Deadline
 from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.confirmation import Confirmation, check_placements, num_raced
 from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
-from raybench.search.race_stage import Confirmation, num_raced
 from raybench.search.ray_tune import LiveTrials, run_trials
 from raybench.search.reference import set_by_reference
 from raybench.search.resolve import STUDY_KEY_MORE, STUDY_KEY_OVER, ResolvedStudy, StudyPlan
 from raybench.search.search import Search
-from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, StopReason, baseline_value_of
 from raybench.spec.own_loop import is_own_loop
@@ -180,7 +179,7 @@ class StudyPipeline:
         with self._single_runs(progress, first_runs) as single_run:
             with self.deadline.reserving(confirm_budget.reserve_s()):
                 self._search(search, single_run, confirm_budget)
-            verify(search.placer, single_run, confirm_budget)
+            check_placements(search.placer, single_run, confirm_budget)
             self._keep_best()
             if not self.deadline.interrupted:
                 self._confirmation(single_run).run()

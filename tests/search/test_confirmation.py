@@ -1,4 +1,5 @@
-"""The confirmation on made-up workers: race, cutoff, lost workers, resumption, `--more`."""
+"""Placement checks, and the confirmation on made-up workers: its race, cutoff, lost workers,
+resumption and `--more`."""
 
 import io
 import itertools
@@ -21,8 +22,10 @@ from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
-from raybench.search import race_stage, reference, search
-from raybench.search.race_stage import Confirmation, LiveRace
+from raybench.search import confirmation as module
+from raybench.search import reference, search
+from raybench.search.confirmation import Confirmation, LiveRace, PlacementOption, choose_checks
+from raybench.search.factorisation import speed_values
 from raybench.search.resolve import STUDY_KEY_MORE
 from raybench.search.study import more_until
 from raybench.search.tune import check_finished
@@ -31,11 +34,62 @@ from raybench.spec.errors import ErrorCode, StudyError
 from raybench.spec.objective import BUDGET
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
-from raybench.stats.record import RunOutcome, RunRecord
+from raybench.stats.record import Prediction, RunOutcome, RunRecord
 from tests.fake_client import use_clients
 from tests.refusals import refused
 from tests.search.made_up import outcome, record
 from tests.search.stage import FakeSavedRuns
+
+
+def way(
+    trial: str,
+    seconds: float,
+    framework: Any = "torch",
+    workers: int = 1,
+    *,
+    measured: bool = False,
+    **changes: Any,
+) -> PlacementOption:
+    batch = {"num_workers": workers, "batch_size_per_worker": 64 // workers}
+    spec = RunSpec(framework=framework, **batch, **changes)
+    prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
+    return PlacementOption(prediction, spec, measured)
+
+
+def names(*every: PlacementOption) -> list[str]:
+    ordered = sorted(every, key=lambda option: option.prediction.time_to_target_s)
+    return [check.name for check in choose_checks(ordered)]
+
+
+def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
+    every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
+    every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]
+    # Only the three fastest trials count; the first trial on one worker is the cheapest.
+    assert names(*every) == ["a.torch2", "b.torch2", "c.torch2", "a.torch1"]
+
+
+def test_the_cheapest_is_run_though_it_is_slow() -> None:
+    fast, slow = way("a", 1.0, workers=4, measured=True), way("a", 3.0)
+    assert names(fast, slow) == ["a.torch1"]
+
+
+def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
+    """Prices of GPU models differ, so worker-seconds of two models cannot be compared."""
+    fast = [
+        way("a", 1.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="H100") for n in (0, 3)
+    ]
+    slow = [
+        way("a", 5.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="A100") for n in (0, 3)
+    ]
+    expected = ["a.torch4.H100", "a.torch1.H100", "a.torch1.A100", "a.torch4.A100"]
+    assert sorted(names(*fast, *slow)) == sorted(expected)
+
+
+def test_every_framework_is_checked() -> None:
+    fast = way("a", 1.0, measured=True)
+    slow = [way("a", 5.0, "tensorflow"), way("a", 4.0, "tensorflow", 2)]
+    assert names(fast, *slow) == ["a.tf2"]
+
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
 """Seconds of each new run by trial."""
@@ -187,7 +241,7 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World)
 
 
 def test_no_two_phases_of_a_study_use_the_same_seeds() -> None:
-    offsets = [race_stage.SEEDS_FROM, race_stage.RACE_SEEDS, reference.SEEDS_FROM, search.SEED_STEP]
+    offsets = [module.SEEDS_FROM, module.RACE_SEEDS, reference.SEEDS_FROM, search.SEED_STEP]
     assert all(high - low > 200 for low, high in itertools.pairwise([0, *sorted(offsets)]))
 
 

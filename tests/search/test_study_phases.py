@@ -41,7 +41,7 @@ def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
 def test_a_session_that_starts_after_the_budget_only_notes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for begins in ("set_by_reference", "run_trials", "verify"):
+    for begins in ("set_by_reference", "run_trials", "check_placements"):
         monkeypatch.setattr(module, begins, None)
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
