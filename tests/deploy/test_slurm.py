@@ -114,6 +114,7 @@ fixed: {{framework: python, model: {{slowness: 20}}, cpus_per_worker: 2}}
 
 @pytest.mark.ray
 @pytest.mark.all
+@pytest.mark.apart
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def test_job_resumes_a_study_on_two_nodes(tmp_path: Path) -> None:

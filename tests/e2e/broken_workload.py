@@ -1,10 +1,10 @@
-"""A user's workload that does not work."""
+"""A workload with an error."""
 
 from raybench.models.base import Workload
 
 
 class Broken(Workload):
-    """Its model cannot be built."""
+    """Workload whose model cannot be built."""
 
     name = "broken"
     input_shape = (28, 28, 1)

@@ -1,7 +1,7 @@
-"""A workload whose workers are killed, as by `kill -9`: once in each phase named in DEATHS.
+"""A workload whose workers die by SIGKILL, once in each phase that the variable DEATHS names.
 
-DEATHS is a comma-separated list of setup, eval; each death leaves a file in DEATHS_FOLDER,
-so that it happens in one process only.
+DEATHS is a comma-separated list of `setup` and `eval`. Each death creates a file in DEATHS_FOLDER,
+so that only one process dies.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def die_once(phase: str) -> None:
-    """Kill this process, unless another has died in `phase` before or none shall."""
+    """Kill this process if DEATHS names `phase` and no other process has died in it."""
     if phase not in os.environ["DEATHS"].split(","):
         return
     try:

@@ -1,10 +1,9 @@
 """Several hosts on one machine, for tests of clusters: Linux namespaces behind a bridge.
 
-Each has a network, processes, name, /etc/hosts, /dev/shm, /tmp/ray, home and temporary folder of
-its own; the rest of the disk they share, as hosts with a shared file system do. All of a host hangs
-on its first process, which ends when the pipe to its maker closes: whatever ends that (SIGKILL,
-too), the system takes processes, links and mounts down. Nothing has a name outside, so nothing
-clashes with other tools or another test run, and nothing can be left behind.
+Each host has its own network, processes, name, /etc/hosts, /dev/shm, /tmp/ray, home and temporary
+folder; the hosts share the rest of the disk. A host lives as long as its first process, which ends
+when the pipe to the test closes: the system then removes processes, links and mounts, even if the
+test was killed. Nothing has a name outside its namespace, so test runs do not disturb each other.
 
     with Hosts(2) as hosts:
         hosts[1].run("ping", "-c1", hosts[0].address)
@@ -29,7 +28,8 @@ PRIVATE = Path("/tmp/ray")  # where Ray keeps its sessions; on each host a file 
 HOME, TEMPORARY = PRIVATE / "home", PRIVATE / "tmp"
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv", "mount")
 ENTER = ("setpriv", "--pdeathsig", "KILL", "nsenter")
-"""One that was stopped with what it runs (SIGSTOP) would outlive its maker."""
+"""Beginning of a command that runs on a host. The command is killed with its parent; otherwise, one
+that was stopped (SIGSTOP) would outlive the test."""
 SWITCH_SPACES = ("--net", "--fork", "--kill-child")
 HOST_SPACES = (*SWITCH_SPACES, "--mount", "--uts", "--ipc", "--pid", "--mount-proc")
 PROBE = "ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge"
@@ -41,7 +41,7 @@ ip link set switch up
 echo ready
 exec cat
 """
-# `cat` waits for the end of the pipe. Who ignores SIGCHLD need not wait for adopted children.
+# `cat` waits for the end of the pipe. With SIGCHLD ignored, adopted children leave no zombies.
 HOST = f"""
 set -e
 mount -t tmpfs tmpfs {PRIVATE}
@@ -62,7 +62,7 @@ NAMES = "127.0.0.1 localhost\\n" + "".join(
 
 @functools.cache
 def why_not() -> str | None:
-    """Return why no hosts can be made here; None where they can."""
+    """Return why no hosts can be made on this machine; None if they can."""
     if sys.platform != "linux":
         return "several hosts on one machine need Linux"
     if os.geteuid() != 0:
@@ -74,12 +74,12 @@ def why_not() -> str | None:
     done = subprocess.run(
         ["unshare", *HOST_SPACES, "sh", "-c", PROBE], capture_output=True, text=True
     )
-    said = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
-    return f"this system makes no hosts: {said}" if done.returncode else None
+    said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return f"this system cannot make hosts: {said}" if done.returncode else None
 
 
 class Host:
-    """One of the hosts; `Hosts` makes them."""
+    """A simulated host, made by `Hosts`."""
 
     def __init__(self, number: int, anchor: "subprocess.Popen[str]", switch: int) -> None:
         self.name, self.address = f"host{number}", f"{SUBNET}.{number}"
@@ -131,7 +131,7 @@ class Host:
         return found
 
     def slow(self, rate: str | None) -> None:
-        """Limit what it sends, as `100mbit`; None lifts the limit."""
+        """Limit the rate at which the host sends, as `100mbit`; None removes the limit."""
         queue = ("qdisc", "replace", "dev", "eth0", "root")
         kind = ("pfifo_fast",) if rate is None else ("tbf", "rate", rate)
         limits = () if rate is None else ("burst", "256kb", "latency", "400ms")
@@ -139,7 +139,7 @@ class Host:
 
 
 class Hosts:
-    """Several hosts behind one switch; `with` it, so that they are taken down."""
+    """Context manager: several hosts that are connected by a switch, and removed on exit."""
 
     def __init__(self, number: int) -> None:
         self._number, self._hosts = number, list[Host]()
@@ -167,7 +167,7 @@ class Hosts:
         return iter(self._hosts)
 
     def add(self) -> Host:
-        """Make one more host, with a number that none has had."""
+        """Make another host, with the next number."""
         number = len(self._hosts) + 1
         assert number <= MOST, f"/etc/hosts names {MOST} hosts"
         anchor = self._anchor(f"host{number}", HOST_SPACES, HOST)

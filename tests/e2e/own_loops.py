@@ -1,4 +1,4 @@
-"""Training loops of a user, for tests with Ray."""
+"""A user's own training loops, for tests with Ray."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import raybench
 
 
 def train(run: raybench.Run) -> None:
-    """PyTorch on digits, over any number of workers."""
+    """Train a PyTorch model on digits, on any number of workers."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -37,7 +37,7 @@ def train(run: raybench.Run) -> None:
 
 
 def plain(run: raybench.Run) -> None:
-    """No framework: says whether one was imported."""
+    """Train without a framework; fail if one was imported."""
     if imported := {"torch", "tensorflow"} & sys.modules.keys():
         raise RuntimeError(f"{imported} is imported")
     for epoch in run.epochs():
@@ -49,7 +49,7 @@ def plain(run: raybench.Run) -> None:
 
 
 def faulty(run: raybench.Run) -> None:
-    """Fails in the way that its settings name."""
+    """Fail in the way that the settings of the model name."""
     os.write(2, b"last words\n")
     fault = run.model["fault"]
     if fault == "raises":
@@ -62,7 +62,7 @@ def faulty(run: raybench.Run) -> None:
 
 
 def parting(run: raybench.Run) -> None:
-    """PyTorch over two workers, of which one exits."""
+    """Train a PyTorch model on two workers, one of which exits."""
     import torch
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as loops for preemptible machines do

@@ -1,4 +1,4 @@
-"""Workloads that are slow on rank 1 alone: in what it computes, or in what it reads."""
+"""Workloads that are slow on rank 1 only, while it computes or while it reads data."""
 
 import time
 
@@ -12,7 +12,7 @@ from raybench.models.base import Workload
 from raybench.spec.run import DatasetSpec
 
 SLEEP_S = 0.02
-"""In each forward pass of training, or batch that is read."""
+"""Seconds of sleep per forward pass of training, or per batch that is read."""
 
 
 class Sleepy(Workload):
@@ -32,7 +32,7 @@ class Nap(nn.Module):
 
 
 class LateReader(Workload):
-    """One dense layer too, and digits that are read when they are asked for."""
+    """One dense layer, and digits that are read on demand."""
 
     name, input_shape, num_classes = "late_reader", (28, 28, 1), 10
 
@@ -46,7 +46,7 @@ class LateReader(Workload):
 
 
 class Late:
-    """Pictures that rank 1 reads late."""
+    """Images that rank 1 reads slowly."""
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.shape, self.dtype, self._pixels = pixels.shape, pixels.dtype, pixels

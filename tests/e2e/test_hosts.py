@@ -23,7 +23,6 @@ from .hosts import Host, Hosts, why_not
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.all,
-    pytest.mark.apart,
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
     pytest.mark.timeout(900),
 ]

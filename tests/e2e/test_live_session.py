@@ -1,5 +1,5 @@
-"""What happens to single runs on one live session: waiting, killed and hung workers, sockets, data
-on demand, user code, and training loops of one's own: functions of torch and of none, commands."""
+"""Single runs in one live session: waiting, killed and hung workers, sockets, errors of user code,
+and the user's own training loops, with torch, without a framework, and as commands."""
 
 import importlib.util
 import io
@@ -37,6 +37,7 @@ from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
 from tests.cluster.test_doctor import SCHEMA
+from tests.factories import wait_for
 from tests.recipe_diffs import ROOT
 
 from .test_ports import Socket, assert_only_here, listening
@@ -75,7 +76,7 @@ PLAIN = RunSpec(
     objective=Objective(target=0.9),
 )
 NUM_RUNS, SETTLED = 22, 8
-"""Runs in one group, and after how many allocators have reached their size."""
+"""Number of runs in one group, and number after which allocators have reached their size."""
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +103,10 @@ def pids_of(session: Session, name: str) -> list[int]:
 
 
 def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) -> None:
-    """Ray by itself adds 15, and any ordinary process beside them starves them."""
+    """By default, Ray adds 15, and any ordinary process would slow them down."""
     niceness = ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote())
     assert niceness == os.getpriority(os.PRIO_PROCESS, 0)
-    # What its workers meet over is no other Ray's that this process starts.
+    # The interface of this session's workers is not set for another Ray of this process.
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
@@ -117,8 +118,7 @@ def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None
     ended: list[RunOutcome] = []
     thread = threading.Thread(target=lambda: ended.append(to_the_end(waiting)))
     thread.start()
-    while "waiting" not in session.waiting():
-        time.sleep(0.05)
+    wait_for(lambda: "waiting" in session.waiting())
     began = time.monotonic()
     time.sleep(0.5)
     waited = time.monotonic() - began
@@ -127,19 +127,18 @@ def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None
     ledger = ended[0].ledger
     assert ledger["queue"] >= waited
     assert ended[0].wall_s >= ledger["queue"]
-    # The training clock has not seen the wait: its time is among what the queue leaves.
+    # The waiting time is not part of the training time.
     assert ledger["train"] <= ended[0].wall_s - ledger["queue"]
     assert alone.stop == ended[0].stop == "max_train_seconds"
 
 
-# A TensorFlow worker that waits in a collective for a dead one does not see it by itself.
+# A TensorFlow worker in a collective does not notice that another worker is dead.
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
 def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
     session: Session, framework: str
 ) -> None:
-    """Killed between two evaluations, after a checkpoint; in a new group to the last bit the same.
-
-    Batch normalisation, dropout, momentum, a schedule and samples in order: nothing starts anew.
+    """The worker is killed between two evaluations, after a checkpoint; all values are equal, bit
+    by bit: batch normalization, dropout, momentum, schedule and order of the samples are resumed.
     """
     spec = CONTINUED.model_copy(update={"num_workers": 2, "framework": framework})
     undisturbed = RunClient(session.pool, f"whole-{framework}", spec)
@@ -164,7 +163,7 @@ def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
 
 
 def curve_of(client: RunClient) -> list[RunOutcome]:
-    """Train to the end; return what was known after each evaluation, and at last."""
+    """Train to the end; return the outcome after each evaluation, and the final one."""
     outcomes = []
     while not outcomes or not outcomes[-1].is_over:
         outcomes.append(client.step())
@@ -172,14 +171,14 @@ def curve_of(client: RunClient) -> list[RunOutcome]:
 
 
 def facts(outcome: RunOutcome) -> tuple[object, ...]:
-    """What must be equal of an evaluation, bit by bit."""
+    """Return the values of an evaluation that must be equal, bit by bit."""
     point = outcome.evaluation
     assert point is not None
     return point.index, point.samples, point.value, point.train_loss, point.learning_rate
 
 
 def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
-    """Every array that the run's model has ended with."""
+    """Return the name and content of every array of the run's saved weights."""
     assert client.weights is not None
     weights = io.BytesIO(client.weights.read_bytes())
     if framework == "torch":
@@ -206,7 +205,7 @@ def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(
     client = RunClient(session.pool, "hung", SPEC)
     client.step()
     os.kill(pids_of(session, "hung")[0], signal.SIGSTOP)
-    limits = iter([2.0])  # those that take its place have all the time they need
+    limits = iter([2.0])  # the new workers have no such limit
     monkeypatch.setattr(client, "_timeout_s", lambda command: next(limits, 600.0))
     outcome = to_the_end(client)
     assert (outcome.failure, outcome.restarts) == (None, 1)
@@ -250,7 +249,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
 
 @pytest.mark.all
 def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_path: Path) -> None:
-    """The whole way of a study but its command: runs, records, cells, models, pictures."""
+    """A study without its command: runs, records, cells, models and figures."""
     content = {"base": {"epochs": 2}, "num_workers": [1, 2], "batch_sizes": [64], "repeats": 2}
     study = build_scaling_study(content, "test", name="tiny")
     console = Console(file=io.StringIO(), width=120)
@@ -264,7 +263,7 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
         )
         progress = ProgressDisplay(console, num_trials=6)
         with single_runs(session, store, Deadline(None), progress, wait_s=None) as single_run:
-            for _ in range(2):  # the second time there is nothing left
+            for _ in range(2):  # the second time, nothing is left to run
                 run_study(study, single_run, progress)
     results = raybench.load(tmp_path / "tiny")
     assert len(results.runs) == 6
@@ -288,7 +287,7 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
 
 @pytest.mark.all
 def test_nothing_listens_on_the_network(session: Session) -> None:
-    """From the start of two workers to the end of their run."""
+    """Sockets are listed from the start of two workers to the end of their run."""
     found, of_tensorflow = set[Socket](), set[int]()
     for framework in ("tensorflow", "torch"):
         pytest.importorskip(framework)
@@ -362,7 +361,7 @@ def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session
     second = RunClient(session.pool, "plain again", PLAIN)
     second.step()
     assert pids_of(session, "plain again") == pids
-    assert second.finish().failure is None, "it is stopped by the search"
+    assert second.finish().failure is None, "the search has stopped it"
 
 
 def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
@@ -391,20 +390,20 @@ def test_a_mistake_is_one_sentence_of_its_run_alone(session: Session) -> None:
 
 @pytest.mark.all
 def test_ranks_that_can_never_meet_again_fail_the_run_at_once(session: Session) -> None:
-    """Named, and not as workers that were lost and have to be replaced."""
+    """The message names the ranks, and the workers do not count as lost."""
     update = {"workload": f"{LOOPS}:parting", "num_workers": 2}
     outcome = to_the_end(RunClient(session.pool, "exits", TRAIN.model_copy(update=update)))
     assert (outcome.failure, outcome.restarts) == ("error", 0)
     for words in ("rank 1", "(sys.exit())", "rank 0", "run.training()"):
         assert words in (outcome.message or "")
-    assert "parting" in outcome.traceback, "what the rank that waits was doing"
+    assert "parting" in outcome.traceback, "the traceback of the waiting rank"
 
 
 @pytest.mark.all
 def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
     session: Session,
 ) -> None:
-    """The group is replaced; what was measured stays."""
+    """The group is replaced, and measured values are kept."""
     spec = PLAIN.model_copy(
         update={"workload": f"{LOOPS}:faulty", "model": {"fault": "hangs"}, "epochs": 9.0}
     )
@@ -416,10 +415,7 @@ def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
     client = RunClient(session.pool, "hangs again", spec)
     with ThreadPoolExecutor(1) as threads:
         ending = threads.submit(to_the_end, client)
-        deadline = time.monotonic() + 300
-        while not (ended := session.stop_running(1.0)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        ended = wait_for(lambda: session.stop_running(1.0))
         outcome = ending.result(timeout=60)
     assert ended.keys() == {"hangs again"}
     assert (outcome.is_over, outcome.failure, outcome.stop) == (True, None, None)
@@ -427,7 +423,7 @@ def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
 
 
 def test_this_machine_is_examined(session: Session) -> None:
-    """The last test here: the doctor measures with the group of two workers that is there."""
+    """The last test of this file, because the doctor reuses the group of two workers."""
     found = examine(session, None)
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
     (host,) = found["hosts"]

@@ -1,4 +1,4 @@
-"""The README's class of a user's own model, and a training loop of one's own, searched for real."""
+"""Searches with the README's model class, and with a user's own training loop."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     results = raybench.load(tmp_path / "results" / "digits")
     trials = results.trials
     is_reference = trials["trial"].str.startswith("reference")
-    # Two side by side; the third is left out where starting workers took its time.
+    # Two run in parallel; the third is left out if starting workers has taken too long.
     found = sorted(trials["trial"][is_reference])
     assert found in (["reference0", "reference1"], ["reference0", "reference1", "reference2"])
     roles = sorted(trials["role"][is_reference])
@@ -46,7 +46,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     assert "(auto: " in results.study["target_set_by"]
     trials = trials[trials["phase"] == "search"]
     assert len(trials) == 1
-    assert (trials["start_s"] > 0).all(), "new workers for each"
+    assert (trials["start_s"] > 0).all(), "each run has new workers"
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
     assert set(trials["workload"]) == {"my_model:MyModel"}
 

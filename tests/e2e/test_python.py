@@ -1,4 +1,4 @@
-"""`raybench.tune` as a script calls it: real Ray, and an exception for a mistake."""
+"""`raybench.tune` called by a script; invalid input raises an exception."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ print(json.dumps([study.best.spec.learning_rate, len(study.trials), seed, repr(a
 """
 
 
-def test_a_script_searches_trains_and_hears_of_mistakes(tmp_path: Path) -> None:
+def test_a_script_searches_and_trains_and_invalid_input_raises(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "mine.py").write_text(SCRIPT)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A real search with both frameworks, 1 and 2 workers; its folder is checked column by column."""
+"""A search with both frameworks on 1 and 2 workers; its results folder is checked by column."""
 
 from pathlib import Path
 
@@ -27,20 +27,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     printed = run("tune", SPACE, cwd=work)
     assert "the fastest" in " ".join(printed.split())
     assert "confirmed by 2 of 2 runs" in " ".join(printed.split())
-    assert "Ray" not in printed  # none of Ray's chatter
+    assert "Ray" not in printed, "messages of Ray are suppressed"
     return work / "results" / "small"
 
 
 @pytest.fixture(scope="module")
 def trials(folder: Path) -> pd.DataFrame:
-    """All runs but the reference."""
+    """The table of all runs except reference runs."""
     everything = raybench.load(folder).trials
     return everything[everything["phase"] != "reference"]
 
 
 def test_the_ledger_accounts_for_every_second(folder: Path) -> None:
-    """Measured phase by phase; what is left over is small at least in the run that others disturbed
-    least: another process may take the core between two readings of the clock."""
+    """Each phase is measured; the rest is small at least in the run that other processes have
+    disturbed least, which may take the core between two readings of the clock."""
     trials = raybench.load(folder).trials
     runs = trials[trials["state"] == "complete"]
     assert len(runs) >= 6
@@ -71,7 +71,7 @@ def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
     search = trials[trials["phase"] == "search"]
     combinations = set(zip(search["framework"], search["num_workers"], strict=True))
     assert combinations == {(f, n) for f in ("torch", "tensorflow") for n in (1, 2)}
-    # Two race for the fastest, and two for the cheapest; the winners are run twice alone.
+    # Two confirm the fastest, and two the cheapest; each winner runs twice alone.
     roles = list(trials["role"])
     assert 2 <= roles.count("race") <= 4
     assert roles.count("confirm") in (2, 4, 6)
@@ -90,7 +90,7 @@ def test_csv_has_the_columns_and_values_of_the_frame(folder: Path, trials: pd.Da
 
 
 def test_identities_between_columns(trials: pd.DataFrame) -> None:
-    for row in trials[trials["stop"] != "cap"].to_dict("records"):  # it has lost the race
+    for row in trials[trials["stop"] != "cap"].to_dict("records"):
         assert row["num_parameters"] == 402_442
         assert row["global_batch_size"] == row["batch_size_per_worker"] * row["num_workers"]
         assert row["worker_seconds"] == pytest.approx(row["train_s"] * row["num_workers"])
@@ -127,13 +127,13 @@ def test_records_hold_the_whole_spec(folder: Path) -> None:
 @pytest.mark.skipif(num_local_cores() < 2, reason="other trials where two workers have no room")
 def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
     before = (folder / "records.jsonl").read_bytes()
-    # Not with a price: the cheapest by what is billed may be another one, which then runs alone.
+    # No price is given: another run might be the cheapest by its cost, and would then run alone.
     printed = run("tune", SPACE, "--time-budget", "3000", cwd=folder.parents[1])
     assert "4 trials" in printed
     assert (folder / "records.jsonl").read_bytes() == before
     content = read_mapping(folder / "study.yaml")
     assert content["study"]["search"]["time_budget_s"] == 3000
-    assert not content["command"].endswith("3000"), "what the trials ran with stays"
+    assert not content["command"].endswith("3000"), "the command of the trials is kept"
     assert [one["command"].endswith("3000") for one in content["continued"]] == [True]
 
 

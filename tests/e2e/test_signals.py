@@ -14,7 +14,7 @@ from tests.factories import read_lines
 
 from .watched import Watched, read_text
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ray, pytest.mark.apart, pytest.mark.timeout(1800)]
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Seconds until which Python may not have reached raybench's code, and ends as any program does."""

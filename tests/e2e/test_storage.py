@@ -19,7 +19,7 @@ from tests.factories import wait_for
 
 from .commands import ENVIRONMENT
 
-pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.apart, pytest.mark.timeout(900)]
 TRIALS = 4
 SPACE = f"""
 workload: {Path(__file__).with_name("own_loops.py")}:plain
