@@ -109,7 +109,6 @@ class ResourceScheduler:
         assert self.on_cluster or self.fits(request), (
             f"{request} can never fit: refuse it before the search starts"
         )
-        # `group` leaves out the batch size etc., so that trials that can share a group are equal.
         self.waiting[trial] = request
 
     def cancel(self, trial: str) -> None:

@@ -144,9 +144,6 @@ class Interrupt:
         Python's handlers cannot count: two signals merge into one call while the main thread is in
         a library. A closed terminal sends SIGHUP more than once, so SIGHUP never counts as the
         second signal.
-
-        Args:
-            read_end: File descriptor from which the signal numbers are read.
         """
         is_first = True
         while byte := os.read(read_end, 1):

@@ -156,10 +156,7 @@ class WorkerPool:
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
         """Append what a run's workers have printed since the last call to the run's output.
 
-        Args:
-            trial: Name of the run.
-            group: The worker group of the run; None if it does not exist any more.
-            is_lost: Whether the workers are gone; see `WorkerGroup.take_printed`.
+        Does nothing if the group no longer exists. `is_lost`: see `WorkerGroup.take_printed`.
         """
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             run = self._runs[trial]
@@ -293,19 +290,11 @@ class WorkerPool:
         """Keep the run state (checkpoint or final weights) that rank 0 has sent before its reply.
 
         If a checkpoint cannot be written, the run continues, and the method `checkpoint` raises the
-        error.
-
-        Args:
-            trial: Name of the run.
-            number: Number of the worker group.
-            first: Reply of rank 0.
+        error. If the final weights cannot be written, RunFailed is raised.
 
         Returns:
-            The reply without the state: it contains the index of the checkpoint, or the file of the
-            weights.
-
-        Raises:
-            RunFailed: The final weights could not be written.
+            The reply `first` of rank 0 without the state: it contains the index of the checkpoint,
+            or the file of the weights.
         """
         if isinstance(first, protocol.Finished):
             self.forget(trial)

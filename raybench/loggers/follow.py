@@ -277,13 +277,7 @@ class _Follower(threading.Thread):
     """Thread that writes new records to one tracker, until `closed` is set.
 
     It is a daemon thread, so that a library that waits for a server does not keep the driver alive.
-
-    Args:
-        tool: Name of the tracker.
-        folder: Results folder.
-        place: Folder or URL that the user gave.
-        position: Byte position in the records file from which records are written.
-        say: Prints a message.
+    It begins at byte `position` of the records. `place` is the folder or URL that the user gave.
     """
 
     def __init__(
@@ -423,13 +417,8 @@ class Feed:
         self.num_ended += 1
 
     def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
-        """Write the new evaluations of a run; it is started first if it is not in the tracker yet.
-
-        Args:
-            name: Name of the run.
-            run: The run.
-            began: Unix time at which training would have begun if it had never paused.
-        """
+        """Write the new evaluations of a run; the run is started first if it is not in the tracker
+        yet. `began`: see `LoggedRun`."""
         assert run.role_and_spec is not None
         if run.logged is None:
             role, spec = run.role_and_spec
