@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from raybench.search.factorisation import GLOBAL_BATCH
-from raybench.search.sampling.default_rates import BASE_RATES, default_rate, nearest_rate
+from raybench.search.sampling.default_rates import default_rate_of, nearest_rate
 from raybench.spec.space import (
     Cases,
     Choices,
@@ -126,27 +126,6 @@ class Axes:
                 else math.nan
             )
         return AXIS_LENGTH * (value - low) / (high - low)
-
-
-def default_rate_of(values: Values, fixed_values: Values) -> float:
-    """Return the default learning rate of a configuration's optimizer at its global batch size.
-
-    The result is 1 for an optimizer without a known default.
-
-    Args:
-        values: The sampled values.
-        fixed_values: Values of the keys that are not searched.
-    """
-
-    def value(key: str) -> Any:
-        return values[key] if key in values else fixed_values[key]
-
-    if (optimizer := value("optimizer")) not in BASE_RATES:
-        return 1.0
-    batch = values.get(GLOBAL_BATCH)
-    if batch is None:
-        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
-    return default_rate(optimizer, batch)
 
 
 class ConfigurationSpace:

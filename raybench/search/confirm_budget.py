@@ -223,15 +223,16 @@ class ConfirmBudget:
     def alone_s(self, cost: Cost) -> float:
         """Return the expected seconds of a solo run, multiplied by SOLO_SLACK if the study has a
         target."""
-        slack = SOLO_SLACK if self._is_timed else 1.0
-        return slack * (cost.train_s + self._overhead_s[cost.spec.framework])
+        return self._run_s(cost, SOLO_SLACK)
 
     def _race_run_s(self, cost: Cost) -> float:
         """Return the expected seconds that one race run adds to the race: its own seconds divided
         by the number of concurrent runs."""
-        slack = RACE_SLACK if self._is_timed else 1.0
-        run_s = slack * (cost.train_s + self._overhead_s[cost.spec.framework])
-        return run_s / self.at_once(cost.spec)
+        return self._run_s(cost, RACE_SLACK) / self.at_once(cost.spec)
+
+    def _run_s(self, cost: Cost, slack: float) -> float:
+        run_s = cost.train_s + self._overhead_s[cost.spec.framework]
+        return slack * run_s if self._is_timed else run_s
 
     def race_s(self, number: int) -> float:
         """Return the expected seconds of a race of `number` runs if no candidate drops out."""

@@ -151,13 +151,11 @@ class StepTime:
         @cache
         def step_s(setup: Setup) -> float:
             predicted = max(float(row(setup) @ coefficients), 1e-9)
-            steps, spent_s = totals.get(setup, (0.0, 0.0))
+            if setup not in totals:
+                return predicted
+            steps, spent_s = totals[setup]
             weight = steps / (steps + OWN_STEPS)
-            return (
-                predicted
-                if not steps
-                else float(predicted ** (1 - weight) * (spent_s / steps) ** weight)
-            )
+            return float(predicted ** (1 - weight) * (spent_s / steps) ** weight)
 
         return step_s
 
@@ -428,13 +426,10 @@ class Placer:
         batches = {
             placement.batch_size_per_worker for placement in running if _lane(placement) == lane
         }
-        return batches.union(
-            *(
-                self._model.batches(placement)
-                for placement in self._all_placements
-                if _lane(placement) == lane
-            )
-        )
+        for placement in self._all_placements:
+            if _lane(placement) == lane:
+                batches |= self._model.batches(placement)
+        return batches
 
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
         """Return the predicted seconds per step of each placement for which there is a

@@ -390,16 +390,13 @@ class RunSpec(Document):
         Momentum, beta2 and epsilon have the optimizer's default if they are not set, and are left
         out if the optimizer does not use them. `without_defaults` is the inverse.
         """
-        defaults = DEFAULTS.get(self.optimizer, {})
-        document = self.document()
-        document |= {
-            key: defaults.get(key) for key in OPTIMIZER_DEFAULT_KEYS if document[key] is None
-        }
-        return {
-            key: value
-            for key, value in document.items()
-            if key not in OPTIMIZER_DEFAULT_KEYS or value is not None
-        }
+        defaults, document = DEFAULTS.get(self.optimizer, {}), self.document()
+        for key in OPTIMIZER_DEFAULT_KEYS:
+            if document[key] is None and key in defaults:
+                document[key] = defaults[key]
+            elif document[key] is None:
+                del document[key]
+        return document
 
     def without_defaults(self) -> "RunSpec":
         """Return a copy in which momentum, beta2 and epsilon are None where they equal the default

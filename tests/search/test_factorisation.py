@@ -55,12 +55,24 @@ def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> No
     assert space.placements_for_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == placements
 
 
-def test_frameworks_that_train_different_networks_stay_sampled() -> None:
-    factorized = factors({}, equal=False)
-    assert "framework" in factorized.sampled
-    placements = factorized.placements_for({GLOBAL_BATCH: 64, "framework": "torch"})
-    assert {place.framework for place in placements} == {"torch"}
-    spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
+BF16 = {"precision": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "equal", "sampled"),
+    [({}, False, {"framework": "torch"}), ({"precision": ["fp32", "bf16"]}, True, BF16)],
+    ids=["frameworks of different networks", "precision"],
+)
+def test_a_key_of_a_placement_that_changes_the_curve_is_sampled(
+    changes: dict[str, Any], equal: bool, sampled: dict[str, Any]
+) -> None:
+    factorized = factors(changes, equal=equal)
+    assert sampled.keys() <= factorized.sampled.keys()
+    placements = factorized.placements_for(BATCH | sampled)
+    (key,) = sampled
+    assert {getattr(place, key) for place in placements} == {*sampled.values()}
+    assert {place.num_workers for place in placements} == {1, 2, 4}
+    spec = with_placement(RunSpec(**sampled), placements[0])
     assert factorized.placements_for_spec(spec) == placements
 
 
@@ -88,16 +100,6 @@ def test_keys_that_change_only_the_speed_are_not_sampled(
     placements = factorized.placements_for(BATCH)
     assert {tuple(getattr(place, name) for name in varies) for place in placements} == expected
     assert len(placements) == 4
-
-
-def test_precision_is_sampled_although_it_belongs_to_a_placement() -> None:
-    factorized = factors({"precision": ["fp32", "bf16"]})
-    assert "precision" in factorized.sampled
-    placements = factorized.placements_for({**BATCH, "precision": "bf16"})
-    assert {place.precision for place in placements} == {"bf16"}
-    assert {place.framework for place in placements} == {"torch", "tensorflow"}
-    spec = with_placement(RunSpec(precision="bf16"), placements[0])
-    assert factorized.placements_for_spec(spec) == placements
 
 
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:

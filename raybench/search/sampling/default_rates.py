@@ -145,6 +145,27 @@ def default_rate(optimizer: str, global_batch: int) -> float:
     return float(BASE_RATES[optimizer] * growth)
 
 
+def default_rate_of(values: Mapping[str, Any], fixed_values: Mapping[str, Any]) -> float:
+    """Return the default learning rate of a configuration's optimizer at its global batch size.
+
+    The result is 1 for an optimizer without a known default.
+
+    Args:
+        values: The sampled values.
+        fixed_values: Values of the keys that are not searched.
+    """
+
+    def value(key: str) -> Any:
+        return values[key] if key in values else fixed_values[key]
+
+    if (optimizer := value("optimizer")) not in BASE_RATES:
+        return 1.0
+    batch = values.get(GLOBAL_BATCH)
+    if batch is None:
+        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
+    return default_rate(optimizer, batch)
+
+
 def batch_power(optimizer: str) -> float:
     """Return the exponent p by which an optimizer's learning rate scales: rate ~ batch size ** p.
 
@@ -327,11 +348,9 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
 
 
 def _rate_distance(study: StudySpec, values: dict[str, Any]) -> int:
+    """Return in which group of learning rates a combination runs; see NEARNESS."""
     all_values = known_values(study.fixed, values)
     if all_values["optimizer"] not in BASE_RATES:
         return 1
-    parts = all_values["num_workers"] * all_values["accumulate"]
-    batch = values.get(GLOBAL_BATCH) or all_values["batch_size_per_worker"] * parts
-    rate = default_rate(all_values["optimizer"], batch)
-    rate *= rate_factor(study)
+    rate = rate_factor(study) * default_rate_of(values, all_values)
     return int(abs(math.log(all_values["learning_rate"] / rate, NEARNESS)))
