@@ -113,18 +113,7 @@ def tune(
         >>> plan.plan["num_trials"]
         20
     """
-    given = _given(
-        command=command,
-        trials=trials,
-        workers=workers,
-        target=target,
-        time_budget=time_budget,
-        more=more,
-        seed=seed,
-        address=address,
-    )
-    arguments = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
-    return _run("tune", arguments | given | {"fresh": fresh, "dry_run": dry_run} | changes)
+    return _run("tune", **locals())
 
 
 def train(
@@ -160,8 +149,7 @@ def train(
         >>> raybench.train(optimizer="lamb", epochs=20, dry_run=True).plan["optimizer"]
         'lamb'
     """
-    arguments = {"spec": spec, "data": data, "out": out, "dry_run": dry_run}
-    return _run("train", arguments | _given(seed=seed, address=address) | changes)
+    return _run("train", **locals())
 
 
 def scale(
@@ -208,9 +196,7 @@ def scale(
         ...
         2 cells, 2 repeats: 4 runs, ...
     """
-    given = _given(predict=predict, time_budget=time_budget, address=address)
-    arguments = {"study": study, "data": data, "out": out, "quick": quick, "dry_run": dry_run}
-    return _run("scale", arguments | given | changes)
+    return _run("scale", **locals())
 
 
 def plan(
@@ -288,8 +274,7 @@ def diagnose(
         ...
         as_it_is: ...
     """
-    arguments = {"spec": spec, "data": data, "out": out, "fastest": fastest, "dry_run": dry_run}
-    return _run("diagnose", arguments | _given(address=address) | changes)
+    return _run("diagnose", **locals())
 
 
 def compare(
@@ -333,20 +318,19 @@ def compare(
         B  torch 1x64 lamb 0.001  (side B)
         up to 10 runs of each side ...
     """
-    arguments = {"sides": list(sides), "out": out, "runs": runs, "smallest": smallest}
-    given = _given(metric=metric, time_budget=time_budget, address=address)
-    return _run("compare", arguments | given | {"dry_run": dry_run} | changes)
+    return _run("compare", **(locals() | {"sides": list(sides)}))
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that are not None; the others keep their defaults."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _run(name: str, arguments: dict[str, Any]) -> "StudyResults":
+def _run(name: str, /, *, changes: dict[str, Any], **arguments: Any) -> "StudyResults":
     """Run a command, and return its results as `raybench.load` does, or a `DryRun` for a dry
-    run."""
-    options, interrupt = call_options(name, arguments), Interrupt(owns_process=False)
+    run.
+
+    Args:
+        name: Name of the command.
+        changes: Further options, and keys of the command's file.
+        **arguments: All other arguments of the function.
+    """
+    options, interrupt = call_options(name, arguments | changes), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
     with interrupt.listening(), screen:

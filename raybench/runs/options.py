@@ -264,7 +264,21 @@ class LoggedOptions(FollowedOptions):
     """Also log the runs to tensorboard, mlflow or wandb while they train; repeatable."""
 
 
-class TuneOptions(LoggedOptions):
+class ResumedOptions(LoggedOptions):
+    """Options shared by the commands that resume a study and check its code: `tune` and `scale`."""
+
+    keep_code_change: bool = False
+    """Resume even though your code has changed; the column `code` marks the version of each run."""
+
+
+class SpecOptions(TrialOptions):
+    """Options shared by the commands that train one run spec: `train` and `diagnose`."""
+
+    spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
+    """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
+
+
+class TuneOptions(ResumedOptions):
     """Options of a search."""
 
     OF: ClassVar[str] = "tune"
@@ -311,8 +325,6 @@ class TuneOptions(LoggedOptions):
     """Print every table at the end."""
     fresh: bool = False
     """Start a new study instead of resuming the existing one."""
-    keep_code_change: bool = False
-    """Resume even though your code has changed; the column `code` marks the version of each run."""
 
     def study_settings(self) -> dict[str, Any]:
         """Return the settings of the study by key: those of flags, then those of `--set`.
@@ -351,20 +363,16 @@ class TuneOptions(LoggedOptions):
         return set_flags | self.trained() | self.settings
 
 
-class TrainOptions(LoggedOptions):
+class TrainOptions(SpecOptions, LoggedOptions):
     """Options of a single training run."""
 
     OF: ClassVar[str] = "train"
-    spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
 
 
-class DiagnoseOptions(TrialOptions):
+class DiagnoseOptions(SpecOptions):
     """Options of a diagnosis."""
 
     OF: ClassVar[str] = "diagnose"
-    spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
     repeats: Annotated[int, Field(ge=3)] = 4
     """How often each probe (a short run that times steps) is repeated, at least 3; up to twice as
     often if the spread hides the answer."""
@@ -375,7 +383,7 @@ class DiagnoseOptions(TrialOptions):
     and compile, which leave the learning curve unchanged, and write fastest.yaml."""
 
 
-class ScaleOptions(LoggedOptions):
+class ScaleOptions(ResumedOptions):
     """Options of a scaling study."""
 
     OF: ClassVar[str] = "scale"
@@ -402,8 +410,6 @@ class ScaleOptions(LoggedOptions):
     gpu_type (one fit per pair of model and gpu_type). Rows that differ only in step_s are repeats.
     --out names a file for the predictions: step_s, low_s and high_s (90 %), samples_per_s,
     efficiency."""
-    keep_code_change: bool = False
-    """Resume even though your code has changed; the column `code` marks the version of each run."""
     network: Annotated[float | None, Field(ge=0.01, le=1000), Argument("RATIO")] = None
     """With --fit: ratio of the time of an all-reduce between hosts to its time within a host."""
 

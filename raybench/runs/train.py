@@ -25,7 +25,7 @@ from raybench.results.store import (
 )
 from raybench.runs.frame import CommandFrame, OpenStudy, checked_place
 from raybench.runs.lifecycle import has_checkpoints, single_runs
-from raybench.runs.options import DiagnoseOptions, TrainOptions
+from raybench.runs.options import SpecOptions, TrainOptions
 from raybench.runs.preflight import (
     GPUS,
     check_cluster,
@@ -89,7 +89,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     )
 
 
-def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
+def read_spec(options: SpecOptions) -> RunSpec:
     """Return the run spec that the command-line options describe."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained() | options.settings
@@ -107,7 +107,7 @@ def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
 
 
 def check_run(
-    options: TrainOptions | DiagnoseOptions, spec: RunSpec, command: str
+    options: SpecOptions, spec: RunSpec, command: str
 ) -> tuple[str, RunSpec, Dataset, list[str]]:
     """Check the run of a command before Ray starts.
 
@@ -152,7 +152,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
     check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
 
 
-def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
+def names_target(options: SpecOptions) -> bool:
     """Return whether the user has set the target, by an option or in the run spec."""
     if options.settings.keys() & {"objective", "objective.target", "objective.kind"}:
         return True
