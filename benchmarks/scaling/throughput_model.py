@@ -33,6 +33,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from throughput_peers import PEERS
@@ -107,18 +108,28 @@ def play(world: World, split: Split, seed: int, tally: Tally, repeats: int | Non
     tally.add(rows, asked, truth, measured)
 
 
+def played(
+    split: Split, seeds: Sequence[int], *, repeats: int | None = None, **constants: Any
+) -> dict[str, Tally]:
+    """Play worlds of every law, with these constants if given; return the tallies by law and of
+    all."""
+    tallies = {law: Tally() for law in LAWS}
+    total = Tally()
+    for law, tally in tallies.items():
+        for seed in seeds:
+            play(make_world(law, seed, **constants), split, seed, tally, repeats)
+        total.merge(tally)
+    return tallies | {"all": total}
+
+
 def simulated(seeds: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return the table of all tasks and laws, and the missed bars."""
     lines = [f"| task | law | {HEAD} |", f"|{'---|' * (2 + HEAD.count('|') + 1)}"]
     failed = []
     for task, split in TASKS.items():
-        total = Tally()
-        for law in LAWS:
-            tally = Tally()
-            for seed in seeds:
-                play(make_world(law, seed), split, seed, tally)
-            lines.append(tally.line(task, law))
-            total.merge(tally)
+        tallies = played(split, seeds)
+        total = tallies.pop("all")
+        lines += [tally.line(task, law) for law, tally in tallies.items()]
         lines.append(total.line(f"**{task}**", "**all**"))
         best = min(PEERS, key=total.median)
         if total.median() > total.median(best):
@@ -133,14 +144,9 @@ HEAD = "median error | within 10 % | measured / truth inside | interval | " + " 
 def known_constants(seeds: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return the bar's table: up to 4 workers, 5 % noise, three repeats, no stalls."""
     lines = [f"| up to 4 -> 16, 64 | {HEAD} |", f"|{'---|' * (1 + HEAD.count('|') + 1)}"]
-    total = Tally()
-    for law in LAWS:
-        tally = Tally()
-        for seed in seeds:
-            world = make_world(law, seed, noise=0.05, outliers=0.0)
-            play(world, TASKS["four"], seed, tally, repeats=3)
-        lines.append(tally.line(law))
-        total.merge(tally)
+    tallies = played(TASKS["four"], seeds, repeats=3, noise=0.05, outliers=0.0)
+    total = tallies.pop("all")
+    lines += [tally.line(law) for law, tally in tallies.items()]
     lines.append(total.line("**all**"))
     print(lines[-1], flush=True)
     failed = []

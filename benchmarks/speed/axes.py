@@ -140,12 +140,6 @@ def _alike(one: RunSpec, spec: RunSpec) -> bool:
     return one.model_copy(update=cut) == spec.model_copy(update=cut)
 
 
-def compiled(grid: Grid) -> RunSpec:
-    """Return the given setting with compilation."""
-    wanted = grid.specs[0].model_copy(update={"compile": "default"})
-    return next(one for one in grid.specs if one == wanted)
-
-
 def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
     """Measure one workload; print each choice over the best; return whether the bars are met."""
     workload, data, samples = WORKLOADS[name]
@@ -164,7 +158,8 @@ def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
     share = answer["seconds"] / grid.spent_s
     print(f"\n{name}: {len(grid.specs)} ways, {grid.spent_s:.0f} s; --fastest {share:.1%} of that")
     ways = {"best": best, "--fastest": _in(grid, taken), "as it was": spec}
-    ways |= {"largest batch": largest_batch(grid), "compile always": compiled(grid)}
+    ways |= {"largest batch": largest_batch(grid)}
+    ways |= {"compile always": spec.model_copy(update={"compile": "default"})}
     for who, way in ways.items():
         times = grid.median(way) / grid.median(best)
         cut = f"{way.num_workers}x{way.batch_size_per_worker}x{way.accumulate}"
@@ -179,12 +174,8 @@ def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
 def _in(grid: Grid, way: RunSpec) -> RunSpec:
     """Return the cell of the grid that equals a run spec."""
     keys = (
-        "framework",
-        "num_workers",
-        "batch_size_per_worker",
-        "accumulate",
-        "compile",
-        "prefetch",
+        *("framework", "num_workers", "batch_size_per_worker"),
+        *("accumulate", "compile", "prefetch"),
     )
     return next(w for w in grid.specs if all(getattr(w, k) == getattr(way, k) for k in keys))
 
