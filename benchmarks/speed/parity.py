@@ -31,7 +31,7 @@ from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 from benchmarks import installed
 from benchmarks.output import conditions, write_lines
 from raybench.cluster.session import Session
-from raybench.training import memory
+from raybench.training.machine import ALLOCATOR_ENVIRONMENT
 
 BAR = 0.98
 HERE = Path(__file__).parent
@@ -131,7 +131,7 @@ def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict[str,
     done = subprocess.run(
         [sys.executable, script, framework, workload, str(rounds), str(folder)],
         # All loops have the environment of raybench's workers, whose effect is in the other table.
-        env=os.environ | memory.ENVIRONMENT | more,
+        env=os.environ | ALLOCATOR_ENVIRONMENT | more,
         stdout=subprocess.PIPE,
         timeout=LIMIT_S,
         check=True,

@@ -27,14 +27,14 @@ from raybench.data.memory import num_local_cores
 from raybench.data.store import share
 from raybench.models.user_code import refuse_hiding_files
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.training import memory
+from raybench.training.machine import ALLOCATOR_ENVIRONMENT
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Memory in bytes assumed for an idle worker (measured: 0.7 GB for torch, 0.8 GB for TensorFlow,
 each plus the data)."""
 WORKER_ENVIRONMENT = {
     **TRAIN_SWITCHES,
-    **memory.ENVIRONMENT,
+    **ALLOCATOR_ENVIRONMENT,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",

@@ -43,8 +43,7 @@ from raybench.stats.record import Evaluation, Failure
 from raybench.training.adapter import signal_handlers_ignored
 from raybench.training.base import BaseTrainer, DistributedContext, find_backend
 from raybench.training.command import run_command
-from raybench.training.machine import cores_near
-from raybench.training.memory import give_back
+from raybench.training.machine import cores_near, give_back
 from raybench.training.model_check import check_start
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position

@@ -26,7 +26,7 @@ import numpy as np
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import find_part
-from raybench.training.memory import Memory
+from raybench.training.machine import Memory
 from raybench.training.saved import foreign_state_error
 
 logger = logging.getLogger(__name__)

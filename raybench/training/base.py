@@ -18,7 +18,6 @@ from raybench.models.base import Workload, missing_hook, refuse_label_smoothing
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric, find_metric
 from raybench.spec.run import RunSpec
-from raybench.training.memory import Memory
 
 WARM_UP_STEPS = 2
 """Number of warm-up steps for each batch shape. In the first step, the framework traces functions,
@@ -205,8 +204,8 @@ class BaseTrainer(Protocol):
     """Batches of each split for this worker, by name of the split."""
     _evaluation_batch: int
     """Largest batch size of an evaluation."""
-    _memory: Memory
-    """Measures the memory that this worker's tensors take."""
+    _memory: Any
+    """A `Memory` that measures the memory of this worker's tensors."""
     _world: Any
     """The group of workers, a `DistributedContext`."""
     _freeze: Any
@@ -234,7 +233,8 @@ class BaseTrainer(Protocol):
     def memory_peak_bytes(self) -> int | None:
         """Return the peak memory in bytes since this trainer was created, None if unknown; with
         several GPUs, the peak of the fullest one."""
-        return self._memory.peak()
+        peak: int | None = self._memory.peak()
+        return peak
 
     def skipped_steps(self) -> int:
         """Return how many steps were skipped because a gradient was not finite in fp16."""

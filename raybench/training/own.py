@@ -48,7 +48,7 @@ from raybench.training.adapter import (
     settings_restored,
 )
 from raybench.training.base import DistributedContext, find_part
-from raybench.training.memory import give_back
+from raybench.training.machine import give_back
 from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
 

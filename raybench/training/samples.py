@@ -1,5 +1,5 @@
-"""The samples of a run: the optimizer steps into which they are divided, and how they are read,
-augmented and prefetched, for any backend."""
+"""The samples of a run: the optimizer steps into which they are divided, how they are read,
+augmented and prefetched, and the memory that they may take. The same for both backends."""
 
 import importlib
 import math
@@ -21,6 +21,7 @@ from raybench.data.dataset import (
     batches,
     each,
     epoch_order,
+    parts,
     read_one,
     shard,
 )
@@ -344,6 +345,60 @@ class Reader:
             other_weights = other_weights * self.split.weights[augmented.other_rows]
         other_labels = self.split.labels[augmented.other_rows]
         return Samples(augmented.inputs, labels, (other_labels, weights, other_weights))
+
+
+SHARE = 0.5
+"""Share of the machine's free memory that all samples of a run may take on a CPU."""
+SHARE_OF_GPU = 0.2
+"""Share of a GPU's free memory that all samples of a run may take. Gradients, optimizer state and
+activations are allocated after the data. If the data left too little memory, a run would fail as if
+its batch size were too large for the GPU."""
+MAX_VALUES = 2**24
+"""Maximum number of values that enter or leave a model in one pass of an evaluation."""
+TOKEN_VALUES = 1024
+"""Number of values that one token counts as, because models turn each token into a vector of about
+this length."""
+
+
+def num_bytes(split: Split) -> int:
+    """Return the size of a split's inputs and labels in memory, in bytes."""
+    return sum(array.nbytes for array in parts(split.arrays)) + split.labels.nbytes
+
+
+class Room:
+    """Memory that the samples of a run may take; each split that fits reserves its part."""
+
+    def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
+        """Create an object without reservations.
+
+        Args:
+            free_bytes: Free memory in bytes before any split is loaded.
+            is_gpu: Whether this is the memory of a GPU.
+        """
+        self._left_bytes = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
+
+    def reserve(self, split: Split) -> bool:
+        """Reserve memory for a whole split, if it fits; return whether it does."""
+        needed = num_bytes(split)
+        if needed > self._left_bytes:
+            return False
+        self._left_bytes -= needed
+        return True
+
+
+def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
+    """Return the batch size of evaluations.
+
+    This is `largest`, or less if the samples are large (see MAX_VALUES), but at least the batch
+    size of training, which is known to fit.
+    """
+    values = sum(
+        math.prod(array.shape[1:]) * (TOKEN_VALUES if np.dtype(array.dtype).kind == "i" else 1)
+        for array in parts(dataset.train.inputs)
+    )
+    if dataset.task == "language_modelling":
+        values = max(values, dataset.num_outputs * math.prod(dataset.train.labels.shape[1:]))
+    return min(largest, max(spec.batch_size_per_worker, MAX_VALUES // max(1, values), 1))
 
 
 class BaseInMemoryBatches:

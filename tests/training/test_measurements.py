@@ -12,8 +12,9 @@ import pytest
 from local_runs import FakeTrainer, dataset_of, zeros_dataset
 
 from raybench.spec.run import RunSpec
-from raybench.training import memory
+from raybench.training import machine, samples
 from raybench.training.machine import (
+    ALLOCATOR_ENVIRONMENT,
     GpuLoad,
     GpusSeen,
     gpus_of_driver,
@@ -25,23 +26,23 @@ from raybench.training.run import Recording
 from tests.training.fake_gpus import FakeNvml
 
 
-@pytest.mark.skipif(not memory.RESET.exists(), reason="no /proc")
+@pytest.mark.skipif(not machine.RESET.exists(), reason="no /proc")
 def test_peak_memory_is_since_the_last_reset() -> None:
     size = 200 * 2**20
     block = np.ones(size, np.uint8)
-    with_block = memory.peak_bytes()
+    with_block = machine.peak_bytes()
     del block
-    memory.reset_peak()
-    after = memory.peak_bytes()
+    machine.reset_peak()
+    after = machine.peak_bytes()
     assert with_block
     assert after
     assert with_block - after > 0.9 * size
     block = np.ones(size // 2, np.uint8)
-    with_half = memory.peak_bytes()
+    with_half = machine.peak_bytes()
     del block
     assert with_half
     assert 0.4 * size < with_half - after < 0.7 * size
-    after_release = memory.peak_bytes()
+    after_release = machine.peak_bytes()
     assert after_release
     assert after_release > with_half - 0.1 * size  # freeing memory does not lower the peak
 
@@ -60,13 +61,13 @@ def test_evaluation_batch_is_smaller_for_large_samples(
 ) -> None:
     dataset = dataset_of(np.zeros((4, *shape), dtype), np.zeros(4, np.int64))
     spec = RunSpec(batch_size_per_worker=batch)
-    assert memory.evaluation_batch(spec, dataset, 1024) == expected
+    assert samples.evaluation_batch(spec, dataset, 1024) == expected
 
 
 STEPS = """
 import ctypes, resource, threading
 from pathlib import Path
-from raybench.training.memory import give_back
+from raybench.training.machine import give_back
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
@@ -99,7 +100,7 @@ thread.join()
 
 def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
     """Return the page faults of five steps of 80 MB, and the bytes that `give_back` frees."""
-    kept = {name: value for name, value in os.environ.items() if name not in memory.ENVIRONMENT}
+    kept = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_ENVIRONMENT}
     completed = subprocess.run(
         [sys.executable, "-c", STEPS],
         env=kept | environment,
@@ -113,7 +114,7 @@ def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator")
 def test_memory_is_reused_between_steps_and_freed_after_the_run() -> None:
-    faults, returned = steps_in_a_thread(memory.ENVIRONMENT)
+    faults, returned = steps_in_a_thread(ALLOCATOR_ENVIRONMENT)
     assert faults < 1000
     assert returned > 70 * 2**20
     faults, _ = steps_in_a_thread({})  # by default every step allocates new pages

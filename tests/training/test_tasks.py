@@ -19,7 +19,7 @@ from raybench.models.base import Workload
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
-from raybench.training import memory as room
+from raybench.training import samples
 from raybench.training.run import evaluate_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
@@ -98,7 +98,7 @@ def test_run_from_a_mapped_file_equals_the_run_in_memory(
     expected = run_of(framework, "regression")
     open_shared(tmp_path / "x", lambda: dataset)
     monkeypatch.setattr(memory, "MAX_MAPPED_SHARE", 0.0)
-    monkeypatch.setattr(room, "SHARE", 0.0)
+    monkeypatch.setattr(samples, "SHARE", 0.0)
     large = open_shared(tmp_path / "x", lambda: dataset)
     assert not large.train.labels.flags.writeable
     curve, test, weights = train(spec_of(framework, "rmse", prefetch=2), workload, large)
@@ -151,6 +151,6 @@ def test_splits_of_a_run_share_a_part_of_the_free_memory(share: int, is_gpu: boo
         for _, dataset in TASKS.values()
         for split in (dataset.train, dataset.validation, dataset.test)
     ]
-    free_bytes = share * sum(room.num_bytes(split) for split in splits)
-    free = room.Room(free_bytes - share, is_gpu=is_gpu)
+    free_bytes = share * sum(samples.num_bytes(split) for split in splits)
+    free = samples.Room(free_bytes - share, is_gpu=is_gpu)
     assert [free.reserve(split) for split in splits] == [True] * 5 + [False]

@@ -18,10 +18,10 @@ from raybench.data.memory import available_bytes
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
-from raybench.training.memory import Room
 from raybench.training.samples import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
+    Room,
     batches_by_split,
     mixes,
 )

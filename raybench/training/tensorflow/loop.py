@@ -22,8 +22,9 @@ from raybench.data.split_metrics import predictions_of
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
-from raybench.training.memory import Memory, evaluation_batch
+from raybench.training.machine import Memory
 from raybench.training.optimizers import settings_of
+from raybench.training.samples import evaluation_batch
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,

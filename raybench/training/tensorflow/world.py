@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from raybench.training.adapter import LoopAdapter, Setting
 from raybench.training.base import DistributedContext
-from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.memory import Memory
+from raybench.training.machine import GpusSeen, Memory, require_gpus, require_replicas
 
 
 class World(DistributedContext):

@@ -17,11 +17,11 @@ from raybench.data.dataset import Dataset, Split, each, parts
 from raybench.data.memory import available_bytes, is_mapped
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
-from raybench.training.memory import Room
 from raybench.training.samples import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
     Reader,
+    Room,
     batches_by_split,
 )
 

@@ -25,8 +25,9 @@ from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
-from raybench.training.memory import Memory, evaluation_batch
+from raybench.training.machine import Memory
 from raybench.training.optimizers import settings_of
+from raybench.training.samples import evaluation_batch
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,

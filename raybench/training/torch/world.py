@@ -24,8 +24,7 @@ from raybench.training.adapter import (
     unsavable_error,
 )
 from raybench.training.base import DistributedContext
-from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.memory import Memory
+from raybench.training.machine import GpusSeen, Memory, require_gpus, require_replicas
 from raybench.training.saved import foreign_state_error
 
 
