@@ -192,14 +192,6 @@ def test_run_without_checkpoint_restarts_from_the_beginning() -> None:
     assert_phases_sum_to_wall_time(outcome)
 
 
-def test_group_that_fails_to_start_is_requested_again() -> None:
-    pool = slow_pool(last=0, faults={Allocation: [LOST, LOST]})
-    _, outcome = run(pool)
-    assert (outcome.failure, outcome.restarts) == (None, 2)
-    assert outcome.ledger["lost"] == pytest.approx(2 * ASKING_S)
-    assert_phases_sum_to_wall_time(outcome)
-
-
 def test_number_of_restarts_is_limited() -> None:
     pool = slow_pool(faults={1: LOST})
     indices, outcome = run(pool)
@@ -213,11 +205,13 @@ def test_number_of_restarts_is_limited() -> None:
     assert pool.heard.count(SPEC.resources) == 1 + RESTARTS
 
 
-def test_starts_on_draining_hosts_do_not_count_as_restarts() -> None:
+def test_failed_starts_are_repeated_and_do_not_count_on_draining_hosts() -> None:
     leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
     pool = slow_pool(last=0, faults={Allocation: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
+    assert outcome.ledger["lost"] == pytest.approx((6 + RESTARTS) * ASKING_S)
+    assert_phases_sum_to_wall_time(outcome)
 
 
 def test_restarts_are_unlimited_while_the_run_makes_progress() -> None:

@@ -9,7 +9,6 @@ import pytest
 import raybench
 from raybench.data.memory import num_local_cores
 from raybench.results.records import read_records
-from raybench.results.trials import CURVE_COLUMNS, TRIAL_COLUMNS
 from raybench.spec.documents import read_mapping
 from raybench.stats.clock import OTHER, PHASES
 
@@ -79,16 +78,6 @@ def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
     assert set(search["state"]) == {"complete"}
 
 
-def test_csv_has_the_columns_and_values_of_the_frame(folder: Path, trials: pd.DataFrame) -> None:
-    table = pd.read_csv(folder / "trials.csv", dtype={"trial": str})
-    table = table[table["phase"] != "reference"]
-    assert tuple(table.columns[: len(TRIAL_COLUMNS)]) == TRIAL_COLUMNS
-    assert list(table["trial"]) == list(trials["trial"])
-    np.testing.assert_allclose(table["train_s"], trials["train_s"])
-    curves = pd.read_csv(folder / "curves.csv", dtype={"trial": str})
-    assert tuple(curves.columns) == CURVE_COLUMNS
-
-
 def test_identities_between_columns(trials: pd.DataFrame) -> None:
     for row in trials[trials["stop"] != "cap"].to_dict("records"):
         assert row["num_parameters"] == 402_442
@@ -135,13 +124,6 @@ def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
     assert content["study"]["search"]["time_budget_s"] == 3000
     assert not content["command"].endswith("3000"), "the command of the trials is kept"
     assert [one["command"].endswith("3000") for one in content["continued"]] == [True]
-
-
-def test_report_prints_the_same_verdict(folder: Path) -> None:
-    (folder / "trials.csv").unlink()
-    printed = run("report", folder, cwd=folder)
-    assert "confirmed by 2 of 2 runs" in " ".join(printed.split())
-    assert (folder / "trials.csv").is_file()
 
 
 @pytest.mark.all

@@ -12,7 +12,8 @@ from raybench.results.records import read_records
 from raybench.results.verdict import judge
 from tests.factories import read_lines
 
-from .watched import Watched, read_text
+from .commands import raybench as raybench_command
+from .watched import Watched, has_run, read_text
 
 pytestmark = [pytest.mark.ray, pytest.mark.apart, pytest.mark.timeout(1800)]
 INTERRUPTED = 130
@@ -190,3 +191,33 @@ def test_a_study_is_resumed_whatever_ended_its_drivers(tmp_path: Path) -> None:
     verdict = judge(raybench.load(results(tmp_path)))
     assert verdict is not None
     assert verdict.is_confirmed
+
+
+SCALING_STUDY = f"""\
+base:
+  workload: {Path(__file__).with_name("own_loops.py")}:plain
+  framework: python
+  model: {{slowness: 20}}
+  epochs: 4
+num_workers: [1]
+batch_sizes: [64, 128]
+repeats: 2
+"""
+
+
+@pytest.mark.all
+def test_ctrl_c_of_scale_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(SCALING_STUDY)
+    folder = tmp_path / "results" / "tiny"
+    with Watched("scale", "tiny.yaml", cwd=tmp_path) as study:
+        study.wait_for(lambda: has_run(folder, "scaling"))
+        study.process.send_signal(signal.SIGINT)
+        assert study.wait() == INTERRUPTED, study.printed
+    first = raybench.load(folder)
+    finished = first.trials[first.trials["stop"] != "interrupted"].set_index("trial")["train_s"]
+    assert 1 <= len(finished) < 4
+    raybench_command("scale", "tiny.yaml", cwd=tmp_path)
+    trials = raybench.load(folder).trials
+    assert sorted(trials["state"]) == ["complete"] * 4
+    after = trials.set_index("trial")["train_s"]
+    assert all(after[name] == seconds for name, seconds in finished.items())
