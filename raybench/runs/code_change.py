@@ -88,7 +88,7 @@ def _change_message(
 
 
 def digests_of(workload: str) -> dict[str, str]:
-    """Return the digest of each of the user's files that a workload runs.
+    """Return the digests of the user's files that a workload runs.
 
     Args:
         workload: The key `workload` of a run spec; files are relative to the current folder.

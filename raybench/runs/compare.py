@@ -50,8 +50,6 @@ from raybench.spec.study import build_study
 from raybench.stats.record import Phase, Role
 from raybench.stats.sequential import ALPHA
 
-RUN_NAME = "{side}-{number:03d}"
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -338,8 +336,7 @@ def _run(options: CompareOptions, compared: Compared, opened: OpenStudy) -> Pair
                         continue
                     seed = (options.seed or 0) + number
                     spec = compared.specs[name].model_copy(update={"seed": seed})
-                    run = RUN_NAME.format(side=name, number=number)
-                    record = single_run.train(spec, run, Role.PAIR, source=name)
+                    record = single_run.train(spec, f"{name}-{number:03d}", Role.PAIR, source=name)
                     if record.is_start_failure:
                         # Every side is needed, so a comparison ends with the first such run.
                         subject, why = f"a run of {name}", record.message or ""

@@ -195,14 +195,8 @@ class ChosenStudy:
     source: str
     """Name of the study in error messages."""
     is_named: bool = False
-    """Whether the study is one of `raybench.scaling.published`."""
-
-    def left_out(self, say: Callable[[str], None]) -> Callable[[str], None] | None:
-        """Return a function that prints a sentence about cells that do not fit on the cluster.
-
-        The result is None for a study of the user, whose cells must all fit.
-        """
-        return say if self.is_named else None
+    """Whether the study is one of `raybench.scaling.published`, of which only the cells that fit on
+    the cluster are run; all cells of a study of the user must fit."""
 
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
@@ -312,7 +306,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         study, sentences = with_gpus_there(study, local_capacity())
     study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
-        study = with_room(study, local_capacity(), chosen.source, chosen.left_out(frame.say))
+        left_out = frame.say if chosen.is_named else None
+        study = with_room(study, local_capacity(), chosen.source, left_out)
     # If the worker counts depend on the cluster, cells with one worker are checked for now.
     checked = check_cells(
         study_cells(study.with_workers([1]), chosen.source),
@@ -450,7 +445,7 @@ def _run(options: ScaleOptions, chosen: ChosenStudy, checked: Checked, opened: O
     """
     console, interrupt, store = opened.frame.console, opened.frame.interrupt, opened.store
     with live_session(options.address, interrupt, console) as session:
-        left_out = chosen.left_out(opened.frame.say)
+        left_out = opened.frame.say if chosen.is_named else None
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
         named = study.cells is not None or GPUS in {*study.axes, *study.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"

@@ -155,26 +155,31 @@ def run_table(
 
     Its columns are RUN_COLUMNS, with the name of the metric instead of "accuracy".
 
-    | column | meaning | |---|---| | stop | stop reason; missing for a failure | | samples_per_s |
-    global batch size divided by the median time of a whole step | | .._low, .._high | global batch
-    size divided by the upper and the lower quartile of step times | | mean_samples_per_s | global
-    batch size divided by the mean step time, which includes stalls | | step_.._s | seconds of an
-    optimizer step after the first epoch | | longest_step_s | seconds of the longest step, including
-    those of the first epoch | | num_steps | timed steps of whole global batches; 0 if only
-    evaluations were timed | | epoch_samples | samples of an epoch, which a step cannot exceed | |
-    short_steps | number of steps in an epoch, divided by the number of whole steps with the same |
-    |  | samples; it is above 1 if the last step is short | | is_warm | False if the run is so short
-    that its step times include the first epoch | | first_epoch_samples_per_s | samples/s of the
-    first epoch, including compilation | | first_epoch_train_samples_per_s | samples/s of the first
-    epoch without compilation | | input_share | fraction of the training time after the first epoch
-    that was spent waiting for | |  | data; of the whole training time if evaluations do not record
-    it | | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) | |
-    memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers | |
-    bytes_exchanged_per_step | bytes that a worker contributes to the exchange of a step | |
-    flops_per_sample, tokens_per_sample | as in `Evaluation` | | is_slow_start | whether the first
-    epoch is slower than the median first epoch of its cell by | |  | more than OUTLIER_FACTOR | |
-    is_outlier | True if is_slow_start, or if mean_samples_per_s differs from the median | |  |
-    samples_per_s of the cell by more than OUTLIER_FACTOR, beyond what `short_steps` explains |
+    | column | meaning |
+    |---|---|
+    | stop | stop reason; missing for a failure |
+    | samples_per_s | global batch size divided by the median time of a whole step |
+    | .._low, .._high | global batch size divided by the upper and lower quartile of step times |
+    | mean_samples_per_s | global batch size divided by the mean step time, including stalls |
+    | step_.._s | seconds of an optimizer step after the first epoch |
+    | longest_step_s | seconds of the longest step, including those of the first epoch |
+    | num_steps | timed steps of whole global batches; 0 if only evaluations were timed |
+    | epoch_samples | samples of an epoch, which a step cannot exceed |
+    | short_steps | steps of an epoch, divided by the whole steps with as many samples; above 1 if |
+    |  | the last step is short |
+    | is_warm | False if the run is so short that its step times include the first epoch |
+    | first_epoch_samples_per_s | samples/s of the first epoch, including compilation |
+    | first_epoch_train_samples_per_s | samples/s of the first epoch without compilation |
+    | input_share | fraction of the training time after the first epoch spent waiting for data; of |
+    |  | the whole training time if evaluations do not record it |
+    | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) |
+    | memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers |
+    | bytes_exchanged_per_step | bytes that a worker contributes to the exchange of a step |
+    | flops_per_sample, tokens_per_sample | as in `Evaluation` |
+    | is_slow_start | whether the first epoch is slower than the median first epoch of its cell |
+    |  | by more than OUTLIER_FACTOR |
+    | is_outlier | True if is_slow_start, or if mean_samples_per_s differs from the median |
+    |  | samples_per_s of the cell by more than OUTLIER_FACTOR, beyond what `short_steps` explains |
 
     Only runs that count for `Purpose.MEASUREMENT` are included.
     """
@@ -568,12 +573,7 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the speed-up columns of a cell: its speed relative to the fastest single-worker cell
-    of its kind. Empty if there is no such cell.
-
-    Args:
-        row: The cell.
-        rows: All cells.
-    """
+    of its kind. Empty if there is no such cell."""
     baselines = [
         cell for cell in rows if cell[KIND] == row[KIND] and cell["num_workers"] == 1 and cell["n"]
     ]
@@ -596,12 +596,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return alone_share and communication_share of a cell (see `cell_table`), as far as other
-    cells determine them.
-
-    Args:
-        row: The cell.
-        rows: All cells.
-    """
+    cells determine them."""
     shares: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:

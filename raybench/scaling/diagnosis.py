@@ -173,12 +173,7 @@ class Outlook:
 
     def _gain_at(self, change: str, cell: Cell) -> Gain:
         """Return the predicted gain from training with another worker count, node count or batch
-        size.
-
-        Args:
-            change: The change in words.
-            cell: Worker count, node count and batch size after the change.
-        """
+        size."""
         now = self.cell
         (prediction,) = self.model.predict([cell])
         samples_per_worker = now.batch_size_per_worker * now.accumulate
@@ -198,13 +193,8 @@ def is_ahead(spec: RunSpec) -> bool:
 
 
 def _overlapped(worked_s: ArrayLike, feed_s: float) -> Floats:
-    """Return the seconds of a step that overlaps with reading, by the p-norm of the throughput
-    model.
-
-    Args:
-        worked_s: Seconds of the step without reading.
-        feed_s: Seconds to read the samples of a step.
-    """
+    """Return the seconds of a step that overlaps with reading its samples, by the p-norm of the
+    throughput model."""
     worked = np.asarray(worked_s, dtype=float)
     return np.asarray((worked**FEED_OVERLAP + feed_s**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
 

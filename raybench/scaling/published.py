@@ -311,8 +311,11 @@ def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list
 
 
 def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the median is greater for the key's value that is greatest in a column than for
-    the key's value that is smallest in that column."""
+    """Judge whether the median is greater for the largest value of a key than for the smallest.
+
+    The size of a value is that in a column; the size of a workload, for example, is its number of
+    parameters.
+    """
     ((key, column),) = entry["most"].items()
     sizes = {cell.key(key): cell.number(column) for cell in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
