@@ -297,25 +297,6 @@ RESET_PEAK = "5"
 """Value that, written to RESET, sets the peak to the current usage (see proc(5); Linux 4.0)."""
 
 
-def reset_peak() -> None:
-    """Set the peak memory of this process to its current usage, if the system supports that."""
-    try:
-        RESET.write_text(RESET_PEAK)
-    except OSError as error:
-        logger.info("the peak memory of this process cannot be reset: %s", error)
-
-
-def peak_bytes() -> int | None:
-    """Return the peak resident memory in bytes since `reset_peak`; None if unknown."""
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:  # no /proc: the peak since the process started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else None
-
-
 class Memory:
     """Measures the peak of a worker's memory.
 
@@ -326,12 +307,24 @@ class Memory:
         self._reset()
 
     def peak(self) -> int | None:
-        """Return the peak memory in bytes since this object was created; None if unknown."""
-        return peak_bytes()
+        """Return the peak memory in bytes since this object was created; None if unknown.
+
+        Without /proc, it is the peak since the process was started.
+        """
+        try:
+            lines = STATUS.read_text().splitlines()
+        except OSError:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return peak if sys.platform == "darwin" else peak * 1024
+        peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+        return peaks[0] if peaks else None
 
     def _reset(self) -> None:
-        """Set the peak to the current usage."""
-        reset_peak()
+        """Set the peak to the current usage, if the system supports that."""
+        try:
+            RESET.write_text(RESET_PEAK)
+        except OSError as error:
+            logger.info("the peak memory of this process cannot be reset: %s", error)
 
 
 KEPT_BYTES = 2**30
