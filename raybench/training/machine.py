@@ -514,12 +514,7 @@ def problems_between(hosts: list[Facts]) -> list[str]:
 
 def _cuda_remark(framework: dict[str, str], driver: dict[str, str]) -> str:
     """Return a remark if a framework was built for a later major version of CUDA than the driver
-    supports; otherwise an empty string.
-
-    Args:
-        framework: Versions as in `GpusSeen.versions`, from the framework.
-        driver: Versions as in `GpusSeen.versions`, from the driver.
-    """
+    supports; otherwise an empty string. Both arguments are versions as in `GpusSeen.versions`."""
     if "cuda" not in framework or "cuda" not in driver:
         return ""
     if int(framework["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):

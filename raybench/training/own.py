@@ -466,11 +466,7 @@ def _report_error(what: str) -> UserError:
 
 
 def _to_float(name: str, value: Any) -> float:
-    """Return a reported value as a float.
-
-    Args:
-        name: Name of the metric.
-        value: A number, or an array or tensor with a single element.
+    """Return a reported value as a float: a number, or an array or tensor with a single element.
 
     Raises:
         UserError: The value is a bool or a string, or has several elements.

@@ -165,13 +165,9 @@ class Optimizer(keras.optimizers.Optimizer):
         return ()
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step for one variable.
+        """Take one step for one variable with its gradient, which is summed over the workers.
 
-        Args:
-            variable: The variable.
-            gradient: Gradient of the variable, summed over the workers.
-            states: State variables of the variable, in the order of `_state_names`.
-            rates: Scalars of the step.
+        `states` are the state variables of the variable, in the order of `_state_names`.
         """
         raise NotImplementedError
 

@@ -213,12 +213,8 @@ def _build_image_model(
 
 
 def _find_in_hub_cache(workload: NamedWorkload, name: str) -> Path:
-    """Return a file of weights in the Hugging Face cache; raise UserError if there is none.
-
-    Args:
-        workload: Workload of the model, for the error message.
-        name: Name of the repository on the hub.
-    """
+    """Return a file of weights of the repository `name` in the Hugging Face cache; raise UserError
+    if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in FILES:
@@ -501,14 +497,10 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
 
 
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
-    """Return the tensor for a model weight, or None.
+    """Return the tensor for the model weight `name`, or None.
 
-    The tensor may be stored under the weight's name without its prefixes.
-
-    Args:
-        name: Name of the weight in the model.
-        tensors: Tensors by name.
-        base: Prefix of the weights of a transformer's base model; empty for other models.
+    The tensor may be stored under the weight's name without its prefixes, of which `base` is that
+    of a transformer's base model; empty for other models.
     """
     bare = name.removeprefix(PREFIX)
     for candidate in (name, bare, bare.removeprefix(base)):

@@ -76,13 +76,8 @@ class Optimizer(torch.optim.Optimizer):
                     self._update(updated, group, excluded)
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        """Take one step for some parameters of a group.
-
-        Args:
-            params: The parameters.
-            group: The parameter group.
-            excluded: Whether the parameters are excluded from weight decay and trust ratios.
-        """
+        """Take one step for some parameters of a group, all of which or none are `excluded` from
+        weight decay and trust ratios."""
         raise NotImplementedError
 
     def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
@@ -345,15 +340,8 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return the parameters in two groups; an empty group is left out.
-
-    Args:
-        params: The parameters.
-        is_first: Function that returns whether a parameter belongs to the first group.
-        key: Setting in which the groups differ.
-        first: Value of the setting in the first group.
-        second: Value of the setting in the second group.
-    """
+    """Return the parameters in two groups, in which the setting `key` has the values `first` and
+    `second`; an empty group is left out."""
     groups = [
         {"params": [param for param in params if is_first(param)], key: first},
         {"params": [param for param in params if not is_first(param)], key: second},
