@@ -108,10 +108,10 @@ def confirmed_trial(trial, times, *, missed_s=60.0, **spec):
     return raced(trial, 3.0, (), times, missed_s=missed_s, **spec)
 
 
-def at_budget(trial, searched, confirmed=(), *, objective=BUDGET, failure="nan", **spec):
+def at_budget(trial, searched, confirmed=(), *, objective=BUDGET, failure="nan", **options):
     """Return lines of a trial and its confirmation runs at a budget by their values; None is a
     failed run, whose value is better than all others."""
-    keys = {"objective": objective, "stop": "max_train_seconds"} | spec
+    keys = {"objective": objective, "stop": "max_train_seconds"} | options
     best = 0.99 if objective.judged_by.direction == "max" else 0.1
     lines = [run_line(trial, best_value=searched, **keys)]
     for number, value in enumerate(confirmed):

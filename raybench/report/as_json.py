@@ -162,21 +162,29 @@ def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[di
     """
     winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     winners += [("tied", trial) for trial in verdict.others()]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for role, trial in winners:
         result = result_of(results, trial, is_confirmed=verdict.is_confirmed)
-        row: dict[str, Any] = {"role": role, "gpu": gpu or None, "trial": trial}
-        row["configuration"] = result.config
-        row |= {"spec": results.specs[trial].complete(), "runs": result.new_runs}
-        row |= {"hits": result.new_hits, "is_confirmed": result.new_hits > 0}
-        row |= {"seconds": result.seconds, "low_s": result.interval_low_s}
-        row |= {"high_s": result.interval_high_s, "worker_seconds": result.cost}
-        row |= {
-            "value": result.value,
-            "value_low": result.interval_low,
-            "value_high": result.interval_high,
-        }
-        rows.append(row | {"test_value": result.test})
+        rows.append(
+            {
+                "role": role,
+                "gpu": gpu or None,
+                "trial": trial,
+                "configuration": result.config,
+                "spec": results.specs[trial].complete(),
+                "is_confirmed": result.new_hits > 0,
+                "runs": result.new_runs,
+                "hits": result.new_hits,
+                "seconds": result.seconds,
+                "low_s": result.interval_low_s,
+                "high_s": result.interval_high_s,
+                "worker_seconds": result.cost,
+                "value": result.value,
+                "value_low": result.interval_low,
+                "value_high": result.interval_high,
+                "test_value": result.test,
+            }
+        )
     return rows
 
 

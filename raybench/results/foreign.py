@@ -215,6 +215,7 @@ def match_columns(
 
 
 _NO_SETTINGS = {"seed", *NOT_SEARCHED} - {*OPEN}
+"""Run-spec keys that no column of a table can set."""
 
 
 def own_setting(column: str) -> str:

@@ -309,9 +309,8 @@ def winners(results: Study) -> pd.DataFrame:
     standing = dict.fromkeys(verdict.once, ONCE) | dict.fromkeys(verdict.ties, TIED)
     standing[verdict.fastest] = BEST
     standing.setdefault(verdict.cheapest, WORSE)
-    order = [verdict.fastest, *(name for name in verdict.ties if name != verdict.fastest)]
-    order += [name for name in (*verdict.once, verdict.cheapest) if name not in order]
-    order = list(dict.fromkeys(order))
+    names = (verdict.fastest, *verdict.ties, *verdict.once, verdict.cheapest)
+    order = list(dict.fromkeys(names))
     table = configurations(results).set_index("trial").loc[order]
     confirmed_rows = confirmed(results).set_index("trial").reindex(order)
     table = table.assign(

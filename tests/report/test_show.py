@@ -61,11 +61,6 @@ def test_a_large_study_fits_one_screen(tmp_path):
     assert len(shown(results, width=width).splitlines()) > 80
 
 
-def comment_of(results):
-    verdict = judge(results)
-    return spec_comment(results, verdict.fastest, verdict, "fastest")
-
-
 def steps(results):
     """Return the suggested commands, with the numbers in their descriptions."""
     return {step.do: numbers_in(step.what) for step in next_steps(results, judge(results))}
@@ -139,7 +134,8 @@ def test_suggested_commands_reuse_the_program_and_options(tmp_path, program):
     commands = list(steps(results))
     assert commands[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
     assert commands[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
-    assert f"again: {shlex.quote(path)} train THIS_FILE" in comment_of(results)
+    comment = spec_comment(results, "0001", judge(results), "fastest")
+    assert f"again: {shlex.quote(path)} train THIS_FILE" in comment
     command = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
     later = [f"{command} --time-budget 60", f"{command} --more 8"]
     results.study["continued"] = [{"command": command} for command in later]

@@ -10,7 +10,7 @@ import pytest
 from raybench.commands import cli
 from raybench.report.answer import summary_of
 from raybench.report.confidence import target_warning
-from raybench.results.verdict import judge, reached_target
+from raybench.results.verdict import reached_target
 from raybench.runs.preflight import check_task
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
@@ -25,40 +25,27 @@ from tests.made_results import (
 )
 from tests.refusals import refused
 
-TIMED = Objective(target=0.5, **RMSE)
 
-
-@pytest.fixture
-def budget(tmp_path):
-    return results_folder(tmp_path, RMSE_LINES, objective=RMSE_BUDGET)
-
-
-def test_columns_are_named_after_the_metric(budget, tmp_path):
+def test_columns_are_named_after_the_metric(tmp_path):
+    budget = results_folder(tmp_path, RMSE_LINES, objective=RMSE_BUDGET)
     assert budget.metric.name == "rmse"
     assert not [name for name in budget.trials if "accuracy" in name]
     assert not [name for name in budget.curves if "accuracy" in name]
     assert budget.trials.set_index("trial").loc["0001", "best_rmse"] == 0.55
     assert list(budget.curves["rmse"][:2]) == [1.9, 0.40]
     assert budget.trials["test_rmse"].dtype == float
-    table, verdict = budget.confirmed, judge(budget)
+    table = budget.confirmed
     assert list(table["trial"]) == ["0001", "0002", "0000", "0003"]
     assert list(table["median_rmse"][:3]) == [0.61, 0.66, 0.95]
     assert np.isinf(table["median_rmse"].iloc[3])
-    assert (verdict.fastest, verdict.ties) == ("0001", ("0001", "0002"))
-
-
-def timed(folder):
-    lines = []
-    for n in range(8):
-        lines += [
-            *curve(f"{n:04d}", [0.9, 0.512 - n / 500, 0.48]),
-            run_line(f"{n:04d}", 3.0, objective=TIMED, best_value=0.49),
-        ]
-    return results_folder(folder, lines, objective=TIMED)
 
 
 def test_targets_of_other_metrics_are_reported(tmp_path):
-    results = timed(tmp_path)
+    objective, lines = Objective(target=0.5, **RMSE), []
+    for n in range(8):
+        lines += curve(f"{n:04d}", [0.9, 0.512 - n / 500, 0.48])
+        lines.append(run_line(f"{n:04d}", 3.0, objective=objective, best_value=0.49))
+    results = results_folder(tmp_path, lines, objective=objective)
     assert len(target_warning(results)) == 1
     line = summary_of(results).lines[0]
     assert "(trial 0005)" in line

@@ -134,6 +134,15 @@ def test_a_study_taken_over_by_another_driver_ends_with_an_error(url, search, ca
     assert len(read_records(Path(folder)).runs) >= 3
 
 
+def trained(spec, store, numbers):
+    """Write the files of a training, with a run for each number; return the record of run 0."""
+    objective = spec.objective.model_dump(mode="json")
+    store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
+    for number in numbers:
+        store.append(run_line(f"{number:04d}", 1.0, test_value=0.9))
+    return read_records(store.folder).runs["0000"]
+
+
 def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, tmp_path):
     torch = pytest.importorskip("torch")
     from raybench.models.find import load_workload_dataset
@@ -152,10 +161,7 @@ def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, 
             next(model.parameters()).fill_(0.125)
         torch.save(model.state_dict(), store.folder / MODEL_FILES["torch"])
         saved.append(model.state_dict())
-        objective = spec.objective.model_dump(mode="json")
-        store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
-        store.append(run_line("0000", 1.0, test_value=0.9))
-        return read_records(store.folder).runs["0000"]
+        return trained(spec, store, range(1))
 
     monkeypatch.setattr(train_pipeline, "_run", run)
     assert cli.main(["train", "--out", url]) == cli.DONE
@@ -167,17 +173,11 @@ def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, 
 
 def test_training_again_replaces_the_run_at_a_url(url, monkeypatch, capsys):
     """The records of the previous run are removed from the bucket."""
-    seconds = iter([range(9), range(2)])
+    numbers = iter([range(9), range(2)])
 
     def run(options, spec, opened):
-        store = opened.store
-        store.clear()
-        objective = spec.objective.model_dump(mode="json")
-        store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
-        numbers = next(seconds)
-        for number in numbers:
-            store.append(run_line(f"{number:04d}", 1.0, test_value=0.9))
-        return read_records(store.folder).runs["0000"]
+        opened.store.clear()
+        return trained(spec, opened.store, next(numbers))
 
     monkeypatch.setattr(train_pipeline, "_run", run)
     assert cli.main(["train", "--out", url]) == cli.DONE
