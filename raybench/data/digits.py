@@ -141,7 +141,7 @@ def _read_mnist() -> list[Array]:
     for place in (folder, folder / "mnist"):
         if (place / NPZ).is_file():
             return read_mnist_npz(place / NPZ)
-        files = find_files(place, [f"{name}*" for name in IDX_FILES])
+        files = find_complete_set(place, [f"{name}*" for name in IDX_FILES])
         if files is not None:
             return read_idx_files(files)
     if given:
@@ -190,7 +190,7 @@ def read_mnist_npz(file: Path) -> list[Array]:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
-def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
+def find_complete_set(folder: Path, names: Sequence[str]) -> list[Path] | None:
     """Return the paths of the files with the given names in a folder; None if one is missing.
 
     If a name ends in `*`, the file may also have the suffix `.gz`.

@@ -184,9 +184,7 @@ _METRICS: dict[str, Callable[[Array, Array], tuple[float, float]]] = {
 }
 
 
-Floats = npt.NDArray[np.float64]
 ROWS_AT_ONCE = 2**16  # samples whose labels are read together; a text has a label for each token
-DIGITS = 6  # significant digits of the value; the last digits of sums differ between machines
 
 
 def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
@@ -256,7 +254,7 @@ def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline 
         value, _ = measure(
             metric, np.asarray(split.labels), constant_predictions(metric, counts, len(split))
         )
-        return Baseline(float(f"{value:.{DIGITS}g}"), len(split)) if math.isfinite(value) else None
+        return Baseline(_rounded(value), len(split)) if math.isfinite(value) else None
     predict = _constant_number if dataset.task == "regression" else _constant_class
     mean, number, chance_gain, level = predict(metric, dataset, split)
     value = metric.finish(mean, mean)
@@ -266,9 +264,15 @@ def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline 
     chance_gain = (
         None if chance_gain is None else abs(metric.finish(mean - chance_gain, mean) - value)
     )
-    value = float(f"{value:.{DIGITS}g}")
+    value = _rounded(value)
     error = share_error(value if level is None else level, number) if metric.is_share else None
     return Baseline(value, len(split), error, chance_gain, level)
+
+
+def _rounded(value: float) -> float:
+    """Return a value with six significant digits, since the last digits of sums differ between
+    machines."""
+    return float(f"{value:.6g}")
 
 
 def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _ConstantPrediction:
@@ -338,7 +342,7 @@ def _num_predicted(metric: Metric) -> int:
     return 1 if metric.per_sample == "correct" else 5
 
 
-def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
+def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Return the loss or accuracy of the best constant prediction for a sample of each class,
     (classes,)."""
     if metric.per_sample == "loss":

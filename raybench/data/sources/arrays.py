@@ -20,13 +20,13 @@ from raybench.data.dataset import Array, Dataset, Split, each, named_arrays
 from raybench.data.digits import (
     IDX_FILES,
     damaged_file_errors,
-    find_files,
+    find_complete_set,
     read_idx_files,
     read_mnist_npz,
 )
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import mixed_order, stored_and_cut
-from raybench.data.sources.files import SPLIT_NAMES
+from raybench.data.sources.files import LABEL, SPLIT_NAMES
 from raybench.data.sources.images import ImageHead, fit, form_of
 from raybench.data.sources.table import Labels, Table, read_labels, read_weights
 from raybench.data.store import Source, Writer, file_at
@@ -36,7 +36,6 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 CHANNELS = (1, 3)  # allowed numbers of image channels
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
 INPUTS, LABELS = "x", "y"  # default names of arrays
-LABEL = "label"
 
 
 @dataclass(frozen=True)
@@ -355,7 +354,7 @@ def _load(
         )
     paths = [Path(folder).expanduser() for folder in ([spec.path] if spec.path else folders)]
     for folder, names in itertools.product(paths, known.places):
-        if files := find_files(folder, names):
+        if files := find_complete_set(folder, names):
             source = Source(
                 name=spec.name,
                 path=folder,

@@ -30,10 +30,8 @@ from raybench.data.store import Source, Writer, stored
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-Floats = npt.NDArray[np.float32]
 
-
-def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
+def standardized(labels: Sequence[Array]) -> tuple[list[Array], Array, Array]:
     """Standardize labels to mean 0 and standard deviation 1 over the training split.
 
     Args:

@@ -57,7 +57,7 @@ DELIMITERS = (",", ";", "\t", "|")
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
 CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
-MEMORY_FACTOR = 3
+CSV_MEMORY_FACTOR = 3
 """Maximum number of bytes of memory per byte of a CSV file while it is read, for its text and its
 columns."""
 MISSING_NUMBERS = (
@@ -83,7 +83,7 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
     Raises:
         UserError: The file is not valid CSV; the message names the invalid row.
     """
-    require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
+    require_memory(CSV_MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
     try:
         encoding = encoding_of(path)
         with pa.input_stream(str(path)) as stream:

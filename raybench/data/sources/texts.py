@@ -207,7 +207,7 @@ def texts_as_inputs(
     return padded_ids(Tokenizer(kind, vocabulary), [text or "" for text in texts], length)
 
 
-MEMORY_FACTOR = 20
+TEXT_MEMORY_FACTOR = 20
 """Maximum number of bytes of memory per byte of running text, for its tokens, their ids and the
 labels."""
 
@@ -224,7 +224,7 @@ def running_texts(path: Path) -> dict[str, str]:
         raise UserError(
             f"dataset.path: {path} contains no {TEXT_ENDINGS[0]} files.", ErrorCode.NOT_FOUND
         )
-    require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
+    require_memory(TEXT_MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
     if path.is_file():
         return {"train": read_text(path)}
     by_split: dict[str, list[str]] = {}
