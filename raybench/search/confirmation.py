@@ -314,10 +314,8 @@ class LiveRace:
     def _begin(self, num_runs: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Start the progress display of the race.
 
-        Args:
-            num_runs: Largest number of runs, including those of earlier sessions.
-            race_s: Expected seconds of the whole race; None if unknown.
-            after_s: Expected seconds of later phases.
+        `num_runs` is the largest number of runs, including those of earlier sessions. `race_s` and
+        `after_s` are the expected seconds of the whole race (None if unknown) and of later phases.
         """
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (num_runs - done) / max(num_runs, 1)
@@ -454,16 +452,11 @@ class Confirmation:
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:
-        """Run as many solo runs of the current winners as time allows, one at a time.
+        """Run as many solo runs of the current winners as time allows, one at a time; return
+        whether any run was started.
 
         Each run is also evaluated on the test split. If the results change the winner, the next
-        call runs the new winner.
-
-        Args:
-            is_first: Whether this is the first round of solo runs, in which missing time is noted.
-
-        Returns:
-            Whether any run was started.
+        call runs the new winner. Missing time is noted in the first round (`is_first`).
         """
         single_run = self.single_run
         single_run.store.check()

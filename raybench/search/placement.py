@@ -443,11 +443,7 @@ def _bound_from_other_lanes(option: Placement, timed: dict[Placement, float]) ->
 
     The bound assumes that the speedups by two keys multiply (up to MOST_SYNERGY). It needs three
     measured lanes: two that differ from the lane of `option` in one key each, and one that differs
-    in both keys. None without such lanes.
-
-    Args:
-        option: The placement.
-        timed: Predicted seconds per step by placement.
+    in both keys. None without such lanes. `timed` has the predicted seconds per step by placement.
     """
     target = _lane(option)
     lanes: dict[tuple[object, ...], float] = {

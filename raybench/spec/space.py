@@ -364,11 +364,8 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     """Parse a list of values or a range, and check the values.
 
-    Args:
-        content: Content of the dimension in the file.
-        key: Key to which the dimension belongs.
-        where: Start of error messages about the form of the dimension.
-        source: Start of error messages about values.
+    Error messages about the form of the dimension start with `where`, those about values with
+    `source`.
     """
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():
@@ -507,12 +504,6 @@ def _check_combinations(space: Space, fixed: dict[str, Any], keys: list[str], so
     Only the keys that the validation of a run spec reads are combined, so that checking a large
     space is fast. If a validation reads a searched key that is not in `keys`, the function starts
     again with this key added.
-
-    Args:
-        space: Search space.
-        fixed: Fixed keys of the study.
-        keys: Searched keys to combine.
-        source: Name of the file, for error messages.
     """
     for values in combinations(space, fixed, keys):
         run_values, problem = known_values(fixed, values), ""

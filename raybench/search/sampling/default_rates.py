@@ -218,13 +218,10 @@ def initial_configurations(
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Return values of the other keys on which the range of the learning rate depends.
+    """Return values of the keys that the range of the learning rate depends on and that have none
+    in `values` yet.
 
-    Args:
-        space: The sampled space.
-        fixed: Values of the keys that are not searched.
-        values: Values chosen so far.
-        number: Number of the configuration; it determines which of the possible values is used.
+    The number of the configuration determines which of the possible values is used.
     """
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):

@@ -122,9 +122,7 @@ class Proposer:
     def _start(self, trial: optuna.Trial, options: list[RunSpec]) -> Proposal:
         """Return the proposal for a drawn trial; an interrupted trial keeps its name and seed.
 
-        Args:
-            trial: Optuna's trial.
-            options: Feasible run specs of the trial, one per placement.
+        `options` are the feasible run specs of the trial, one per placement.
         """
         name = trial.user_attrs.get(TRIAL) or self._free_name()
         spec = self._choose(trial, name, options)
@@ -245,11 +243,9 @@ class Proposer:
         self._add_draw(params, is_known=True)
 
     def _add_draw(self, params: dict[str, Any], *, is_known: bool) -> None:
-        """Add a drawn configuration; one without parameters lies outside the space and is ignored.
+        """Add a drawn configuration, which is known if it runs or is infeasible.
 
-        Args:
-            params: Optuna parameters of the configuration.
-            is_known: Whether the configuration runs or is infeasible.
+        A configuration without parameters lies outside the space and is ignored.
         """
         if not params:
             return
@@ -307,13 +303,10 @@ class Proposer:
             self._journal.sampler = sampler
 
     def _enqueue(self, attempt: int) -> bool:
-        """Enqueue the configuration of the next draw, unless the sampler chooses it.
+        """Enqueue the configuration of the next draw, unless the sampler chooses it; return whether
+        there is a next configuration.
 
-        Args:
-            attempt: Number of the draw for this trial, from 1.
-
-        Returns:
-            Whether there is a next configuration.
+        `attempt` is the number of the draw for this trial, from 1.
         """
         if attempt > NUM_SAMPLED + NUM_RANDOM and self._size is not None:
             return self._enqueue_listed()
