@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raybench.data.dataset import Dataset, InputShape
 from raybench.models.layers import Layer
+from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
-from raybench.spec.run import DatasetSpec, RunSpec, Task
+from raybench.spec.run import DatasetSpec, RunSpec
 
 if TYPE_CHECKING:
     import keras

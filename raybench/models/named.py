@@ -25,8 +25,8 @@ import numpy.typing as npt
 from raybench.data.dataset import shown
 from raybench.models.base import DataShape, Workload
 from raybench.models.user_code import check_settings, user_code_errors
+from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
-from raybench.spec.run import Task
 
 
 @dataclass(frozen=True)

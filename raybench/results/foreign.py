@@ -18,8 +18,9 @@ from raybench.spec.documents import parse_yaml, read_mapping, validate
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric
 from raybench.spec.objective import BUDGET, TIME, StopReason, naming
+from raybench.spec.optimizer import OPTIMIZERS
 from raybench.spec.own_loop import OWN_DATA
-from raybench.spec.run import OPEN, OPTIMIZERS, RunSpec, is_key, nested
+from raybench.spec.run import OPEN, RunSpec, is_key, nested
 from raybench.spec.space import NOT_SEARCHED
 from raybench.spec.text import counted, identity
 from raybench.stats.record import Evaluation, Role, RunOutcome

@@ -38,7 +38,7 @@ from raybench.spec.metric import (
     find_metric,
     named_metric,
 )
-from raybench.spec.objective import BUDGET, Objective, resolved
+from raybench.spec.objective import BUDGET, TIME, Objective, resolved
 from raybench.spec.own_loop import is_command, is_launched, is_own_loop, keys_of, words_of
 from raybench.spec.run import OPEN, RESOURCES, ResourceRequest, RunSpec, is_open, nested
 from raybench.spec.space import (
@@ -52,7 +52,7 @@ from raybench.spec.space import (
     resolve,
     values_of,
 )
-from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.spec.text import clean, identity, short
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, require_gpus

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raybench.results.trials import TrialsLayout, TypicalNodes, layout_of, typical_of
+from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec
-from raybench.spec.study import TIME, StudySpec
+from raybench.spec.study import StudySpec
 from raybench.stats.record import Evaluation, Phase, Purpose, Role, RunRecord
 from raybench.stats.standing import replicate_of, stages
 

@@ -18,10 +18,10 @@ from raybench.search.candidates import Axes, ConfigurationSpace, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import initial_configurations, rate_factor
-from raybench.spec.objective import StopReason
+from raybench.spec.objective import TIME, StopReason
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import Space, known_values
-from raybench.spec.study import TIME, StudySpec
+from raybench.spec.study import StudySpec
 from raybench.spec.text import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, Failure, RunRecord, State

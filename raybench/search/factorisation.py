@@ -14,6 +14,7 @@ from typing import Any
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
+from raybench.spec.objective import TIME
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
 from raybench.spec.space import (
@@ -25,7 +26,7 @@ from raybench.spec.space import (
     possible_values,
     values_of,
 )
-from raybench.spec.study import TIME, StudySpec
+from raybench.spec.study import StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
 """Key that is sampled instead of worker count, batch size per worker and accumulation steps. Its

@@ -36,6 +36,7 @@ from raybench.spec.objective import (
     BUDGET,
     MARGIN_WITH_TEST_SPLIT,
     MARGIN_WITHOUT_TEST_SPLIT,
+    TIME,
     Baseline,
     StopReason,
     StopRule,
@@ -43,7 +44,7 @@ from raybench.spec.objective import (
 )
 from raybench.spec.run import RunSpec, describe, flat
 from raybench.spec.space import Space, combinations, known_values
-from raybench.spec.study import EVAL_INTERVAL, NUM_REFERENCE_RUNS, TIME, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, NUM_REFERENCE_RUNS, StudySpec
 from raybench.stats.record import Evaluation, Role, RunRecord
 
 SEEDS_FROM = 2000

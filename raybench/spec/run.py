@@ -11,7 +11,6 @@ from pydantic_core import PydanticCustomError
 
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.dataset_spec import DatasetSpec as DatasetSpec
-from raybench.spec.dataset_spec import Task as Task
 from raybench.spec.documents import (
     Document,
     Fraction,
@@ -29,7 +28,6 @@ from raybench.spec.optimizer import (
     Optimizer,
     problem_of_optimizer,
 )
-from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
 from raybench.spec.own_loop import (
     framework_of_command,
     is_command,

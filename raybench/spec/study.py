@@ -21,8 +21,7 @@ from raybench.spec.documents import (
     with_key,
 )
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
-from raybench.spec.objective import BUDGET, Objective
-from raybench.spec.objective import TIME as TIME
+from raybench.spec.objective import BUDGET, TIME, Objective
 from raybench.spec.optimizer import is_library_class
 from raybench.spec.own_loop import framework_of, is_own_loop, with_own_data
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested

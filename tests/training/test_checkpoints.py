@@ -18,7 +18,7 @@ from checkpointed_runs import (
 from local_runs import new_trainer, single_worker
 
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import OPTIMIZERS
+from raybench.spec.optimizer import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
 from tests.refusals import refused
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec, flat, value_of
 from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
@@ -31,7 +32,7 @@ from raybench.spec.space import (
     resolve,
     values_of,
 )
-from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
+from raybench.spec.study import DEFAULT_TRIALS, StudySpec
 from raybench.spec.text import identity
 
 BASE_RATES: Mapping[str, float] = MappingProxyType(

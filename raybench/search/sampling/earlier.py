@@ -29,7 +29,7 @@ from raybench.search.sampling.optuna_study import JOURNAL_FILE, PARETO_SAMPLERS,
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Direction
-from raybench.spec.objective import BUDGET, Objective, StopReason, StopRule, search_score
+from raybench.spec.objective import BUDGET, TIME, Objective, StopReason, StopRule, search_score
 from raybench.spec.run import OPEN, RunSpec, flat, has_value, is_open, value_of
 from raybench.spec.space import (
     SEARCHABLE,
@@ -39,7 +39,7 @@ from raybench.spec.space import (
     lies_in,
     possible_values,
 )
-from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, Phase, Purpose, Role, RunRecord, State
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
