@@ -1,0 +1,48 @@
+"""From the options of `raybench tune` to the study that fits this machine."""
+
+from typing import Any
+
+import pytest
+
+from raybench.api import call_options
+from raybench.cluster.layout import Capacity, Node
+from raybench.runs import preflight
+from raybench.search.resolve import ResolvedStudy, resolve_study
+from raybench.spec.errors import ErrorCode
+from raybench.spec.space import possible_values
+from raybench.training.machine import GpusSeen
+from tests.refusals import refused
+
+TWO_GPUS = Capacity((Node(16, 2),), 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    visible = GpusSeen(names=("H100", "H100"))
+    monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: visible)
+
+
+def resolved(space: dict[str, Any], **options: Any) -> ResolvedStudy:
+    content = {"objective": {"target": 0.9}, "dataset": "digits", "space": space}
+    return resolve_study(call_options("tune", {"space": content, **options}), TWO_GPUS)
+
+
+def test_worker_counts_in_a_file_are_fitted_to_the_gpus_that_the_study_will_use() -> None:
+    fitted = resolved({"num_workers": [1, 2, 4]})
+    assert fitted.study.fixed == {"gpus_per_worker": 1}
+    assert possible_values(fitted.space["num_workers"]) == fitted.study.space["num_workers"]
+    assert possible_values(fitted.space["num_workers"]) == [1, 2]
+    assert [value in fitted.sentences[1] for value in ("num_workers 4", "2 GPUs")] == [True, True]
+
+
+def test_worker_counts_of_the_command_line_are_kept() -> None:
+    fitted = resolved({"optimizer": ["adam"]}, workers=[1, 4])
+    assert "gpus_per_worker" not in fitted.study.fixed, "four workers have no GPU each"
+    assert possible_values(fitted.space["num_workers"]) == [1, 4]
+
+
+def test_keys_that_conflict_with_the_gpus_of_this_machine_are_refused() -> None:
+    with refused(ErrorCode.CONFLICT, "reduce-overhead", "accumulate"):
+        resolved({"compile": ["none", "reduce-overhead"], "accumulate": [1, 2]})
+    on_cores = {"gpus_per_worker": [0], "compile": ["none", "reduce-overhead"], "accumulate": [2]}
+    assert resolved(on_cores).study.fixed == {}
