@@ -74,16 +74,13 @@ def test_a_large_run_is_predicted_with_calibrated_intervals() -> None:
 
 
 def test_an_outlying_run_changes_little() -> None:
+    """Without the heavy tails of the errors, it would change the rate twice as much."""
     small = runs()
     before = LargeRunModel(small).predict(*LARGE).learning_rate.value
     index = min(range(len(small)), key=lambda i: small[i].loss + 1e9 * (small[i][:2] != CELLS[-1]))
-    with_outlier = [
-        *small[:index],
-        small[index]._replace(loss=small[index].loss * 1.01),
-        *small[index + 1 :],
-    ]
-    after = LargeRunModel(with_outlier).predict(*LARGE).learning_rate.value
-    assert abs(math.log(after / before)) < 0.3
+    small[index] = small[index]._replace(loss=small[index].loss * 1.05)
+    after = LargeRunModel(small).predict(*LARGE).learning_rate.value
+    assert abs(math.log(after / before)) < 0.06
 
 
 def test_runs_are_chosen_by_information_per_compute() -> None:
@@ -155,11 +152,6 @@ def test_runs_that_cannot_be_extrapolated_are_refused(
 ) -> None:
     with refused(code):
         LargeRunModel(known)
-
-
-def test_a_target_size_within_the_measured_runs_is_refused() -> None:
-    with refused(ErrorCode.INVALID_VALUE):
-        LargeRunModel(runs()).predict(1e8, 1e9)
 
 
 @pytest.fixture
