@@ -15,14 +15,14 @@ from raybench.spec.metric import Metric
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import CUT_SHORT, NOT_CAUSED, Purpose, Role, State
 
-SEARCH = (Role.TRIAL, Role.PLACEMENT_CHECK)
+SEARCH_ROLES = (Role.TRIAL, Role.PLACEMENT_CHECK)
 """Roles of the runs of a search."""
 
 
 def search_curves(results: Study) -> pd.DataFrame:
     """Return the rows of `Study.curves` for the runs of the search that did not fail."""
     trials = results.trials
-    names = trials["trial"][trials["role"].isin(SEARCH) & (trials["state"] != State.FAILED)]
+    names = trials["trial"][trials["role"].isin(SEARCH_ROLES) & (trials["state"] != State.FAILED)]
     return results.curves[results.curves["trial"].isin(names)]
 
 
@@ -270,7 +270,7 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return each run's score; NaN for runs that do not count for `importance`."""
     score = interpolated_score(trials)
-    is_scored = np.isfinite(score) & trials["role"].isin(SEARCH)
+    is_scored = np.isfinite(score) & trials["role"].isin(SEARCH_ROLES)
     is_left_out = trials["stop"].isin(CUT_SHORT[Purpose.IMPORTANCE])
     is_left_out |= trials["failure"].isin(NOT_CAUSED[Purpose.IMPORTANCE])
     return score.where(is_scored & ~is_left_out)

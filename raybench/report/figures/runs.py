@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.words import ROLES
-from raybench.results.analyses import best_at_every_budget, ledger_totals
+from raybench.results.analyses import SEARCH_ROLES, best_at_every_budget, ledger_totals
 from raybench.results.ranking import as_replicate, configurations, confirmed, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import judge
@@ -77,7 +77,7 @@ def curves_table(results: Study) -> pd.DataFrame:
     """Return, as a table for display, the best value that the search reached within each budget of
     training seconds."""
     metric, trials = results.metric, results.trials
-    search = set(trials["trial"][trials["phase"] == Phase.SEARCH])
+    search = trials["trial"][trials["phase"] == Phase.SEARCH]
     best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
     best[metric.name] = drawn(metric, best[metric.name])
     titles = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
@@ -136,8 +136,6 @@ MOST_ROWS = 10
 ROW_HEIGHT = 0.52
 """Height of the row of a configuration in inches."""
 ROLE_MARKERS = {Role.TRIAL: "D", Role.PLACEMENT_CHECK: "v", Role.RACE: "o", Role.CONFIRM: "s"}
-SEARCH_ROLES = (Role.TRIAL, Role.PLACEMENT_CHECK)
-"""Roles of runs that are drawn with hollow markers."""
 MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
@@ -356,9 +354,7 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     best metric value), best (best value so far).
     """
     table = results.trials.set_index("trial")
-    ended = runs[runs["role"].isin((Role.TRIAL, Role.PLACEMENT_CHECK))].sort_values(
-        "end", kind="stable"
-    )
+    ended = runs[runs["role"].isin(SEARCH_ROLES)].sort_values("end", kind="stable")
     ended_trials = table.loc[ended["trial"]]
     is_seconds = results.is_timed and ended_trials["crossed_s"].notna().any()
     value = ended_trials["crossed_s"] if is_seconds else ended_trials[results.metric.best_column]
