@@ -65,7 +65,7 @@ class Study:
     types."""
     curves: pd.DataFrame
     """Table of the evaluations of these runs, one row per evaluation, with the columns
-    CURVE_COLUMNS."""
+    CURVE_TYPES."""
     predictions: pd.DataFrame
     """Table of predictions by the step-time model, with the columns PREDICTION_COLUMNS: one row for
     each trial and each placement (framework, worker count, batch size per worker, ...) on which the

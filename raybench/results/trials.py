@@ -216,8 +216,7 @@ CURVE_TYPES = {
     **{ACCURACY.name if key == "value" else key: NUMBER for key in CURVE_KEYS if key != "index"},
     "samples": COUNT,
 }
-CURVE_COLUMNS = tuple(CURVE_TYPES)
-"""Stable columns of `curves`."""
+"""Types of the stable columns of `curves`, by name."""
 PREDICTION_TYPES = {
     "trial": TEXT,
     "framework": TEXT,
@@ -345,7 +344,7 @@ def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) 
 
 
 def curve_table(curves: Mapping[str, Sequence[Evaluation]], metric: Metric) -> pd.DataFrame:
-    """Return the learning curves as a table, one row per evaluation; columns CURVE_COLUMNS."""
+    """Return the learning curves as a table, one row per evaluation; columns CURVE_TYPES."""
     evaluations = [point for points in curves.values() for point in points]
     types = for_metric(CURVE_TYPES, metric)
     names = np.array(list(curves), dtype=object)
