@@ -100,9 +100,9 @@ def _with(trial: Callable[..., bool | None], given: list[Any], rng: Rng) -> bool
     return trial(rng, *given)
 
 
-def hits(values: Any) -> list[Replicate]:
+def hits(values: Any, *, is_timed: bool = True) -> list[Replicate]:
     """Return runs that all reach the target."""
-    return [Replicate(float(one), True) for one in np.atleast_1d(values)]
+    return [Replicate(float(one), True, is_timed) for one in np.atleast_1d(values)]
 
 
 def race_of(rng: Rng, sigma: float, width: float, shared: float, runs: int) -> tuple[Race, Any]:
@@ -220,8 +220,10 @@ def _results(rows: int) -> Any:
 def tested_share(rng: Rng, runs: int, groups: int, rows: int, sigma: float) -> bool:
     """Return whether the interval of an accuracy holds if all seeds share the rows."""
     luck = rng.normal() * share_error(0.9, rows)
-    every = [hits(-(0.9 + luck + sigma * rng.normal(size=runs))) for _ in range(groups)]
-    ends = interval(every[0], pooled(every, is_timed=False))
+    every = [
+        hits(-(0.9 + luck + sigma * rng.normal(size=runs)), is_timed=False) for _ in range(groups)
+    ]
+    ends = interval(every[0], pooled(every))
     low, high = with_rows(_results(rows), "test", ends, [])
     return low <= 0.9 <= high
 
@@ -235,8 +237,8 @@ def tested_share(rng: Rng, runs: int, groups: int, rows: int, sigma: float) -> b
 )
 def value_over_seeds(rng: Rng, groups: int, runs: int) -> bool:
     """Return whether the interval of a value over seeds holds; values have no prior scatter."""
-    every = [hits(rng.normal(size=runs)) for _ in range(groups)]
-    low, high = interval(every[0], pooled(every, is_timed=False))
+    every = [hits(rng.normal(size=runs), is_timed=False) for _ in range(groups)]
+    low, high = interval(every[0], pooled(every))
     return low <= 0.0 <= high
 
 

@@ -105,7 +105,7 @@ class Pairs:
         if not self.is_timed and not self.objective.judged_by.is_share and hits:
             unit = max(abs(statistics.median(hits)), 1e-12)
         pairs = [(first[number], other[number]) for number in sorted(first) if number in other]
-        return [difference(*pair, is_timed=self.is_timed) / unit for pair in pairs]
+        return [difference(*pair) / unit for pair in pairs]
 
     def more(self, name: str) -> int | None:
         """Return how many more pairs are probably needed to decide the comparison of side `name`;

@@ -23,6 +23,7 @@ from raybench.spec.objective import MARGIN_WITH_TEST_SPLIT, ONE_SIDED, share_err
 from raybench.spec.run import BASE_KEYS
 from raybench.stats.record import Phase, Purpose, Role, RunRecord, State
 from raybench.stats.replicates import (
+    UNKNOWN_NOISE,
     Noise,
     Replicate,
     expected_running_time,
@@ -84,13 +85,14 @@ class Repeated:
         """Number of runs in `chosen` that reached the target."""
         return sum(run.is_hit for run in self.chosen)
 
-    def is_refuted(self, *, is_timed: bool) -> bool:
-        """Return whether solo runs have shown that the configuration does not reach the target.
+    @property
+    def is_refuted(self) -> bool:
+        """Whether solo runs have shown that the configuration does not reach the target.
 
         This is the case if there are solo runs, and if no run in `printed` reached the target. With
-        `best_at_budget` (`is_timed=False`), it is the case if all runs in `printed` failed.
+        `best_at_budget`, it is the case if all runs in `printed` failed.
         """
-        has_evidence = self.is_alone or self.group.alone or not is_timed
+        has_evidence = self.is_alone or self.group.alone or not self.printed[0].is_timed
         return bool(has_evidence) and not any(run.is_hit for run in self.printed)
 
     def on(self, axis: Axis) -> ConfigurationRuns:
@@ -126,7 +128,7 @@ def repeated(results: Study) -> dict[str, Repeated]:
         )
         by_trial[trial] = _repeated(results, search_run, records, counts=counts)
     groups = {trial: configuration.group for trial, configuration in by_trial.items()}
-    order, _ = best_first(groups, is_timed=results.is_timed)
+    order, _ = best_first(groups)
     return {trial: by_trial[trial] for trial in order}
 
 
@@ -153,10 +155,9 @@ def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
 def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
     """Return the variation between seeds, pooled over configurations, from the runs by which they
     are compared."""
-    return pooled(
-        (configuration.chosen for configuration in configurations.values()),
-        is_timed=results.is_timed,
-    )
+    if not configurations and not results.is_timed:
+        return UNKNOWN_NOISE
+    return pooled(configuration.chosen for configuration in configurations.values())
 
 
 def _repeated(
@@ -375,7 +376,7 @@ def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
         for configuration in by_trial.values()
         for runs in (configuration.new, configuration.group.alone)
     ]
-    noise = pooled(new_and_alone, is_timed=results.is_timed)
+    noise = pooled(new_and_alone)
     ends = intervals_of_chosen(
         {trial: configuration.new for trial, configuration in by_trial.items()}, noise
     )
@@ -499,13 +500,13 @@ def _tested(results: Study) -> dict[str, Ends]:
     sign = -results.metric.sign
     groups = {
         trial: [
-            Replicate(sign * value, is_hit=True)
+            Replicate(sign * value, is_hit=True, is_timed=False)
             for name in configuration.printed_runs
             if (value := results.runs[name].test_value) is not None
         ]
         for trial, configuration in repeated(results).items()
     }
-    noise = pooled(groups.values(), is_timed=False)
+    noise = pooled(groups.values())
     is_counted = "test" in results.baselines and noise.freedom > 0
     intervals = {}
     for trial, replicates in groups.items():

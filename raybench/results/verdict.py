@@ -196,9 +196,7 @@ def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
     candidates = [
         configuration
         for configuration in repeated(results).values()
-        if configuration.trial in on_model
-        and configuration.hits
-        and not configuration.is_refuted(is_timed=results.is_timed)
+        if configuration.trial in on_model and configuration.hits and not configuration.is_refuted
     ]
     if not candidates:
         return None
@@ -274,7 +272,7 @@ def _ties(
         cost = cost_of(results, results.runs[names[0]].spec.num_workers, names)
         group = ConfigurationRuns(rounds=repeats)
         searched_only[names[0]] = group.times(cost) if axis == "worker_seconds" else group
-    return ties_of(groups, searched_only, is_timed=results.is_timed)
+    return ties_of(groups, searched_only)
 
 
 WINNER_COLUMNS = (

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from raybench.results.ranking import (
     as_replicate,
@@ -276,17 +275,17 @@ class LiveRace:
 
     def _next_more(self, number: int) -> list[RaceRun]:
         """Return up to `number` further runs that may resolve a tie; [] if nothing is tied."""
-        options: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self.candidates().items():
-            if due := runs_to_decide(candidates, self._learned, number, axis=axis, **options):
+            if due := runs_to_decide(
+                candidates, self._learned, number, axis=axis, alone=self._alone
+            ):
                 return due
         return []
 
     def _races(self, stages: Stages) -> Races:
         """Return the races of the remaining candidates, with all results so far."""
         races = Races(
-            Race(candidates, stages, axis=axis, is_timed=self._is_timed)
-            for axis, candidates in self.candidates().items()
+            Race(candidates, stages, axis=axis) for axis, candidates in self.candidates().items()
         )
         for (name, number), learned in self._learned.items():
             races.learn(RaceRun(name, number), learned)

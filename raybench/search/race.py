@@ -36,9 +36,6 @@ class Race:
     """Candidates, best trial first. Only as many run as the first stage has places."""
     stages: Stages
     axis: Axis = field(kw_only=True)
-    is_timed: bool = field(default=True, kw_only=True)
-    """True if results are seconds to a target, False if they are metric values (see
-    `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
     """Results in seconds, by candidate and round."""
     _alive: list[str] = field(init=False)
@@ -77,19 +74,20 @@ class Race:
     def cap_s(self, name: str) -> float | None:
         """Return the training seconds after which a run of a candidate has lost and may be stopped.
 
-        None while the leader has only its result from the search, which was probably lucky.
+        None with `best_at_budget`, and while the leader has only its result from the search, which
+        was probably lucky.
         """
-        leader = self.leader() if self.is_timed else None
-        if leader is None or len(self.runs_of(leader)) < 2:
+        leader, noise = self.leader(), self.noise()
+        if leader is None or len(self.runs_of(leader)) < 2 or not noise.is_timed:
             return None
         unit = self._by_name[name].cost if self.axis == "worker_seconds" else 1
-        return cap_of(self.runs_of(leader), self.noise()) / unit
+        return cap_of(self.runs_of(leader), noise) / unit
 
     def leader(self) -> str | None:
         """Return the name of the best candidate given all results; None if no run reached the
         target."""
         first = next(iter(self.order()), None)
-        if first is None or math.isinf(score(self.runs_of(first), is_timed=self.is_timed)):
+        if first is None or math.isinf(score(self.runs_of(first))):
             return None
         return first
 
@@ -100,7 +98,7 @@ class Race:
 
     def noise(self) -> Noise:
         """Return the run-to-run noise, pooled over all candidates of the first stage."""
-        return pooled(map(self.runs_of, self._entered), is_timed=self.is_timed)
+        return pooled(map(self.runs_of, self._entered))
 
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
         """Return the results of a candidate, converted to the unit of the axis.
@@ -135,7 +133,7 @@ class Race:
         self._raced |= dict.fromkeys(self._alive, rounds)
         groups = {name: self.runs_of(name, rounds) for name in self._alive}
         raced = (self.runs_of(name, count) for name, count in self._raced.items())
-        noise = pooled(raced, is_timed=self.is_timed)
+        noise = pooled(raced)
         order = ranked(groups, noise)
         for name in order[1:]:
             if is_apart(groups[order[0]], groups[name], noise, errors=DROP_ERRORS):

@@ -1,9 +1,9 @@
 """Statistics of repeated runs: expected running time, noise, significance, confidence intervals.
 
 A run that reaches the target is a hit, any other run is a miss. Times are compared on a log scale,
-since a different seed changes them by a factor. With `best_at_budget` (`is_timed=False`), all runs
-train equally long, and metric values are compared instead, on their own scale. In both cases,
-smaller is better, so the values of a metric to maximize are negated.
+since a different seed changes them by a factor. With `best_at_budget`, all runs train equally long,
+and metric values are compared instead, on their own scale. In both cases, smaller is better, so the
+values of a metric to maximize are negated.
 """
 
 import math
@@ -47,11 +47,18 @@ class Replicate:
     """
     is_hit: bool
     """Whether the run reached the target; with `best_at_budget`, whether it did not fail."""
+    is_timed: bool = True
+    """Whether `seconds` is a time; with `best_at_budget`, it is a metric value."""
+
+    @property
+    def measure(self) -> float:
+        """Number whose variation between runs is normal: log seconds, or the metric value."""
+        return math.log(self.seconds) if self.is_timed else self.seconds
 
     def times(self, factor: float) -> "Replicate":
         """Return the run with `seconds` multiplied by a factor, for example by the number of
         workers to convert seconds to worker-seconds."""
-        return Replicate(self.seconds * factor, self.is_hit)
+        return Replicate(self.seconds * factor, self.is_hit, self.is_timed)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,10 @@ class Noise:
         return float(stdtrit(self.freedom, share)) if self.freedom else math.inf
 
 
+UNKNOWN_NOISE = Noise(math.inf, 0.0, is_timed=False)
+"""Noise of metric values if no configuration has two runs; their prior is unknown."""
+
+
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
     """Return the expected running time of a configuration in seconds; infinite without a hit.
 
@@ -95,7 +106,7 @@ def expected_running_time(repeats: Sequence[Replicate]) -> float:
     return sum(repeat.seconds for repeat in repeats) / hits if hits else math.inf
 
 
-def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
+def pooled(groups: Iterable[Sequence[Replicate]]) -> Noise:
     """Return the run-to-run variation, pooled over configurations with at least two hits.
 
     For log seconds, the estimate includes the prior PRIOR_SIGMA. For metric values, there is no
@@ -103,23 +114,23 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
 
     Args:
         groups: Runs of each configuration.
-        is_timed: Whether to return the variation of log seconds, instead of metric values.
     """
+    groups = list(groups)
+    is_timed = all(run.is_timed for group in groups for run in group)
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
     for group in groups:
-        values = measures(group, is_timed=is_timed)
+        values = measures(group)
         squares += _sum_of_squares(values)
         freedom += max(len(values) - 1, 0)
     sigma = math.sqrt(squares / freedom) if freedom else math.inf
     return Noise(sigma, freedom, is_timed)
 
 
-def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
-    """Return the log seconds of the runs that reached the target, or with `is_timed=False` the
+def measures(repeats: Sequence[Replicate]) -> list[float]:
+    """Return the log seconds of the runs that reached the target, or with `best_at_budget` the
     metric values of the runs that did not fail."""
-    hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
-    return [math.log(seconds) for seconds in hits] if is_timed else hits
+    return [repeat.measure for repeat in repeats if repeat.is_hit]
 
 
 def _sum_of_squares(values: Sequence[float]) -> float:
@@ -127,17 +138,17 @@ def _sum_of_squares(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
-def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
+def score(repeats: Sequence[Replicate]) -> float:
     """Return the score of a configuration (smaller is better); infinite if no run hit the target.
 
-    The score is the log of the expected running time, or with `is_timed=False` the mean metric
+    The score is the log of the expected running time, or with `best_at_budget` the mean metric
     value.
     """
     if not any(repeat.is_hit for repeat in repeats):
         return math.inf
-    if is_timed:
+    if repeats[0].is_timed:
         return math.log(expected_running_time(repeats))
-    return fmean(measures(repeats, is_timed=False))
+    return fmean(measures(repeats))
 
 
 def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
@@ -168,7 +179,7 @@ def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
     runs = effective_runs(repeats, noise)
     if not runs:
         return math.inf
-    return score(repeats, is_timed=noise.is_timed) + noise.half_width / math.sqrt(runs)
+    return score(repeats) + noise.half_width / math.sqrt(runs)
 
 
 def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
@@ -186,7 +197,7 @@ def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]
     def sort_key(name: str) -> tuple[float, float, float]:
         group = groups[name]
         missed = 0.0 if noise.is_timed else _miss_fraction(group)
-        return missed, upper_score(group, noise), score(group, is_timed=noise.is_timed)
+        return missed, upper_score(group, noise), score(group)
 
     return sorted(groups, key=sort_key)
 
@@ -225,7 +236,7 @@ def is_apart(
         return True
     if math.isinf(noise.sigma):
         return False
-    gap = score(other, is_timed=noise.is_timed) - score(best, is_timed=noise.is_timed)
+    gap = score(other) - score(best)
     if gap <= 0:
         return False
     error = math.hypot(*(_standard_error(group, noise) for group in (best, other)))
@@ -315,7 +326,7 @@ def _center(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the center of an interval: the score, or the mean log seconds if all runs hit."""
     if noise.is_timed and all(repeat.is_hit for repeat in repeats):
         return fmean(measures(repeats))
-    return score(repeats, is_timed=noise.is_timed)
+    return score(repeats)
 
 
 def _in_original_unit(low: float, high: float, noise: Noise) -> tuple[float, float]:
@@ -332,7 +343,7 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
         repeats: Runs of the configuration.
         noise: Run-to-run variation, pooled over all configurations including this one.
     """
-    values = measures(repeats, is_timed=noise.is_timed)
+    values = measures(repeats)
     freedom, other_noise = len(values) - 1, _noise_of_others(values, noise)
     if freedom < 1 or not other_noise.freedom:
         return noise
@@ -366,7 +377,7 @@ def _own_noise(
 ) -> Noise:
     """Return the noise of one configuration, combined from its own runs and from the noise of all
     other configurations, which counts with at most `max_freedom` degrees of freedom."""
-    values = measures(repeats, is_timed=noise.is_timed)
+    values = measures(repeats)
     other_noise = _noise_of_others(values, noise)
     weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)
     if not weight + freedom:

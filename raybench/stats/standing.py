@@ -104,8 +104,9 @@ def replicate_of(
             return Replicate(record.ledger["train"] + unrecorded_s + startup_s, is_hit=False)
         return Replicate(max(reached.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
-        return Replicate(0.0, is_hit=False)
-    return Replicate(-record.spec.objective.judged_by.sign * record.best_value, is_hit=True)
+        return Replicate(0.0, is_hit=False, is_timed=False)
+    value = -record.spec.objective.judged_by.sign * record.best_value
+    return Replicate(value, is_hit=True, is_timed=False)
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
@@ -250,9 +251,7 @@ def group_of(
     return group.times(candidate.cost) if axis == "worker_seconds" else group
 
 
-def best_first(
-    groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True
-) -> tuple[list[str], bool]:
+def best_first(groups: Mapping[str, ConfigurationRuns]) -> tuple[list[str], bool]:
     """Return the names of configurations, best first, and whether solo runs overruled the race.
 
     Normally, the runs of the race decide the order. The exception is that the winner of the race
@@ -267,12 +266,12 @@ def best_first(
     sigma 0.3 and by 6.4 % at sigma 0.5.
     """
     race_runs = {name: group.runs() for name, group in groups.items()}
-    order = ranked(race_runs, pooled(race_runs.values(), is_timed=is_timed))
+    order = ranked(race_runs, pooled(race_runs.values()))
     first = order[0] if order else ""
     if not order or not groups[first].alone:
         return order, False
     all_runs = {name: groups[name].runs(with_alone=True) for name in order}
-    noise = pooled(all_runs.values(), is_timed=is_timed)
+    noise = pooled(all_runs.values())
     has_missed = not all(repeat.is_hit for repeat in groups[first].alone)
     for name in ranked(all_runs, noise):
         if name == first:
@@ -309,8 +308,6 @@ class Ties:
 def ties_of(
     groups: Mapping[str, ConfigurationRuns],
     once: Mapping[str, ConfigurationRuns] = MappingProxyType({}),
-    *,
-    is_timed: bool = True,
 ) -> Ties:
     """Return the configurations that are not significantly worse than the best one.
 
@@ -320,15 +317,14 @@ def ties_of(
         groups: Runs of the configurations that were trained again with new seeds, by name.
         once: Runs of configurations that ran only in the search, by name. They are listed
             separately, because their results are selection-biased.
-        is_timed: Whether to compare seconds, instead of metric values.
     """
-    order, is_overruled = best_first(groups, is_timed=is_timed)
+    order, is_overruled = best_first(groups)
     if not order:
         return Ties()
     judged = {name: groups[name].runs(TESTED_ROUNDS, with_alone=is_overruled) for name in order}
     judged |= {name: group.runs() for name, group in once.items()}
-    noise, best = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
-    outcomes = {name: _pair_outcome(best, groups[name], is_timed=is_timed) for name in order[1:]}
+    noise, best = pooled(judged.values()), groups[order[0]]
+    outcomes = {name: _pair_outcome(best, groups[name]) for name in order[1:]}
     tied = [
         name
         for name, runs in judged.items()
@@ -344,9 +340,7 @@ def ties_of(
     )
 
 
-def _pair_outcome(
-    best: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool
-) -> PairOutcome:
+def _pair_outcome(best: ConfigurationRuns, other: ConfigurationRuns) -> PairOutcome:
     """Return the outcome of the sequential test of `other` against `best`.
 
     The runs of both configurations in the same round, which have the same seed, form a pair.
@@ -356,14 +350,14 @@ def _pair_outcome(
         for number in best.rounds
         if number in other.rounds
     ]
-    differences = [difference(*pair, is_timed=is_timed) for pair in common]
+    differences = [difference(*pair) for pair in common]
     valid = [value for value in differences if not math.isnan(value)]
-    unit = 1.0 if is_timed else abs(score(best.runs(), is_timed=False))
-    smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * unit
+    is_timed = all(run.is_timed for run in best.runs())
+    smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * abs(score(best.runs()))
     return outcome_of(valid, smallest=smallest, errors=MORE_ALPHA)
 
 
-def difference(first: Replicate, other: Replicate, *, is_timed: bool) -> float:
+def difference(first: Replicate, other: Replicate) -> float:
     """Return by how much the run `other` is better than the run `first`.
 
     Returns:
@@ -374,7 +368,7 @@ def difference(first: Replicate, other: Replicate, *, is_timed: bool) -> float:
         return math.inf if other.is_hit else -math.inf
     if not first.is_hit:
         return math.nan
-    return math.log(first.seconds / other.seconds) if is_timed else first.seconds - other.seconds
+    return first.measure - other.measure
 
 
 def runs_to_decide(
@@ -383,7 +377,6 @@ def runs_to_decide(
     number: int,
     *,
     axis: Axis,
-    is_timed: bool = True,
     alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
 ) -> list[RaceRun]:
     """Return the next runs to start in order to decide between tied candidates.
@@ -396,7 +389,6 @@ def runs_to_decide(
         learned: Results of new runs so far, in seconds.
         number: Maximum number of runs to return.
         axis: Unit of the comparison: seconds or worker-seconds.
-        is_timed: Whether to compare seconds, instead of metric values.
         alone: Solo runs by candidate, in seconds.
     """
     new = {
@@ -411,7 +403,7 @@ def runs_to_decide(
         )
         for candidate in candidates
     }
-    ties = ties_of(groups, is_timed=is_timed)
+    ties = ties_of(groups)
     if not ties.undecided:
         return []
     due = [ties.repeated[0], *ties.undecided]

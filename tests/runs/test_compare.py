@@ -93,8 +93,8 @@ def test_values_at_a_budget_are_compared_in_percentage_points():
         SIDES,
         BUDGET,
         {
-            "A": {n: Replicate(-v, is_hit=True) for n, v in enumerate([0.90, 0.91, 0.90] * 4)},
-            "B": {n: Replicate(-v, is_hit=True) for n, v in enumerate([0.95, 0.97, 0.94] * 4)},
+            name: {n: Replicate(-v, is_hit=True, is_timed=False) for n, v in enumerate(values * 4)}
+            for name, values in {"A": [0.90, 0.91, 0.90], "B": [0.95, 0.97, 0.94]}.items()
         },
         0.02,
     )

@@ -20,15 +20,17 @@ def candidates(*times: float | None, workers: int = 1) -> list[Candidate]:
     ]
 
 
-def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[RaceRun]:
+def drive(
+    race: Race, seconds: dict[str, float | None], spread: float = 0.0, *, is_timed: bool = True
+) -> list[RaceRun]:
     """Run all that is due; None misses after 9 s. Later rounds are `spread` slower."""
     runs = []
     while due := race.due():
         for run in due:
             time = seconds[run.name]
-            replicate = (
-                Replicate(9.0, MISS) if time is None else Replicate(time + spread * run.round, HIT)
-            )
+            replicate = Replicate(9.0, MISS)
+            if time is not None:
+                replicate = Replicate(time + spread * run.round, HIT, is_timed)
             race.learn(run.name, run.round, replicate)
         runs += due
     return runs
@@ -177,9 +179,12 @@ def test_a_candidate_without_runs_is_undecided() -> None:
 
 def test_values_are_raced_by_their_mean() -> None:
     search_values = {"a": 0.10, "b": 0.11, "c": 0.12}
-    racing = [Candidate(name, Replicate(value, HIT), 1) for name, value in search_values.items()]
-    race = Race(racing, ((3, 1), (2, 1)), axis="seconds", is_timed=False)
-    drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001)
+    racing = [
+        Candidate(name, Replicate(value, HIT, is_timed=False), 1)
+        for name, value in search_values.items()
+    ]
+    race = Race(racing, ((3, 1), (2, 1)), axis="seconds")
+    drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001, is_timed=False)
     assert race.leader() == "b"
     assert race.cap_s("b") is None
 

@@ -9,6 +9,7 @@ from scipy.stats import t
 from raybench.stats.replicates import (
     PRIOR_FREEDOM,
     PRIOR_SIGMA,
+    UNKNOWN_NOISE,
     Noise,
     Replicate,
     effective_runs,
@@ -21,12 +22,14 @@ from raybench.stats.replicates import (
 )
 
 SIGMA = 0.3
-VALUES = Noise(math.inf, 0.0, is_timed=False)
-"""Noise of values without repeats."""
 
 
 def hits(*seconds: float) -> list[Replicate]:
     return [Replicate(time, is_hit=True) for time in seconds]
+
+
+def at_budget(*values: float) -> list[Replicate]:
+    return [Replicate(value, is_hit=True, is_timed=False) for value in values]
 
 
 def test_expected_running_time_counts_what_misses_have_spent() -> None:
@@ -50,9 +53,9 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
     expected = math.sqrt((PRIOR_FREEDOM * PRIOR_SIGMA**2 + squares) / (PRIOR_FREEDOM + 3))
     assert noise.sigma == pytest.approx(expected)
     assert noise.half_width == pytest.approx(t.ppf(0.95, 6) * expected)
-    values = pooled([hits(0.1, 0.3), hits(0.5)], is_timed=False)
+    values = pooled([at_budget(0.1, 0.3), at_budget(0.5)])
     assert values == Noise(pytest.approx(math.sqrt(0.02)), 1.0, is_timed=False)
-    assert pooled([hits(0.1)], is_timed=False) == VALUES
+    assert pooled([at_budget(0.1)]) == UNKNOWN_NOISE
 
 
 def test_misses_increase_the_standard_error() -> None:
@@ -75,7 +78,7 @@ def test_is_apart_uses_the_t_quantile() -> None:
     assert not is_apart(best, hits(*[edge * 0.999] * 4), noise)
     assert is_apart(best, hits(*[edge * 1.001] * 4), noise)
     assert is_apart(best, [Replicate(0.5, is_hit=False)] * 2, noise)
-    assert not is_apart(best, hits(9.0), VALUES), "with unknown noise nothing is excluded"
+    assert not is_apart(best, hits(9.0), UNKNOWN_NOISE), "with unknown noise nothing is excluded"
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5])
@@ -84,14 +87,14 @@ def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
     """90 % intervals of values cover the true mean, however many groups were repeated."""
     rng, covered = np.random.default_rng(0), 0
     for values in rng.normal(size=(1500, groups, runs)):
-        every = [hits(*row) for row in values.tolist()]
-        low, high = interval(every[0], pooled(every, is_timed=False))
+        every = [at_budget(*row) for row in values.tolist()]
+        low, high = interval(every[0], pooled(every))
         covered += low <= 0 <= high
     assert 0.87 <= covered / 1500 <= 0.93
 
 
 def test_an_interval_of_values_uses_only_the_spread_of_its_own_runs() -> None:
-    low, high = interval(hits(0.1, 0.3), VALUES)
+    low, high = interval(at_budget(0.1, 0.3), UNKNOWN_NOISE)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert high - low == pytest.approx(2 * t.ppf(0.95, 1) * math.sqrt(0.02 / 2))
     assert interval([Replicate(3.0, is_hit=False)], Noise(SIGMA, 9)) == (math.inf, math.inf)

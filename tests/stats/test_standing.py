@@ -111,8 +111,9 @@ def test_a_replicate_holds_seconds_or_a_value() -> None:
     assert replicate_of(hit, points) == Replicate(1.5, True)
     miss = record("0000", RunSpec(objective=timed), 7.0, stop=None, stopped_by="cap")
     assert replicate_of(miss, []) == Replicate(7.0, False)
-    assert replicate_of(budget(0.9), []) == Replicate(-0.9, True)
-    assert replicate_of(budget(0.4, metric="rmse", direction="min"), []) == Replicate(0.4, True)
+    assert replicate_of(budget(0.9), []) == Replicate(-0.9, True, is_timed=False)
+    error = budget(0.4, metric="rmse", direction="min")
+    assert replicate_of(error, []) == Replicate(0.4, True, is_timed=False)
     assert not replicate_of(budget(0.9, "nan"), []).is_hit
 
 
