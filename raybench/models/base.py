@@ -94,7 +94,8 @@ class Workload:
 
         Splits must depend only on `spec.split_seed`, so that all runs of a study and all workers
         use the same splits. raybench applies `spec.limit` and `spec.repeat` afterwards. Additional
-        parameters of this method are settings that a space file can search under `space.data`.
+        parameters of this method are settings that a space file can search under `space.data`. The
+        data must not depend on settings of the model: one dataset is loaded for all their values.
 
         Args:
             spec: Value of the key `dataset` of the run spec.
