@@ -33,17 +33,21 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})
 
 
+def budget_of(**changes: Any) -> ConfirmBudget:
+    return ConfirmBudget(build_study(STUDY | changes, "test")[0])
+
+
 def test_nothing_is_reserved_while_nothing_can_be_confirmed() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    budget = budget_of()
     budget.add(reached("0000", None))
     budget.add(reached("0001", 3.0, failure="nan"))
     assert budget.reserve_s() == budget.confirming_s() == 0.0
 
 
-def with_four(**changes: Any) -> ConfirmBudget:
+def with_four() -> ConfirmBudget:
     """Four trials; 0001 is the fastest and 0003 the cheapest. Narrow ones run two at once."""
-    study = build_study(STUDY | changes, "test")[0]
-    budget = ConfirmBudget(study, at_once=lambda spec: 2 if spec.num_workers == 1 else 1)
+    budget = budget_of()
+    budget.at_once = lambda spec: 2 if spec.num_workers == 1 else 1
     for number, (seconds, workers) in enumerate([(9.0, 2), (4.0, 4), (5.0, 2), (7.0, 1)]):
         budget.add(reached(f"{number:04d}", seconds, workers=workers))
     return budget
@@ -77,7 +81,7 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
 def test_only_the_best_of_similar_configurations_races(
     changes: dict[str, Any], racing: list[str]
 ) -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    budget = budget_of()
     first = reached("0000", 4.0)
     budget.add(first)
     spec = first.spec.model_copy(update=changes)
@@ -89,7 +93,7 @@ def test_only_the_best_of_similar_configurations_races(
 
 def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
     """The bill includes the time that workers do not train."""
-    budget = ConfirmBudget(build_study(STUDY | {"price": 1.0}, "test")[0])
+    budget = budget_of(price=1.0)
     budget.add(reached("0000", 4.0, workers=2))
     slow = reached("0001", 7.0)
     budget.add(replace(slow, ledger=slow.ledger | {"eval": 9.0}))
@@ -98,12 +102,12 @@ def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
 
 
 def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    budget = budget_of()
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
     budget.left_s = 250.0  # what came before the search took time too
     assert budget.reserve_s() == pytest.approx(0.4 * 250)
-    budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
+    budget = budget_of(search={"time_budget_s": 200})
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(
         min(SOLO_SLACK * 61, budget.confirming_s() + SOLO_SLACK * 183)
@@ -148,7 +152,7 @@ def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
     """A repeat of a run that was stopped early costs as much as a whole run."""
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
-    budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
+    budget = budget_of(objective=objective)
     for number, (value, seconds) in enumerate([(3.0, 5.0), (1.0, 5.0), (2.0, 1.0)]):
         spec = RunSpec(objective=Objective(**objective), learning_rate=1e-3 * 2**number)
         stop: StopReason | None = "max_train_seconds" if seconds == 5 else None
@@ -160,7 +164,8 @@ def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
 
 
 def test_the_cost_of_a_run_includes_the_time_to_its_next_evaluation() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0], baseline_value=0.1)
+    budget = budget_of()
+    budget.baseline_value = 0.1
     spec = RunSpec(num_workers=2, objective=Objective(target=0.8))
     curve = [evaluation(4.0, value=0.7), evaluation(8.0, index=1, value=0.9)]
     budget.learn([record("0000", spec, 8.0)], {"0000": curve})
