@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 from pydantic import Field
 
-from raybench.api import call_options
-from raybench.search.resolve import study_content
 from raybench.spec.documents import (
     Document,
     apply_settings,
+    content_of,
     parse_settings,
     parse_yaml,
     plain_data,
@@ -20,8 +19,6 @@ from raybench.spec.documents import (
     validate,
 )
 from raybench.spec.errors import ErrorCode
-from raybench.spec.space import possible_values
-from raybench.spec.study import build_study
 from raybench.spec.text import identity
 from tests.refusals import refused
 
@@ -178,18 +175,7 @@ def test_unsupported_objects_are_refused_by_key(value):
         plain_data({"space": {"n": [value]}}, "space")
 
 
-def searched(**space):
-    """Return the space of a `raybench.tune` call."""
-    content = {"objective": {"target": 0.9}, "fixed": {"framework": "python"}, "space": space}
-    options = call_options("tune", {"space": content, "train": "loop.py:train"})
-    return build_study(*study_content(options)[:2])[1]
-
-
-def test_numpy_values_of_a_space_become_numbers():
-    space = searched(
-        learning_rate=np.logspace(-3, -1, 3),
-        model={"n": (1, 2), "m": {"low": np.int64(1), "high": np.int64(9)}},
-    )
-    assert possible_values(space["learning_rate"]) == [0.001, 0.01, 0.1]
-    assert possible_values(space["model.n"]) == [1, 2]
-    assert space["model.m"].is_integer
+def test_a_mapping_in_place_of_a_file_becomes_plain_data():
+    space = {"learning_rate": np.logspace(-2, -1, 2), "model": {"n": (1, np.int64(2))}}
+    plain = {"learning_rate": [0.01, 0.1], "model": {"n": [1, 2]}}
+    assert content_of(space, "space") == (plain, "space")
