@@ -241,7 +241,7 @@ SPARKLINE_LEVELS = "▁▂▃▄▅▆▇█"
 """Characters of a sparkline (a curve in a line of text), from the lowest to the highest value."""
 
 
-def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = ()) -> str:
+def sparkline(values: Sequence[float], width: int, *, others: Iterable[float]) -> str:
     """Return a sparkline, which is a curve made of at most `width` characters.
 
     Args:

@@ -46,7 +46,7 @@ class EventLines:
     """Prints each event of a study on a line: as JSON to the stream `lines` if there is one,
     otherwise as text to the console."""
 
-    def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
+    def __init__(self, console: Console, state: LiveState, lines: TextIO | None) -> None:
         self._console, self._state, self._lines = console, state, lines
         self._status_s = state.began_s
 

@@ -130,8 +130,8 @@ def _show_failures(console: Console, causes: pd.DataFrame) -> None:
 
 def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     trials, metric = results.trials, results.metric
-    begun = trials[trials[metric.best_column].notna() | (trials["state"] == State.FAILED)]
-    best, number = ranked(begun).head(MOST_SEARCH_ROWS[is_brief]), len(ranked(trials))
+    has_value = trials[metric.best_column].notna()
+    best, number = ranked(trials[has_value]).head(MOST_SEARCH_ROWS[is_brief]), len(ranked(trials))
     if best.empty:
         return []
     forms = TRIAL_FORMS if is_brief else TRIAL_FORMS | {"global batch": "{global_batch_size}"}

@@ -99,7 +99,7 @@ def refuted_words(results: Study, trial: str) -> str:
     return f"reached it once, in 0 of {runs} with new seeds"
 
 
-def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
+def price_of(results: Study, worker_seconds: float, trial: str) -> str:
     """Return text such as `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`.
 
     "" if the study has no price. The cost includes start-up, setup, compilation and evaluation.
@@ -107,16 +107,13 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
     Args:
         results: The study.
         worker_seconds: Worker-seconds of training.
-        trial: The ratio of billed time to training time is computed from the reported runs of this
-            trial; None for all runs of the study.
+        trial: Trial from whose reported runs the ratio of billed to training time is computed.
     """
     price = results.study["study"].get("price")
     if price is None:
         return ""
-    names = list(results.runs)
-    if trial is not None:
-        configuration = repeated(results).get(trial)
-        names = [trial] if configuration is None else list(configuration.printed_runs)
+    configuration = repeated(results).get(trial)
+    names = [trial] if configuration is None else configuration.printed_runs
     money = worker_seconds / 3600 * price
     bill = money * held_per_trained(results.runs[name] for name in names)
     return f", cost {bill:.3g} at {price:g} per worker-hour ({money:.3g} for training alone)"

@@ -72,12 +72,8 @@ class ForeignTable:
         return list(dict.fromkeys(column for row in self.rows for column in row))
 
 
-def read_csv(path: Path, option: str = "") -> ForeignTable:
-    """Read a CSV file with one row for each run.
-
-    Args:
-        path: The file. Its delimiter is a comma, a semicolon or a tab.
-        option: Option that named the file, to begin error messages.
+def read_csv(path: Path) -> ForeignTable:
+    """Read a CSV file with one row for each run; its delimiter is a comma, a semicolon or a tab.
 
     Raises:
         UserError: The file is not valid CSV.
@@ -89,7 +85,7 @@ def read_csv(path: Path, option: str = "") -> ForeignTable:
         try:
             raw_rows = list(csv.DictReader(file, delimiter=delimiter))
         except csv.Error as error:
-            message = f"{option}{path}: is not valid CSV ({error})."
+            message = f"{path}: is not valid CSV ({error})."
             raise UserError(message, ErrorCode.INVALID_FILE) from None
     rows = [
         {name: cell_value(text) for name, text in row.items() if text and isinstance(text, str)}

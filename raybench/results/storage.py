@@ -222,7 +222,7 @@ def study_file(place: str) -> Path | None:
     return folder / STUDY_FILE if (folder / STUDY_FILE).is_file() else None
 
 
-def fetch(url: str, files: Sequence[str] = ()) -> Path:
+def fetch(url: str, files: Sequence[str]) -> Path:
     """Copy a study from a URL into a local folder that is only for reading; return the folder.
 
     Args:

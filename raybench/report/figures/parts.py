@@ -168,7 +168,7 @@ def legend_below(
     figure.set_figheight(figure.get_figheight() + LINE * (higher + 1))
 
 
-def columns_for(labels: Sequence[str], *, max_columns: int = 3) -> int:
+def columns_for(labels: Sequence[str], *, max_columns: int) -> int:
     """Return how many columns a legend with the given labels may have, at most `max_columns`."""
     longest = [max(map(len, label.split("\n"))) for label in labels]
     for columns in range(min(max_columns, len(labels)), 1, -1):
@@ -469,7 +469,7 @@ TAG = re.compile(r"<[^>]*>")
 GID = "artist-"
 
 
-def svg(figure: Figure, prefix: str, title: str = "") -> str:
+def svg(figure: Figure, prefix: str, title: str) -> str:
     """Return a figure as an `<svg>` element.
 
     The element has a `viewBox` and the class `figure`, but no size, which a style sheet sets.
@@ -497,8 +497,7 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
     body = body.replace("</svg>", "").strip()
     name = html.escape(clean(title))
     head = f'<svg xmlns="{SVG}" viewBox="{box[1]}" class="figure" role="img" style="{ROOT}"'
-    label_and_title = f' aria-label="{name}"><title>{name}</title>' if title else ">"
-    return f"{head}{label_and_title}{body}</svg>"
+    return f'{head} aria-label="{name}"><title>{name}</title>{body}</svg>'
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:

@@ -194,8 +194,8 @@ def study_part(
     results: Study,
     study: str,
     name: str,
-    extras: Sequence[PagePart] = (),
-    on_fault: OnFault | None = None,
+    extras: Sequence[PagePart],
+    on_fault: OnFault | None,
 ) -> StudyPart:
     """Return the part of the page about a study.
 

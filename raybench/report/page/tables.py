@@ -59,18 +59,20 @@ class HtmlTable:
     rows: Sequence[Sequence[str]]
 
 
-def table_of(
-    frame: pd.DataFrame, caption: str, *, max_rows: int = 100, csv_file: str = ""
-) -> HtmlTable:
-    """Convert the first `max_rows` rows of a table.
+MOST_TABLE_ROWS = 100
+"""Maximum number of rows of a table on the page, except the table of trials."""
+
+
+def table_of(frame: pd.DataFrame, caption: str, *, csv_file: str = "") -> HtmlTable:
+    """Convert the first MOST_TABLE_ROWS rows of a table.
 
     If there are more rows, the caption says so, and refers to the file `csv_file` that contains all
     of them.
     """
-    first = frame.head(max_rows)
-    if len(frame) > max_rows:
+    first = frame.head(MOST_TABLE_ROWS)
+    if len(frame) > MOST_TABLE_ROWS:
         remainder = f"; {csv_file} holds all" if csv_file else ""
-        caption = f"{caption}: the first {max_rows:,} of {len(frame):,} rows{remainder}"
+        caption = f"{caption}: the first {MOST_TABLE_ROWS} of {len(frame):,} rows{remainder}"
     heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
     columns = [_texts(first[name]) for name in first.columns]
     return HtmlTable(caption, heads, list(zip(*columns, strict=True)))

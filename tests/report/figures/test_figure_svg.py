@@ -38,7 +38,7 @@ def test_a_figure_is_one_svg_image_with_a_label_and_no_size(figure: Figure) -> N
 
 
 def test_colors_other_than_data_come_from_the_theme(figure: Figure) -> None:
-    text = svg(figure, "a")
+    text = svg(figure, "a", "Curves")
     tags = " ".join(re.findall(r"<[^>]*>", text))
     for color in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
         assert color not in tags.lower()
@@ -50,7 +50,7 @@ def test_colors_other_than_data_come_from_the_theme(figure: Figure) -> None:
 
 def test_trials_are_marked_in_the_svg_and_the_figure_is_unchanged(figure: Figure) -> None:
     before = [artist.get_gid() for artist in figure.findobj() if artist.get_gid()]
-    root = ElementTree.fromstring(svg(figure, "a"))
+    root = ElementTree.fromstring(svg(figure, "a", "Curves"))
     trials = {element.get("data-trial") for element in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}
     assert root.find(f".//{SVG}script") is None

@@ -210,7 +210,7 @@ def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path: Pa
     assert len(results.curves) == 12_000
     for name, kind in FIGURES.items():
         if kind.applies(results):
-            text = svg(kind.draw(results), name)
+            text = svg(kind.draw(results), name, kind.title)
             assert len(text) < MOST_BYTES, name
             words_drawn = "".join(ElementTree.fromstring(text).itertext())
             assert "drawn" in words_drawn or name not in (
