@@ -103,10 +103,7 @@ def expected_of(dataset: Dataset, spec: RunSpec, samples: list[tuple]) -> tuple[
     weights, biases = initial_weights(MEANS.layers, SHAPE, spec.seed)
     logits = images.mean(axis=(1, 2), dtype=np.float64) / 255 @ weights.T + biases
     costs = np.log(np.exp(logits).sum(axis=1, keepdims=True)) - logits
-    label_costs, other_costs = (
-        costs[np.arange(len(rows)), labels],
-        costs[np.arange(len(rows)), others],
-    )
+    label_costs, other_costs = (costs[np.arange(len(rows)), each] for each in (labels, others))
     losses = augmented.shares * label_costs + (1 - augmented.shares) * other_costs
     sizes = [12, 12, 12, 16] if spec.num_workers == 3 else [12, 12, 12, 12, 4]
     shares = np.concatenate([np.full(size, 1 / size) for size in sizes * EPOCHS])

@@ -44,19 +44,19 @@ def test_dropout_is_active_in_training_only_and_follows_the_seed(framework):
 
 def test_inputs_of_pixels_are_scaled_and_numbers_are_unchanged(framework):
     images = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
-    prepared = to_numpy(model_module(framework).prepare_inputs(to_framework(images, framework)))
+    prepare_inputs = model_module(framework).prepare_inputs
+    prepared = to_numpy(prepare_inputs(to_framework(images, framework)))
     assert prepared.dtype == np.float32
     expected = images.transpose(0, 3, 1, 2) if framework == "torch" else images
     np.testing.assert_allclose(prepared, expected / 255, rtol=1e-6)
     vectors = np.array([[-1.0, 300.0]], np.float32)
-    prepared = to_numpy(model_module(framework).prepare_inputs(to_framework(vectors, framework)))
+    prepared = to_numpy(prepare_inputs(to_framework(vectors, framework)))
     np.testing.assert_array_equal(prepared, vectors)
 
 
 def test_user_hooks_are_used_and_parameters_are_counted(framework):
-    assert (
-        model_module(framework).num_parameters(model_module(framework).build_model(Own(), 1)) == 15
-    )
+    module = model_module(framework)
+    assert module.num_parameters(module.build_model(Own(), 1)) == 15
     outputs = np.zeros((2, 3), np.float32)
     labels = np.array([0, 1])
     loss, correct = losses_and_values(framework, Own(), outputs, labels, Own.metric)

@@ -175,10 +175,8 @@ HIDDEN_MATRICES = {
 
 @pytest.mark.parametrize("name", HIDDEN_MATRICES)
 def test_hidden_matrices_of_shipped_workloads(framework, name):
-    module = model_module(framework)
-    assert (
-        shapes_of(framework, module.build_model(shipped_workload(name), 0)) == HIDDEN_MATRICES[name]
-    )
+    model = model_module(framework).build_model(shipped_workload(name), 0)
+    assert shapes_of(framework, model) == HIDDEN_MATRICES[name]
 
 
 def test_hidden_matrices_of_a_torch_model():

@@ -250,10 +250,8 @@ def test_workers_and_replicas_equal_one_worker_with_twice_the_batch(
     check_the_paper(workers)
     for index, spec in enumerate(WORKERS):
         place = index if spec is not DROPOUT else len(specs_of_two("tensorflow"))
-        by_workers, by_replicas = (
-            np.load(workers / f"{place}-0.npz"),
-            np.load(one_process / f"{index}.npz"),
-        )
+        by_workers = np.load(workers / f"{place}-0.npz")
+        by_replicas = np.load(one_process / f"{index}.npz")
         assert by_replicas.files == by_workers.files
         assert by_replicas["steps"] == by_workers["steps"]
         losses = slice(0, 1 if "regularised" in spec.workload else 2)

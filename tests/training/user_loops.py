@@ -71,10 +71,8 @@ def run_on_two_ranks(
     errors: dict[int, str] = {}
 
     def work(world: ThreadWorld) -> list[Evaluation]:
-        trainer, curve = (
-            OwnTrainer(spec, loop, world, Ledger("setup"), **options),
-            list[Evaluation](),
-        )
+        trainer = OwnTrainer(spec, loop, world, Ledger("setup"), **options)
+        curve = list[Evaluation]()
         try:
             curve.extend(trainer.evaluations())
             trainer.finish()

@@ -85,10 +85,8 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     """
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            differing, rows = (
-                arrays["differing"].tolist(),
-                arrays["rows"][rank : rank + len(copies)],
-            )
+            differing = arrays["differing"].tolist()
+            rows = arrays["rows"][rank : rank + len(copies)]
             is_frozen = bool(arrays["is_frozen"])
             saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
