@@ -108,10 +108,10 @@ class Cause:
 class LiveState:
     """State of a study since its first event."""
 
-    def __init__(self, at: float, *, num_runs: int = 0, keys: Iterable[str] = ()) -> None:
+    def __init__(self, at: float, *, keys: Iterable[str] = ()) -> None:
         self.began_s = at
         self.phase: str = Phase.SEARCH
-        self.pace = Pace(at, num_runs)
+        self.pace = Pace(at, 0)
         self.after_s = 0.0
         """Predicted seconds of later phases, which are added to the remaining time."""
         self.ends_s: float | None = None

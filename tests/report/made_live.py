@@ -8,7 +8,7 @@ from typing import Any
 from raybench.report.live import LiveState
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Failure, Role, RunRecord
+from raybench.stats.record import Evaluation, Failure, Phase, Role, RunRecord
 from tests import factories
 
 OBJECTIVE = Objective(target=0.95, max_train_seconds=60.0)
@@ -48,7 +48,8 @@ def record(
 
 def busy_state() -> tuple[LiveState, float]:
     """Return a half-finished search with running, waiting and failed runs, and its time."""
-    state = LiveState(0.0, num_runs=40, keys=KEYS)
+    state = LiveState(0.0, keys=KEYS)
+    state.begin(Phase.SEARCH, 40, 0.0)
     state.num_workers, state.after_s = 8, 42.0
     for number in range(14):
         state.started(f"{number:04d}", spec(), 4.0 * number)

@@ -1,7 +1,6 @@
 """The screen of a running study at several widths and with hostile text, the state that it shows,
 and the remaining time."""
 
-import dataclasses
 import io
 import os
 from dataclasses import replace
@@ -12,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from raybench.report.live import LiveState, study_screen
+from raybench.stats.record import Phase
 from tests.report.made_live import OBJECTIVE, busy_state, evaluation, record, spec
 
 
@@ -25,7 +25,8 @@ def shown(state: LiveState, now: float, width: int = 80, height: int = 40) -> li
 def test_the_screen_matches_the_stored_screens() -> None:
     """After an intended change, run with RAYBENCH_SCREENS=write to rewrite `live_screens.txt`."""
     state, at = busy_state()
-    missed = LiveState(0.0, num_runs=3)
+    missed = LiveState(0.0)
+    missed.begin(Phase.SEARCH, 3, 0.0)
     missed.finished(record("0000"), 4.0)
     screens = [shown(state, at, 120), shown(state, at, 80), shown(missed, 4.0)]
     text = "\n\n----\n".join("\n".join(lines) for lines in screens)
@@ -80,7 +81,7 @@ def test_hostile_text_does_not_break_the_screen(text: str) -> None:
     state.started(f"{text}2", hostile, 0.0)
     state.waiting = {f"{text}2": (text, 1.0)}
     state.finished(record("0001", failure="error", message=text), 1.0)
-    ended = dataclasses.replace(record(f"{text}3", 2.0), spec=hostile)
+    ended = replace(record(f"{text}3", 2.0), spec=hostile)
     state.finished(ended, 2.0)
     for width in (40, 80, 160):
         lines = shown(state, 3.0, width)
@@ -118,7 +119,7 @@ def test_workers_count_as_training_from_the_first_evaluation() -> None:
 
 
 def test_the_best_is_a_search_trial_with_a_report() -> None:
-    state = LiveState(0.0, num_runs=9)
+    state = LiveState(0.0)
     state.finished(record("reference0", role="reference"), 1.0)
     # The score of a run that the time budget ended does not count.
     state.finished(replace(record("silent"), samples=0, best_value=None, score=-1.0), 1.0)
@@ -132,8 +133,8 @@ def test_the_best_is_a_search_trial_with_a_report() -> None:
 
 
 def test_remaining_time_needs_enough_runs_or_a_budget() -> None:
-    state = LiveState(0.0, num_runs=12)
-    state.after_s = 60.0
+    state = LiveState(0.0)
+    state.begin(Phase.SEARCH, 12, 0.0, after_s=60.0)
     for number in range(2):
         state.finished(record(f"000{number}", 2.0), 5.0 * (number + 1))
     assert state.time_left(10.0) is None
