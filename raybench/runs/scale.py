@@ -567,7 +567,8 @@ class Until:
         )
         self.spreads.append(least_sure.spread)
         if over is not None:
-            return None, f"{head}: {'the time is over' if over == 'time_budget' else over}."
+            reason = "the time is over" if over is StopReason.TIME_BUDGET else over
+            return None, f"{head}: {reason}."
         if least_sure.spread > STALLED_FACTOR * min(
             self.spreads[:-STALLED_CELLS], default=math.inf
         ):
