@@ -47,7 +47,7 @@ class Configuration(_Part):
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
     )
-    gpu: str | None = Field(description="GPU model; null unless the runs were on several")
+    gpu: str | None = Field(description="GPU model; null without GPUs")
     trial: str
     configuration: str = Field(description="the configuration in one line")
     spec: dict[str, Any] = Field(description="the run spec, as in best.yaml")
@@ -158,7 +158,7 @@ def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[di
     Args:
         results: The study.
         verdict: The verdict for one GPU model.
-        gpu: Name of this GPU model; empty if the runs were not on several.
+        gpu: Name of this GPU model; empty without GPUs.
     """
     winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     winners += [("tied", trial) for trial in verdict.others()]
