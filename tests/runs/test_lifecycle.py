@@ -1,7 +1,7 @@
 """Runs outside Ray Tune, from the request for workers to the record. `test_ray_tune` covers
 trials of a search."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ class Desk:
     """Trains runs on a fake pool in a folder and records the displayed events."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.deadline = folder, Deadline(None)
+        self.folder, self.store, self.deadline = folder, Store(folder), Deadline(None)
         self.saved: Any = FakeSavedRuns()
         self.said: list[str] = []
         self.shown: list[Any] = []
@@ -49,7 +49,7 @@ class Desk:
         )
         return SingleRun(
             session=SimpleNamespace(pool=pool),  # type: ignore[arg-type]
-            store=Store(self.folder),
+            store=self.store,
             deadline=self.deadline,
             progress=progress,
             saved=self.saved,
@@ -57,8 +57,7 @@ class Desk:
         )
 
     def train(self, pool: FakePool, name: str = "a", **options: Any) -> RunRecord:
-        with self.single_run(pool).store:
-            ended = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
+        ended = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
         assert self.shown[-1] is ended
         if self.deadline.fault is None:
             assert read_records(self.folder).runs[name] == ended
@@ -70,8 +69,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made_up = Desk(tmp_path)
+    with made_up.store:
+        yield made_up
 
 
 def ended_at(index: int, reason: StopReason) -> Callable[[Evaluation], StopReason | None]:
@@ -140,10 +141,8 @@ def test_workers_are_returned_after_any_error(desk: Desk) -> None:
 
 
 def test_a_deleted_folder_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
-    single_run = desk.single_run(FakePool())
     (desk.folder / "records.jsonl").unlink()
-    with single_run.store:
-        ended = single_run.train(SPEC, "a", "confirm")
+    ended = desk.single_run(FakePool()).train(SPEC, "a", "confirm")
     assert (ended.stop, ended.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
 
 
@@ -185,10 +184,9 @@ def test_every_checkpoint_is_saved_once(desk: Desk) -> None:
 @pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
 def test_a_failure_names_the_output_file_of_the_run(desk: Desk, failure: Failure) -> None:
     run = lifecycle(desk)
-    with Store(desk.folder) as store:
-        desk.saved.log = lambda name: store.write_log(name, b"last words")
-        run.take(RunOutcome(is_over=True, failure=failure, message="no"))
-        assert run.end(stopped_by="interrupted").message == "no (output: logs/a.txt)"
+    desk.saved.log = lambda name: desk.store.write_log(name, b"last words")
+    run.take(RunOutcome(is_over=True, failure=failure, message="no"))
+    assert run.end(stopped_by="interrupted").message == "no (output: logs/a.txt)"
 
 
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
