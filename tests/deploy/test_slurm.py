@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import raybench as package
+from tests.e2e.commands import raybench
 from tests.e2e.hosts import Hosts, why_not
 from tests.factories import wait_for
 
@@ -113,17 +114,20 @@ fixed: {{framework: python, model: {{slowness: 20}}, cpus_per_worker: 2}}
 @pytest.mark.apart
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_job_searches_on_two_nodes(tmp_path: Path) -> None:
+def test_job_resumes_a_study_on_two_nodes(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE)
+    words = ("tune", str(tmp_path / "space.yaml"), "--out", str(tmp_path / "out"))
+    raybench(*words, "--trials", "1", cwd=ROOT)
+    (first,) = package.load(tmp_path / "out").runs
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     environment = environment_with_fakes(tmp_path, SRUN.format(python=sys.executable, ray=ray))
-    (tmp_path / "space.yaml").write_text(SPACE)
     with Hosts(2) as hosts:
         (tmp_path / "hosts").write_text(json.dumps([host.command() for host in hosts]))
         host_environment = hosts[0].environment()
         environment |= {key: host_environment[key] for key in ("HOME", "TMPDIR", "RAY_TMPDIR")}
-        out = tmp_path / "out"
-        process = job(environment, "tune", str(tmp_path / "space.yaml"), "--out", str(out))
+        process = job(environment, *words)
         assert process.wait(600) == 0, (tmp_path / "output").read_text()[:20_000]
-    runs = package.load(out).runs
+    runs = package.load(tmp_path / "out").runs
     assert len(runs) == 3
-    assert {host for run in runs.values() for host in run.hosts} == {"host1", "host2"}
+    new_runs = [run for name, run in runs.items() if name != first]
+    assert {host for run in new_runs for host in run.hosts} == {"host1", "host2"}
