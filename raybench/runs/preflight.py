@@ -450,17 +450,9 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
 def _uses_gpus(
     capacity: Capacity, frameworks: list[str], num_workers: int, setting: str
 ) -> tuple[bool, list[str]]:
-    """Decide whether each worker trains on a GPU of this machine.
+    """Return whether each worker trains on a GPU of this machine, and sentences about the reason.
 
-    Args:
-        capacity: Resources of this machine.
-        frameworks: Frameworks that must see the GPUs.
-        num_workers: Number of workers.
-        setting: Command-line option that sets the GPUs per worker, without the number.
-
-    Returns:
-        - Whether each worker trains on a GPU.
-        - Sentences about the reason.
+    `setting` is the command-line option that sets the GPUs per worker, without the number.
     """
     if not capacity.gpus:
         return False, []
