@@ -236,7 +236,7 @@ def _fitted(
     is_named = options.workers is not None or any("num_workers" in key for key in options.settings)
     content, sentences = preflight.with_gpus(content, study, space, capacity, all_workers=is_named)
     if not is_named:
-        study = study.model_copy(update={"fixed": study.fixed | content.get("fixed", {})})
+        study = study.model_copy(update={"fixed": study.fixed | (content.get("fixed") or {})})
         content, left_out = preflight.drop_worker_counts_without_room(
             content, study, space, capacity
         )

@@ -1,5 +1,6 @@
 """From the options of `raybench tune` to the study that fits this machine."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,3 +47,15 @@ def test_keys_that_conflict_with_the_gpus_of_this_machine_are_refused() -> None:
         resolved({"compile": ["none", "reduce-overhead"], "accumulate": [1, 2]})
     on_cores = {"gpus_per_worker": [0], "compile": ["none", "reduce-overhead"], "accumulate": [2]}
     assert resolved(on_cores).study.fixed == {}
+
+
+def test_an_empty_section_of_fixed_keys_is_accepted_for_a_training_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fit.py").write_text("import keras\ndef train(run): ...\n")
+    content = {"workload": "fit.py:train", "objective": {"target": 0.9}, "fixed": None}
+    options = call_options("tune", {"space": content | {"space": {"num_workers": [1, 2]}}})
+    fitted = resolve_study(options, Capacity((Node(1, 0),), 0.0))
+    assert fitted.study.fixed == {"framework": "tensorflow"}
+    assert possible_values(fitted.space["num_workers"]) == [1]
