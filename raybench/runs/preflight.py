@@ -421,7 +421,7 @@ def with_gpus(
     num_workers = max(workers) if all_workers else min(workers)
     is_used, sentences = _uses_gpus(capacity, frameworks, num_workers, "--gpus-per-worker ")
     if is_used:
-        content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
+        content = content | {"fixed": (content.get("fixed") or {}) | {GPUS: 1}}
     return content, sentences
 
 

@@ -16,7 +16,12 @@ from matplotlib.patches import Patch, Rectangle
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.words import ROLES
-from raybench.results.analyses import SEARCH_ROLES, best_at_every_budget, ledger_totals
+from raybench.results.analyses import (
+    SEARCH_ROLES,
+    best_at_every_budget,
+    ledger_totals,
+    search_curves,
+)
 from raybench.results.ranking import as_replicate, configurations, confirmed, repeated
 from raybench.results.study import Study
 from raybench.results.verdict import judge
@@ -38,7 +43,8 @@ def curves_figure(results: Study) -> Figure:
 
     The NUM_HIGHLIGHTED best configurations (the first in `configurations`) are highlighted, with a
     marker where a run reached the target, or else at its best value. The thin dark line is the best
-    value of all runs so far. At most MOST_CURVES other runs are drawn; the best are selected.
+    value so far of the runs that did not fail. At most MOST_CURVES other runs are drawn; the best
+    are selected.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
@@ -50,7 +56,7 @@ def curves_figure(results: Study) -> Figure:
     _gray(axes, results, others[:MOST_CURVES])
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
     keys = [_highlighted(axes, results, trial, rank) for rank, trial in enumerate(best)]
-    envelope = best_at_every_budget(curves, metric)
+    envelope = best_at_every_budget(search_curves(results), metric)
     if len(envelope):
         x, y = curve_xy(metric, envelope)
         style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
@@ -75,10 +81,9 @@ def curves_figure(results: Study) -> Figure:
 
 def curves_table(results: Study) -> pd.DataFrame:
     """Return, as a table for display, the best value that the search reached within each budget of
-    training seconds."""
-    metric, trials = results.metric, results.trials
-    search = trials["trial"][trials["phase"] == Phase.SEARCH]
-    best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
+    training seconds. Runs that failed are left out."""
+    metric = results.metric
+    best = best_at_every_budget(search_curves(results), metric)
     best[metric.name] = drawn(metric, best[metric.name])
     titles = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
     return parts.in_words(
@@ -348,13 +353,14 @@ def phases(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the search runs in the order in which they ended.
+    """Return the search runs that did not fail, in the order in which they ended.
 
     Columns: end (seconds), trial, value (seconds to the target if any run reached it, otherwise the
     best metric value), best (best value so far).
     """
     table = results.trials.set_index("trial")
-    ended = runs[runs["role"].isin(SEARCH_ROLES)].sort_values("end", kind="stable")
+    ended = runs[runs["role"].isin(SEARCH_ROLES) & (runs["state"] != State.FAILED)]
+    ended = ended.sort_values("end", kind="stable")
     ended_trials = table.loc[ended["trial"]]
     is_seconds = results.is_timed and ended_trials["crossed_s"].notna().any()
     value = ended_trials["crossed_s"] if is_seconds else ended_trials[results.metric.best_column]

@@ -199,7 +199,7 @@ def test_figures_that_apply_are_drawn_legibly_and_have_a_table(
     for name, kind in kinds.items():
         look_at(name, kind.draw(results))
         table = kind.table(results)
-        assert 0 < len(table) <= 60 or make is silent, name
+        assert 0 < len(table) <= 60 or (results.trials["state"] == "failed").all(), name
         assert not [column for column in table if "_" in str(column)]
 
 
