@@ -328,7 +328,6 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
     ("changes", "settings", "all_workers", "fixed", "says"),
     [
         ({}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
-        ({}, None, False, {"gpus_per_worker": 1}, "2 GPUs"),
         ({"framework": ["torch", "tensorflow"]}, {}, False, {}, "tensorflow"),
         ({"num_workers": [4, 8]}, {}, False, {}, "4 workers"),
         ({"num_workers": [1, 4]}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
@@ -338,7 +337,7 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 )
 def test_available_gpus_are_used_by_default(
     changes: dict[str, Any],
-    settings: dict[str, int] | None,
+    settings: dict[str, int],
     all_workers: bool,
     fixed: dict[str, int],
     says: str | None,
