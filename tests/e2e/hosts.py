@@ -23,7 +23,7 @@ import psutil
 
 SUBNET = "10.214.77"
 GATEWAY = f"{SUBNET}.254"
-MOST = 9
+MAX_HOSTS = 9
 PRIVATE = Path("/tmp/ray")  # where Ray keeps its sessions; on each host a file system of its own
 HOME, TEMPORARY = PRIVATE / "home", PRIVATE / "tmp"
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv", "mount")
@@ -56,7 +56,7 @@ echo ready
 exec cat
 """
 NAMES = "127.0.0.1 localhost\\n" + "".join(
-    f"{SUBNET}.{number} host{number}\\n" for number in range(1, MOST + 1)
+    f"{SUBNET}.{number} host{number}\\n" for number in range(1, MAX_HOSTS + 1)
 )
 
 
@@ -85,7 +85,6 @@ class Host:
         self.name, self.address = f"host{number}", f"{SUBNET}.{number}"
         self._port, self._anchor, self._switch = f"port{number}", anchor, switch
         self._first = psutil.Process(anchor.pid).children()[0].pid
-        self._space = str(Path(f"/proc/{self._first}/ns/pid").readlink())
         peer = ("type", "veth", "peer", "name", "eth0", "netns", str(self._first))
         _inside(switch, "ip", "link", "add", self._port, *peer)
         _inside(switch, "ip", "link", "set", self._port, "master", "switch", "up")
@@ -117,19 +116,6 @@ class Host:
             timeout=timeout,
         )
 
-    def processes(self) -> list[psutil.Process]:
-        """Return the processes that were started on this host."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                is_own = str(Path(f"/proc/{process.pid}/ns/pid").readlink()) == self._space
-                is_alive = is_own and process.status() != psutil.STATUS_ZOMBIE
-            except (psutil.Error, OSError):  # it has ended
-                continue
-            if is_alive and process.pid != self._first:
-                found.append(process)
-        return found
-
     def slow(self, rate: str | None) -> None:
         """Limit the rate at which the host sends, as `100mbit`; None removes the limit."""
         queue = ("qdisc", "replace", "dev", "eth0", "root")
@@ -142,6 +128,7 @@ class Hosts:
     """Context manager: several hosts that are connected by a switch, and removed on exit."""
 
     def __init__(self, number: int) -> None:
+        assert number <= MAX_HOSTS, "/etc/hosts names no more"
         self._number, self._hosts = number, list[Host]()
         self._stack = ExitStack()
         self._switch = 0
@@ -150,8 +137,9 @@ class Hosts:
         try:
             self._switch = self._anchor("switch", SWITCH_SPACES, SWITCH).pid
             self._switch = psutil.Process(self._switch).children()[0].pid
-            for _ in range(self._number):
-                self.add()
+            for number in range(1, self._number + 1):
+                anchor = self._anchor(f"host{number}", HOST_SPACES, HOST)
+                self._hosts.append(Host(number, anchor, self._switch))
         except BaseException:
             self._stack.close()
             raise
@@ -165,14 +153,6 @@ class Hosts:
 
     def __iter__(self) -> Iterator[Host]:
         return iter(self._hosts)
-
-    def add(self) -> Host:
-        """Make another host, with the next number."""
-        number = len(self._hosts) + 1
-        assert number <= MOST, f"/etc/hosts names {MOST} hosts"
-        anchor = self._anchor(f"host{number}", HOST_SPACES, HOST)
-        self._hosts.append(Host(number, anchor, self._switch))
-        return self._hosts[-1]
 
     def _anchor(self, name: str, spaces: tuple[str, ...], script: str) -> "subprocess.Popen[str]":
         anchor = subprocess.Popen(
