@@ -27,7 +27,7 @@ import pandas as pd
 
 from raybench.results.ranking import with_rows
 from raybench.results.store import machine, versions
-from raybench.scaling.diagnosis import AXES, AxisProbes, judge
+from raybench.scaling.diagnosis import AXES, AxisProbes, find_bottleneck
 from raybench.scaling.forecast import OptimumModel, SmallRun
 from raybench.scaling.measurements import Predicted
 from raybench.scaling.plan import chance, plan, run_spread
@@ -488,7 +488,7 @@ def gain(rng: Rng, exchange: float) -> bool | None:
     for probe in probes.names:
         seconds = step(probe.exchanges, probe.batch_size_per_worker)
         times[probe] = list(seconds * np.exp(0.03 * rng.normal(size=4)))
-    found = judge(SPEC, times, num_parameters=10**6).gains
+    found = find_bottleneck(SPEC, times, num_parameters=10**6).gains
     one = next((one for one in found if one.change == "accumulate: 4"), None)
     true = 4 * step(True, 64) / step(True, 64, 4)
     return None if one is None else one.low <= true <= one.high

@@ -26,7 +26,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.report import figures
 from raybench.report.page import document
 from raybench.results.study import load
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.runs.preflight import first_values
 from raybench.spec import errors
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -269,7 +269,7 @@ def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) ->
     assert answer.strip() in screen
     results = load("results/mnist")
     assert results.study["command"] in COMMANDS
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict is not None
     tied, only_searched = len(verdict.others()), len(verdict.once)
     text = " ".join(README.split())

@@ -12,7 +12,7 @@ import real_task
 import yaml
 
 import raybench
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 
 PATIENCE_S = 180.0
 """Time that a tool may take to end after its time budget."""
@@ -48,7 +48,7 @@ def run_raybench(seed: int, trials: int, seconds: float, folder: Path) -> Search
             )
             ends.append(line | {"time": when - began, "phase": record["phase"]})
     results = raybench.load(out)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     spec = None if verdict is None else results.specs[verdict.fastest]
     named = None if spec is None else {key: getattr(spec, key) for key in real_task.KEYS}
     return {"tool": "raybench", "seed": seed, "wall_s": wall, "ends": ends, "named": named}

@@ -39,7 +39,7 @@ from raybench.results.ranking import (
     cost_of,
     gpu_models,
     nearest,
-    ranked,
+    ranked_runs,
     repeated,
     result_of,
 )
@@ -50,9 +50,9 @@ from raybench.results.verdict import (
     Verdict,
     best_of,
     is_better_than_baseline,
-    judge,
-    judge_each,
     judged_on,
+    verdict_of,
+    verdicts_of,
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
@@ -134,10 +134,10 @@ def summary_of(results: Study) -> Summary:
         return Summary([(_diagnosis_sentence(results),)], caveats=notes)
     if results.is_imported:
         return Summary([(_import_sentence(results),)], caveats=notes)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     verdicts = {
         kind or "hosts without a GPU": gpu_verdict
-        for kind, gpu_verdict in judge_each(results).items()
+        for kind, gpu_verdict in verdicts_of(results).items()
     }
     answer = [] if verdicts else [*(guessing_lines(results) or _no_winner_paragraphs(results))]
     caveats = []
@@ -442,7 +442,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     The list is empty if any GPU model has a winner.
     """
     lines: list[tuple[str, ...]] = []
-    for kind in [] if judge_each(results) else gpu_models(results.trials):
+    for kind in [] if verdicts_of(results) else gpu_models(results.trials):
         verdict = best_of(results, kind)
         if verdict is None or is_better_than_baseline(results, verdict) is not False:
             continue
@@ -466,7 +466,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 def _why_no_winner(results: Study) -> str:
     """Return a sentence that explains why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
-    candidates = ranked(trials)  # as in `nearest`, so that both name the same value
+    candidates = ranked_runs(trials)  # as in `nearest`, so that both name the same value
     if candidates.empty:
         candidates = trials[trials["state"] != State.FAILED]
     best = metric.best(candidates[metric.best_column])
@@ -599,7 +599,7 @@ def _training_sentence(results: Study) -> str:
 def _import_sentence(results: Study) -> str:
     """Return a sentence about the best imported run, whose seconds another tool has measured."""
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
-    best = ranked(results.trials).iloc[0]
+    best = ranked_runs(results.trials).iloc[0]
     seconds = best["time_to_target_s" if results.is_timed else "train_s"]
     after = f" after {duration(seconds)} as measured by the other tool" if seconds > 0 else ""
     reached = f"{results.metric.words} {results.metric.shown(best[results.metric.best_column])}"

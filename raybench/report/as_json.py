@@ -17,7 +17,7 @@ from raybench.report.study import StudyResults
 from raybench.results.place import is_url
 from raybench.results.ranking import result_of
 from raybench.results.store import DIAGNOSIS, IMPORTED, WINNERS, StudyKind
-from raybench.results.verdict import Verdict, judge, judge_each
+from raybench.results.verdict import Verdict, verdict_of, verdicts_of
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import Ended, ErrorCode
@@ -143,10 +143,10 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
         content["details"][IMPORTED] = results.study[IMPORTED]
     content["configurations"] = [
         row
-        for gpu, verdict in judge_each(results).items()
+        for gpu, verdict in verdicts_of(results).items()
         for row in _winner_fields(results, verdict, gpu)
     ]
-    steps = next_steps(results, judge(results))
+    steps = next_steps(results, verdict_of(results))
     content["next"] = [asdict(step) for step in steps]
     return content
 

@@ -22,7 +22,7 @@ from raybench.report.console import DISTURBED
 from raybench.report.words import named_trials, target_in_words
 from raybench.results.analyses import failures, ledger_totals
 from raybench.results.place import DEFAULT_FOLDER
-from raybench.results.ranking import noise_of, ranked, repeated
+from raybench.results.ranking import noise_of, ranked_runs, repeated
 from raybench.results.store import NOTHING_LEFT, PAGE_FILE, STUDY_FILE, StudyKind
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
@@ -159,7 +159,7 @@ ENOUGH_TRIALS = 8
 def target_warning(results: Study) -> list[str]:
     """Return a list with a sentence if nearly all or nearly none of the trials of the search reach
     the target; otherwise []."""
-    trials = ranked(results.trials)
+    trials = ranked_runs(results.trials)
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return []
     reached = int(trials["time_to_target_s"].notna().sum())
@@ -342,7 +342,7 @@ def _remaining_trials(results: Study) -> list[SuggestedStep]:
         return []
     num_asked = results.num_trials_asked
     num_done = int((results.trials["role"] == Role.TRIAL).sum())
-    if num_asked is None or num_done >= num_asked or not len(ranked(results.trials)):
+    if num_asked is None or num_done >= num_asked or not len(ranked_runs(results.trials)):
         return []
     return [
         SuggestedStep(

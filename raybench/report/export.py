@@ -14,7 +14,7 @@ from raybench.report.answer import guessing_lines, spec_comment
 from raybench.results.ranking import nearest
 from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.study import Study
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.text import file_name
 from raybench.stats.record import Phase
 
@@ -34,7 +34,7 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     constant = [] if len(set(trials["code"].dropna())) > 1 else ["code"]
     store.write_text("trials.csv", to_csv(trials.drop(columns=constant)))
     store.write_text("curves.csv", to_csv(results.curves))
-    verdict = judge(results)
+    verdict = verdict_of(results)
     if verdict is None:
         for name in WINNERS:
             (store.folder / name).unlink(missing_ok=True)

@@ -27,10 +27,10 @@ from raybench.report.pairs import comparison_of
 from raybench.report.words import target_in_words
 from raybench.results.analyses import failures, ledger_totals
 from raybench.results.place import place_in_words
-from raybench.results.ranking import confirmed, ranked
+from raybench.results.ranking import confirmed, ranked_runs
 from raybench.results.store import PAGE_FILE
 from raybench.results.study import Study
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.text import counted
 from raybench.stats.record import Role, State
 
@@ -93,7 +93,7 @@ def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
     for paragraph in summary.lines:
         console.print()
         say_wrapped(console, f"Answer: {paragraph}", style="bold")
-    steps = [(step.what, step.do) for step in next_steps(results, judge(results))]
+    steps = [(step.what, step.do) for step in next_steps(results, verdict_of(results))]
     if not verbose:
         steps.append(("all tables", results.command("report", results.place, "--verbose")))
     if steps:
@@ -131,7 +131,10 @@ def _show_failures(console: Console, causes: pd.DataFrame) -> None:
 def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     trials, metric = results.trials, results.metric
     has_value = trials[metric.best_column].notna()
-    best, number = ranked(trials[has_value]).head(MOST_SEARCH_ROWS[is_brief]), len(ranked(trials))
+    best, number = (
+        ranked_runs(trials[has_value]).head(MOST_SEARCH_ROWS[is_brief]),
+        len(ranked_runs(trials)),
+    )
     if best.empty:
         return []
     forms = TRIAL_FORMS if is_brief else TRIAL_FORMS | {"global batch": "{global_batch_size}"}

@@ -20,7 +20,7 @@ from raybench.results import analyses, ranking
 from raybench.results.place import is_url, local_path, unique_names
 from raybench.results.store import RECORDS_FILE, WINNERS, StudyKind
 from raybench.results.study import Study
-from raybench.results.verdict import TIED, judge, judge_each, winners
+from raybench.results.verdict import TIED, verdict_of, verdicts_of, winners
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode, UserError
@@ -105,8 +105,8 @@ class StudyResults(Study):
     repeated = cached_property(ranking.repeated)
     confirmed = cached_property(ranking.confirmed)
     configurations = cached_property(ranking.configurations)
-    verdicts = cached_property(judge_each)
-    verdict = cached_property(judge)
+    verdicts = cached_property(verdicts_of)
+    verdict = cached_property(verdict_of)
     comparison = cached_property(comparison_of)
     winners = cached_property(winners)
     importance = cached_property(analyses.importance_of)
@@ -128,7 +128,7 @@ class StudyResults(Study):
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
         if self.kind is StudyKind.TRAINING and self.runs:
             trial = next(iter(self.runs))
-        elif (verdict := judge(self)) is not None:
+        elif (verdict := verdict_of(self)) is not None:
             trial = verdict.cheapest if is_cheapest else verdict.fastest
         else:
             raise UserError(

@@ -297,7 +297,7 @@ SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s":
 `confirmed`."""
 
 
-def ranked(trials: pd.DataFrame, phase: Phase = Phase.SEARCH) -> pd.DataFrame:
+def ranked_runs(trials: pd.DataFrame, phase: Phase = Phase.SEARCH) -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
     Runs with a reason in the column `unranked` are left out (see `results.trials`). Runs on all GPU
@@ -327,7 +327,7 @@ def nearest(results: Study, phase: Phase = Phase.SEARCH) -> str | None:
     if (baseline := results.baselines.get("validation")) is not None:
         bound = baseline.beyond(metric, MARGIN_WITH_TEST_SPLIT)
         baseline_value = baseline_value if bound is None else bound
-    for trial in ranked(results.trials, phase)["trial"]:
+    for trial in ranked_runs(results.trials, phase)["trial"]:
         value = results.runs[trial].best_value
         if value is not None:
             has_learned = baseline_value is None or metric.gap(value, baseline_value) > 0
@@ -341,7 +341,7 @@ def gpu_models(trials: pd.DataFrame) -> list[str]:
 
     Only runs on the same GPU model are compared with each other.
     """
-    return list(dict.fromkeys(gpu_model_of(ranked(trials))))
+    return list(dict.fromkeys(gpu_model_of(ranked_runs(trials))))
 
 
 def gpu_model_of(trials: pd.DataFrame) -> pd.Series:
@@ -598,7 +598,7 @@ def configurations(results: Study) -> pd.DataFrame:
     selection-biased. Any other row has the values of its single run. Seconds are missing if no run
     reached the target; `high_s` is missing unless all runs reached it.
     """
-    search = ranked(results.trials).set_index("trial")
+    search = ranked_runs(results.trials).set_index("trial")
     confirmed_rows = confirmed(results).set_index("trial").reindex(search.index)
     is_confirmed, search_s = confirmed_rows["runs"].notna(), search["crossed_s"]
     # Without a target, a run that did not fail counts as a hit, as in `confirmed`.

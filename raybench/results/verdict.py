@@ -15,9 +15,9 @@ from raybench.results.ranking import (
     cost_of,
     gpu_model_of,
     gpu_models,
+    ranked_runs,
     repeated,
 )
-from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
 from raybench.results.trials import configuration_of
 from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, ONE_SIDED
@@ -67,17 +67,17 @@ class Verdict:
         return self.cheapest_ties[1:] if is_cheapest else self.ties[1:]
 
 
-def judge(results: Study) -> Verdict | None:
+def verdict_of(results: Study) -> Verdict | None:
     """Return the winners of a study; None if no run reached the target.
 
     With `best_at_budget`, the fastest and the cheapest are both the configuration with the best
-    value. If there are runs on several GPU models, this is the first verdict of `judge_each`.
+    value. If there are runs on several GPU models, this is the first verdict of `verdicts_of`.
     """
-    return next(iter(judge_each(results).values()), None)
+    return next(iter(verdicts_of(results).values()), None)
 
 
 @once
-def judge_each(results: Study) -> dict[str, Verdict]:
+def verdicts_of(results: Study) -> dict[str, Verdict]:
     """Return the winners for each GPU model ("" without GPUs).
 
     The model of the best run comes first, models without confirmed winners come last.
@@ -86,7 +86,7 @@ def judge_each(results: Study) -> dict[str, Verdict]:
 
 
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
-    """Return the winners for each GPU model, like `judge_each` but without its cache.
+    """Return the winners for each GPU model, like `verdicts_of` but without its cache.
 
     Args:
         results: The study.
@@ -301,7 +301,7 @@ def winners(results: Study) -> pd.DataFrame:
     """
     metric = results.metric
     columns = [*WINNER_COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
-    verdict = judge(results)
+    verdict = verdict_of(results)
     if verdict is None:
         return pd.DataFrame(columns=columns)
     standing = dict.fromkeys(verdict.once, ONCE) | dict.fromkeys(verdict.ties, TIED)
@@ -334,7 +334,7 @@ def reached_target(results: Study) -> pd.DataFrame:
     model of the winner are included. The table is empty with `best_at_budget`.
     """
     table = configurations(results)
-    if (verdict := judge(results)) is not None:
+    if (verdict := verdict_of(results)) is not None:
         gpu_models_of_winner = results.runs[verdict.fastest].accelerators
         table = table[
             [results.runs[trial].accelerators == gpu_models_of_winner for trial in table["trial"]]

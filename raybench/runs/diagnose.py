@@ -36,8 +36,8 @@ from raybench.scaling.diagnosis import (
     AxisProbes,
     BottleneckVerdict,
     Leeway,
+    find_bottleneck,
     gains_sentence,
-    judge,
     milliseconds,
     variants_of,
 )
@@ -233,7 +233,7 @@ class ProbeRuns:
     def verdict(self) -> BottleneckVerdict:
         """Return what limits the speed of the training, including slow workers."""
         number, record = self.num_rounds, self._record
-        verdict = judge(
+        verdict = find_bottleneck(
             self.spec,
             {probe: seconds[:number] for probe, seconds in self.times.items()},
             num_nodes=max(1, record.num_nodes) if record else 1,

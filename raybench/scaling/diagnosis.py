@@ -239,7 +239,7 @@ class BottleneckVerdict:
         }
 
 
-def judge(
+def find_bottleneck(
     spec: RunSpec,
     times: Mapping[Probe, Sequence[float]],
     *,

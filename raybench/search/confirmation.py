@@ -21,7 +21,7 @@ from raybench.results.ranking import (
     gpu_model_of,
     gpu_models,
     noise_of,
-    ranked,
+    ranked_runs,
     repeated,
 )
 from raybench.results.records import Records, read_records
@@ -91,7 +91,7 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
         for row in results.predictions.to_dict("records")
     }
-    runs = ranked(results.trials)
+    runs = ranked_runs(results.trials)
     specs = [results.specs[trial] for trial in runs["trial"]]  # the spec names its GPU model
     searched = [spec for spec in specs if spec.accelerator_type is not None]
     runs = runs[

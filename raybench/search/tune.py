@@ -10,12 +10,12 @@ from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.progress import lines_for
 from raybench.report.show import show
-from raybench.results.ranking import ranked
+from raybench.results.ranking import ranked_runs
 from raybench.results.records import read_records
 from raybench.results.storage import study_file
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import Study, load
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.runs import preflight
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
@@ -70,9 +70,9 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
 
 def exit_code(results: Study) -> int:
     """Return the exit code of a study that was not interrupted."""
-    if not len(ranked(results.trials)):
+    if not len(ranked_runs(results.trials)):
         return FAILED
-    return NOT_REACHED if judge(results) is None else DONE
+    return NOT_REACHED if verdict_of(results) is None else DONE
 
 
 def _show_plan(frame: CommandFrame, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
@@ -90,7 +90,7 @@ def _show_more(frame: CommandFrame, number: int, place: str) -> Ended:
     """Print the plan of `--more` for `--dry-run`: the configurations that would run again."""
     results = load(place) if study_file(place) is not None else None
     check_finished(number, place, None if results is None else results.folder)
-    verdict = None if results is None else judge(results)
+    verdict = None if results is None else verdict_of(results)
     trials: list[str] = []
     if verdict is not None and verdict.undecided:  # without a winner, nothing is left to decide
         trials = list(dict.fromkeys((verdict.fastest, verdict.cheapest, *verdict.undecided)))

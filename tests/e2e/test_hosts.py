@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raybench as package
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.documents import read_mapping
 from tests.factories import wait_for
 from tests.test_readme import CLUSTER_COMMANDS, ROOT
@@ -124,7 +124,7 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
     raced = [run for run in runs.values() if run.role == "race"]
     assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict is not None
     assert verdict.is_confirmed
 

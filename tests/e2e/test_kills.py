@@ -25,7 +25,7 @@ from raybench.cluster.ray_internals.local_ray import is_running
 from raybench.models.find import load_workload_dataset
 from raybench.results.records import read_records
 from raybench.results.storage import Bucket
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
@@ -95,7 +95,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert all((run.ledger["lost"] > 0) == (run.restarts > 0) for run in trials)
     restarted = {name for name, run in runs.items() if run.restarts and run.role == "race"}
     assert restarted == {killed}
-    verdict = judge(raybench.load(folder))
+    verdict = verdict_of(raybench.load(folder))
     assert verdict is not None
     assert verdict.is_confirmed
     assert "Failed runs" not in search.printed

@@ -9,7 +9,7 @@ import pytest
 
 import raybench
 from raybench.results.records import read_records
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from tests.factories import read_lines
 
 from .commands import raybench as raybench_command
@@ -188,7 +188,7 @@ def test_a_study_is_resumed_whatever_ended_its_drivers(tmp_path: Path) -> None:
     lines = [x for x in read_lines(results(tmp_path) / "records.jsonl") if x["kind"] == "run"]
     ended = [line["trial"] for line in lines if line["stop"] != "interrupted"]
     assert len(ended) == len(set(ended)), "no run was repeated"
-    verdict = judge(raybench.load(results(tmp_path)))
+    verdict = verdict_of(raybench.load(results(tmp_path)))
     assert verdict is not None
     assert verdict.is_confirmed
 

@@ -20,7 +20,7 @@ import raybench
 from raybench.cluster.protocol import Measure
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
 from raybench.training.machine import gpus_of_driver
@@ -257,5 +257,5 @@ def test_search_on_a_gpu_finds_the_fastest_configuration(
     arguments += ["--set", f"space.framework=[{framework}]"]
     run(*arguments, "--gpus-per-worker", "1", cwd=tmp_path)
     study = raybench.load(tmp_path / "found")
-    assert judge(study).fastest is not None
+    assert verdict_of(study).fastest is not None
     assert all(run.accelerators for run in study.runs.values())

@@ -4,7 +4,7 @@ import pytest
 
 from raybench.report.answer import summary_of
 from raybench.report.confidence import confidence_of, edge_lines, target_warning
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from tests.made_results import NEAR, raced, results_folder, run_line, study_of
 
 FIRST = {"learning_rate": 0.02, "model": {"n": 2}}
@@ -54,9 +54,9 @@ def test_the_best_value_is_that_of_the_nearest_run(tmp_path, role):
 
 def test_a_scatter_that_was_not_measured_is_called_assumed(tmp_path):
     once = results_folder(tmp_path / "once", [run_line("0001", 2.0)])
-    assert "is assumed to be about 30 %" in confidence_of(once, judge(once))
+    assert "is assumed to be about 30 %" in confidence_of(once, verdict_of(once))
     again = results_folder(tmp_path / "again", NEAR[0])
-    assert "assumed" not in confidence_of(again, judge(again))
+    assert "assumed" not in confidence_of(again, verdict_of(again))
 
 
 @pytest.mark.parametrize("stop", ["scheduler", "cap", "interrupted", "time_budget"])
@@ -70,13 +70,13 @@ def test_only_runs_that_were_judged_count_as_unpromising(tmp_path, stop):
 
 def test_more_runs_are_suggested_until_ties_are_equivalent(tmp_path):
     results = study_of(tmp_path / "a", *NEAR)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict.undecided
     assert f"--more {4 * (1 + len(verdict.undecided))}" in confidence_of(results, verdict)
     alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
     same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * seconds for seconds in alike])
     results = study_of(tmp_path / "b", *same)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict.others()
     assert not verdict.undecided
     assert "5 %" in confidence_of(results, verdict)
@@ -117,7 +117,7 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
 )
 def test_a_winner_at_the_end_of_a_range_is_reported(tmp_path, space, spec, end):
     results = results_folder(tmp_path, [run_line("0000", 2.0, **spec)], study={"space": space})
-    lines = edge_lines(results, judge(results))
+    lines = edge_lines(results, verdict_of(results))
     assert len(lines) == (end is not None)
     assert all(word in lines[0] for word in end or ())
 

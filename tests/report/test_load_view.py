@@ -13,7 +13,7 @@ from raybench.report.confidence import next_steps
 from raybench.report.study import arguments_of, load
 from raybench.results.place import OWNER_FILE
 from raybench.results.store import RECORDS_FILE
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.runs.train import read_spec
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode
@@ -116,7 +116,7 @@ def test_a_running_study_without_a_hit_is_not_judged(
     locked_by(tmp_path)
     answer = summary_of(study).lines[0]
     assert answer.startswith(f"No result yet, and the study is still running: {words}.")
-    assert not next_steps(study, judge(study)), "the folder is locked"
+    assert not next_steps(study, verdict_of(study)), "the folder is locked"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from raybench.report.export import export
 from raybench.report.study import load
 from raybench.report.words import MOST_NAMED
 from raybench.results.store import StudyFiles
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.objective import Objective
 from tests.made_results import (
     BUDGET,
@@ -149,7 +149,7 @@ def check_sentences(results):
     ):
         assert sentence.endswith("."), sentence
         assert sentence == " ".join(sentence.split())
-    verdict = judge(results)
+    verdict = verdict_of(results)
     if verdict is not None:
         for trial in {verdict.fastest, verdict.cheapest}:
             assert f"trial {trial}" in " ".join(summary.lines)
@@ -162,7 +162,7 @@ def test_winners_and_ties_of_every_kind_of_study(folder, name):
     case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
     lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
     results = results_folder(folder, lines, objective=objective, study=more)
-    verdict = None if results.trials.empty else judge(results)
+    verdict = None if results.trials.empty else verdict_of(results)
     assert (verdict is None) == (name not in FOUND)
     if verdict is not None:
         first = verdict.fastest, verdict.cheapest, verdict.is_confirmed

@@ -15,7 +15,7 @@ from raybench.report.export import export
 from raybench.report.study import load
 from raybench.results.ranking import nearest
 from raybench.results.store import NOTHING_LEFT, Store
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.objective import Objective
 from tests.made_results import NEAR, curve, raced, results_folder, run_line, shown, study_of
 from tests.refusals import numbers_in
@@ -63,7 +63,7 @@ def test_a_large_study_fits_one_screen(tmp_path):
 
 def steps(results):
     """Return the suggested commands, with the numbers in their descriptions."""
-    return {step.do: numbers_in(step.what) for step in next_steps(results, judge(results))}
+    return {step.do: numbers_in(step.what) for step in next_steps(results, verdict_of(results))}
 
 
 def test_suggested_commands_of_a_moved_study_use_its_new_folder(tmp_path):
@@ -117,7 +117,7 @@ def test_a_study_without_a_race_is_advised_to_confirm(tmp_path):
 )
 def test_a_saved_model_is_promised_only_of_a_workload(tmp_path, workload, words):
     results = results_folder(tmp_path, [run_line("0000", 4.0, workload=workload)])
-    assert next_steps(results, judge(results))[0].what == words
+    assert next_steps(results, verdict_of(results))[0].what == words
 
 
 def test_no_search_is_suggested_for_a_training(tmp_path):
@@ -134,7 +134,7 @@ def test_suggested_commands_reuse_the_program_and_options(tmp_path, program):
     commands = list(steps(results))
     assert commands[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
     assert commands[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
-    comment = spec_comment(results, "0001", judge(results), "fastest")
+    comment = spec_comment(results, "0001", verdict_of(results), "fastest")
     assert f"again: {shlex.quote(path)} train THIS_FILE" in comment
     command = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
     later = [f"{command} --time-budget 60", f"{command} --more 8"]

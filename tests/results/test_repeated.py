@@ -9,7 +9,7 @@ from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import noise_of, result_of
 from raybench.results.store import StudyFiles
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.search.race import Race
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -47,7 +47,7 @@ def test_search_and_race_runs_rank_and_solo_runs_are_printed(tmp_path):
     other = row_of(results, "0002")
     assert (other["runs"], other["new_runs"], other["is_alone"]) == (3, 2, False)
     assert other["median_s"] == 4.25, "without the search run it was selected by"
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict.fastest == "0001", (
         "although its solo runs are slower than the race runs of the other"
     )
@@ -82,7 +82,7 @@ def test_solo_runs_change_the_winner_only_if_they_contradict_the_race(tmp_path):
         for name, alone in (("like", [3.2, 3.4, 3.3]), ("slow", [6.0, 6.2, 6.1]))
     }
     for results, first in ((before, "0001"), (studies["like"], "0001"), (studies["slow"], "0002")):
-        assert judge(results).fastest == first
+        assert verdict_of(results).fastest == first
         assert results.configurations["trial"].iloc[0] == first
         assert noise_of(before.repeated, before) == noise_of(results.repeated, results)
 
@@ -91,7 +91,7 @@ def test_a_candidate_that_misses_alone_ranks_below_one_that_always_hits(tmp_path
     wide = raced("0001", 4.0, [4.0, 4.2], [4.5, None, None], num_workers=2)
     narrow = raced("0002", 5.0, [5.0, 5.2, 4.9], [5.1, 4.8, 5.0])
     results = study_of(tmp_path, wide, narrow)
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert verdict.fastest == verdict.cheapest == "0002"
     assert list(results.configurations["trial"])[:2] == ["0002", "0001"]
     export(results, StudyFiles(tmp_path))
@@ -116,7 +116,7 @@ def test_interpolated_times_rank_and_are_marked(tmp_path):
     assert trials["crossed_s"].tolist() == pytest.approx(crossed)
     assert trials["is_interpolated"].tolist() == [True] * 4
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
-    assert result_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
+    assert result_of(results, verdict_of(results).fastest, is_confirmed=True).is_interpolated
     text = shown(results)
     assert "1.33*" in text
     assert text.count("* interpolated") == 2

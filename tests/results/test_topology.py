@@ -2,10 +2,10 @@
 
 import pytest
 
-from raybench.results.ranking import gpu_models, ranked
+from raybench.results.ranking import gpu_models, ranked_runs
 from raybench.results.records import read_records
 from raybench.results.trials import NOT_EXCHANGED
-from raybench.results.verdict import judge, judge_each, reached_target
+from raybench.results.verdict import reached_target, verdict_of, verdicts_of
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
@@ -29,10 +29,10 @@ OLD = run_line("0004", 5.0, num_workers=2)
 
 def test_runs_on_more_hosts_than_others_of_their_size_are_not_ranked(tmp_path):
     results = results_folder(tmp_path, [OVER_TWO, PACKED, WIDE])
-    assert list(ranked(results.trials)["trial"]) == ["0003", "0000"], (
+    assert list(ranked_runs(results.trials)["trial"]) == ["0003", "0000"], (
         "four workers fit on no single host"
     )
-    assert judge(results).fastest == "0003"
+    assert verdict_of(results).fastest == "0003"
     text = shown(results)
     assert all(words in text for words in ("2 hosts", "trial 0001"))
     assert "0001" not in list(reached_target(results)["trial"])
@@ -40,7 +40,7 @@ def test_runs_on_more_hosts_than_others_of_their_size_are_not_ranked(tmp_path):
 
 def test_runs_on_several_hosts_are_ranked_if_none_of_their_size_used_fewer(tmp_path):
     results = results_folder(tmp_path, [OVER_TWO, WIDE])
-    assert judge(results).fastest == "0001"
+    assert verdict_of(results).fastest == "0001"
     assert results.trials["unranked"].isna().all()
     assert "Not ranked" not in shown(results)
 
@@ -49,7 +49,7 @@ def test_runs_on_several_hosts_are_ranked_if_none_of_their_size_used_fewer(tmp_p
 def test_a_spread_run_wins_only_if_the_study_requested_it(tmp_path, part):
     study = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
     results = results_folder(tmp_path, [PACKED, SPREAD_OUT], study=study)
-    assert judge(results).fastest == ("0002" if part else "0000")
+    assert verdict_of(results).fastest == ("0002" if part else "0000")
     assert ("did not ask" in shown(results)) == (part is None)
 
 
@@ -67,7 +67,7 @@ def test_each_gpu_model_has_its_own_winner(tmp_path):
     ]
     results = results_folder(tmp_path, lines)
     assert gpu_models(results.trials) == ["H100", "A100"]
-    verdicts = judge_each(results)
+    verdicts = verdicts_of(results)
     assert {kind: verdict.fastest for kind, verdict in verdicts.items()} == {
         "H100": "0000",
         "A100": "0001",
@@ -120,8 +120,8 @@ def test_runs_without_exchange_are_never_ranked(tmp_path):
     alone = run_line("0006", 0.1, exchange_gradients=False)
     over_two = on(run_line("0007", 1.5, num_workers=2), 1, 1)
     results = results_folder(tmp_path, [apart, alone, over_two])
-    assert list(ranked(results.trials)["trial"]) == ["0007"]
-    assert judge(results).fastest == "0007"
+    assert list(ranked_runs(results.trials)["trial"]) == ["0007"]
+    assert verdict_of(results).fastest == "0007"
     assert list(reached_target(results)["trial"]) == ["0007"]
     reasons = results.trials.set_index("trial")["unranked"]
     assert reasons["0005"] == reasons["0006"] == NOT_EXCHANGED

@@ -6,7 +6,7 @@ from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import result_of
 from raybench.results.store import Store
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
@@ -38,7 +38,7 @@ def test_the_exit_code_tells_whether_the_target_was_reached(tmp_path, lines, cod
 def judged(folder, *groups, objective=OBJECTIVE, **more):
     lines = [line for group in groups for line in group]
     results = results_folder(folder, lines, objective=objective, **more)
-    return results, judge(results)
+    return results, verdict_of(results)
 
 
 NO_MISSES = [
@@ -143,7 +143,7 @@ def test_with_a_price_the_cheapest_has_the_lowest_bill(tmp_path):
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
     results.study["study"]["price"] = 4.0
     results.cache.clear()
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
     assert f"trial {verdict.cheapest}" in summary_of(results).lines[1]
 
@@ -209,7 +209,7 @@ def test_a_configuration_no_better_than_guessing_on_the_test_split_does_not_win(
 ):
     """Runs of three seeds share the rows, so their sampling error equals that of one."""
     results = beside_guessing(tmp_path, rows, test=test)
-    assert (judge(results) is not None) == wins
+    assert (verdict_of(results) is not None) == wins
     if not wins:
         with refused(ErrorCode.NO_RESULT, results.place):
             _ = results.best
@@ -235,8 +235,10 @@ def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
     missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
     solo_run = run_line("0000-confirm0", role="confirm", **missed)
     raced = results_folder(tmp_path / "raced", runs, **NEAR_GUESSING)
-    assert judge(raced) is not None, "it has not been tested yet"
-    assert judge(results_folder(tmp_path / "alone", [*runs, solo_run], **NEAR_GUESSING)) is None
+    assert verdict_of(raced) is not None, "it has not been tested yet"
+    assert (
+        verdict_of(results_folder(tmp_path / "alone", [*runs, solo_run], **NEAR_GUESSING)) is None
+    )
 
 
 def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
@@ -248,7 +250,7 @@ def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
         values = {"best_value": 0.605, "test_value": 0.61}
         values |= {} if seconds else {"stop": "max_train_seconds"}
         lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **values))
-    verdict = judge(results_folder(tmp_path, lines, **NEAR_GUESSING))
+    verdict = verdict_of(results_folder(tmp_path, lines, **NEAR_GUESSING))
     assert verdict is not None
     assert verdict.fastest == "0002"
 
@@ -256,7 +258,7 @@ def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])
 def test_without_a_test_split_validation_must_exceed_selection_luck(tmp_path, validation, wins):
     results = beside_guessing(tmp_path, 300, test=None, validation=validation, has_test=False)
-    assert (judge(results) is not None) == wins
+    assert (verdict_of(results) is not None) == wins
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,10 @@ def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
     lines += at_budget("0001", 0.9, objective=budget)
     baselines = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=baselines)
-    fastest, reach = result_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
+    fastest, reach = (
+        result_of(results, verdict_of(results).fastest, is_confirmed=True),
+        1.645 * 0.02,
+    )
     ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     assert (fastest.interval_low, fastest.interval_high) == ends
     test_ends = pytest.approx((0.8 - reach / 2, 0.8 + reach / 2), abs=1e-3)
@@ -327,6 +332,6 @@ def test_repeated_trials_count_as_one_configuration(tmp_path):
             run_line("0004", 4.4, seed=6, **same),
         ],
     )
-    verdict = judge(results)
+    verdict = verdict_of(results)
     assert (verdict.fastest, verdict.once) == ("0001", ("0003",))
     assert tried_words(results).startswith("2 configurations")

@@ -15,8 +15,8 @@ from raybench.scaling.diagnosis import (
     AxisProbes,
     Leeway,
     Outlook,
+    find_bottleneck,
     gains_sentence,
-    judge,
     variants_of,
 )
 from raybench.scaling.shares import Probe, Probes, StepPart
@@ -47,7 +47,7 @@ KINDS = {
 )
 def test_every_bottleneck_is_found_with_its_remedies(kind: StepPart, remedies: list[str]) -> None:
     spec = spec_of()
-    verdict = judge(spec, times_of(spec, noise=0.08, **KINDS[kind]), num_parameters=10**6)
+    verdict = find_bottleneck(spec, times_of(spec, noise=0.08, **KINDS[kind]), num_parameters=10**6)
     assert verdict.kind == verdict.document()["verdict"] == kind
     assert verdict.shares[kind].value > 0.5
     assert verdict.num_bytes == 4_000_000
@@ -63,7 +63,7 @@ def test_every_bottleneck_is_found_with_its_remedies(kind: StepPart, remedies: l
 def test_the_sentence_contains_the_measured_numbers() -> None:
     spec = spec_of()
     times = times_of(spec, noise=0.0, compute=0.02, overhead=0.01, exchange=0.06, reading=0.01)
-    sentence = judge(spec, times, num_parameters=2_500_000, num_nodes=2).sentence
+    sentence = find_bottleneck(spec, times, num_parameters=2_500_000, num_nodes=2).sentence
     for name in ("60 %", "100 ms", "10 MB", "2 workers", "2 hosts", "compute 20 %", "input 10 %"):
         assert name in sentence
 
@@ -109,7 +109,7 @@ def test_augmentation_gains_from_twice_as_many_threads() -> None:
         probe: [max(step_of(probe, reading=0.0, **parts), 0.5 * probe.reads)] * 5
         for probe in Probes.of(spec).names
     }
-    gain = judge(spec, times).gains[0]
+    gain = find_bottleneck(spec, times).gains[0]
     assert gain.change == "prefetch: 4"
     assert gain.times == pytest.approx(2, rel=0.05)
 
@@ -147,7 +147,7 @@ def test_with_prefetching_each_step_hides_its_own_reading() -> None:
 
 def test_the_gain_of_a_second_worker_is_uncertain_with_one_worker() -> None:
     spec = spec_of(num_workers=1)
-    verdict = judge(spec, times_of(spec, **KINDS["compute"]), num_parameters=10**6)
+    verdict = find_bottleneck(spec, times_of(spec, **KINDS["compute"]), num_parameters=10**6)
     assert verdict.num_bytes == 0
     (second_worker, *_) = [gain for gain in verdict.gains if gain.change == "num_workers: 2"]
     assert second_worker.high / second_worker.low > 1.3
@@ -156,7 +156,7 @@ def test_the_gain_of_a_second_worker_is_uncertain_with_one_worker() -> None:
 def test_a_large_spread_gives_no_verdict() -> None:
     spec = spec_of()
     parts = {"compute": 0.05, "exchange": 0.055, "overhead": 0.005, "reading": 0.0}
-    verdict = judge(spec, times_of(spec, noise=0.1, rounds=3, **parts))
+    verdict = find_bottleneck(spec, times_of(spec, noise=0.1, rounds=3, **parts))
     assert verdict.kind == NOT_SURE
     assert verdict.gains == []
     assert "communication" in verdict.sentence
@@ -169,7 +169,7 @@ def test_a_stalled_round_gives_no_verdict_until_more_rounds_are_measured() -> No
     def stalled(rounds: int) -> str:
         times = times_of(spec, rounds=rounds, **KINDS["compute"])
         times[Probes.of(spec).as_it_is][1] *= 20
-        return judge(spec, times).kind
+        return find_bottleneck(spec, times).kind
 
     assert stalled(3) == NOT_SURE
     assert stalled(8) == "compute"
@@ -177,7 +177,7 @@ def test_a_stalled_round_gives_no_verdict_until_more_rounds_are_measured() -> No
 
 def test_compressed_gradients_count_fewer_bytes_and_are_not_suggested_again() -> None:
     spec = spec_of(gradient_compression="bf16")
-    verdict = judge(spec, times_of(spec, **KINDS["communication"]), num_parameters=10**6)
+    verdict = find_bottleneck(spec, times_of(spec, **KINDS["communication"]), num_parameters=10**6)
     assert verdict.num_bytes == 2_000_000
     assert all("gradient_compression" not in gain.change for gain in verdict.gains)
 
@@ -186,7 +186,7 @@ def test_extreme_parts_give_finite_gains() -> None:
     """Steps without exchange, and steps that consist only of exchange or overhead."""
     spec = spec_of()
     for parts in ({"compute": 0.1}, {"exchange": 0.1, "overhead": 1e-6}, {"overhead": 0.001}):
-        verdict = judge(spec, times_of(spec, noise=0.0, **parts))
+        verdict = find_bottleneck(spec, times_of(spec, noise=0.0, **parts))
         for gain in verdict.gains:
             assert all(math.isfinite(value) for value in (gain.times, gain.low, gain.high))
 

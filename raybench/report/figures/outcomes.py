@@ -19,7 +19,7 @@ from raybench.report.figures.parts import drawn, metric_axis
 from raybench.results.analyses import importance_of, pareto_front
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
-from raybench.results.verdict import judge, reached_target
+from raybench.results.verdict import reached_target, verdict_of
 from raybench.spec.text import clean, counted, short, shorten
 
 NEAR = 1.1
@@ -86,7 +86,7 @@ def outcome_axis(axes: Axes, results: Study, outcomes: StudyOutcomes) -> None:
 def plateau(results: Study, outcomes: StudyOutcomes) -> set[str]:
     """Return the names of the trials that are as good as the best: statistically tied with it, or
     close to it (see NEAR and NEAR_SHARE)."""
-    verdict, rows = judge(results), outcomes.with_outcome
+    verdict, rows = verdict_of(results), outcomes.with_outcome
     if rows.empty:
         return set()
     values = rows.set_index("trial")["outcome"]

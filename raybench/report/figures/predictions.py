@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from raybench.report.figures import parts
-from raybench.results.ranking import ranked
+from raybench.results.ranking import ranked_runs
 from raybench.results.study import Study, once
 from raybench.scaling.forecast import Forecast, LargeRunModel
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE
@@ -59,7 +59,7 @@ def surface_of(results: Study) -> SurfaceMap | None:
     """Compute the surface for the best optimizer; None if no run reached the target, or if too few
     settings were tried."""
     trials = [run for run in results.runs.values() if run.role == Role.TRIAL and run.samples]
-    best = ranked(results.trials)
+    best = ranked_runs(results.trials)
     if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
         return None
     if all(run.time_to_target_s is None for run in trials):

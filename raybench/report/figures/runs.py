@@ -24,7 +24,7 @@ from raybench.results.analyses import (
 )
 from raybench.results.ranking import as_replicate, configurations, confirmed, repeated
 from raybench.results.study import Study
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 from raybench.stats.record import Phase, Role, State
@@ -155,7 +155,7 @@ def race_figure(results: Study) -> Figure:
     rows = list(dict.fromkeys(table["trial"]))
     trials_drawn = rows[:MOST_ROWS]
     figure, axes = parts.new_figure(0.8 + ROW_HEIGHT * max(len(trials_drawn), 2))
-    verdict = judge(results)
+    verdict = verdict_of(results)
     ties = set(verdict.ties) if verdict is not None else set()
     _scale(axes, results, table[table["trial"].isin(trials_drawn)])
     top = axes.get_yaxis_transform()

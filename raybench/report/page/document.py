@@ -38,7 +38,7 @@ from raybench.results.place import place_in_words, unique_names
 from raybench.results.records import uncollected
 from raybench.results.store import PAGE_FILE, STUDY_FILE, StudyFiles, StudyKind, write_out
 from raybench.results.study import Study
-from raybench.results.verdict import judge
+from raybench.results.verdict import verdict_of
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
 from raybench.spec.objective import StopReason
@@ -82,7 +82,9 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         confidence = summary.confidence[:1].upper() + summary.confidence[1:]
         facts = [("Confidence", confidence), ("Target", target_sentence(results))]
         steps = [
-            step for step in next_steps(results, judge(results)) if not step.do.endswith(PAGE_FILE)
+            step
+            for step in next_steps(results, verdict_of(results))
+            if not step.do.endswith(PAGE_FILE)
         ]
     if len(results.trials):
         facts.append(("Seconds of the study", ledger_line(results)))

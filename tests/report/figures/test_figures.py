@@ -24,7 +24,7 @@ from raybench.report.study import StudyResults, load
 from raybench.results.analyses import pareto_front
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import load as load_study
-from raybench.results.verdict import judge, reached_target
+from raybench.results.verdict import reached_target, verdict_of
 from raybench.spec.objective import Objective
 from tests.factories import read_lines
 from tests.made_results import curve, results_folder, run_line
@@ -73,7 +73,7 @@ def test_runs_that_never_had_workers_are_drawn_without_a_warning(tmp_path: Path)
 
 
 def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
-    figure, verdict = race_figure(study), judge(study)
+    figure, verdict = race_figure(study), verdict_of(study)
     repeated = study.trials[study.trials["role"].isin(["race", "confirm"])]
     rows = race_rows(study)
     assert set(repeated["trial"]) <= set(rows["run"])
@@ -90,7 +90,7 @@ def test_the_plateau_holds_the_best_similar_values_and_ties(study) -> None:
     outcome, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
     values = outcome.with_outcome.set_index("trial")["outcome"]
     best = outcome.with_outcome.iloc[0]["trial"]
-    assert near == {*values.index[values <= outcomes.NEAR * values[best]], *judge(study).ties}
+    assert near == {*values.index[values <= outcomes.NEAR * values[best]], *verdict_of(study).ties}
     table = outcomes.plateaus(study).set_index("key")
     assert set(table.index) == set(study.searched)
     rates = outcome.with_outcome[outcome.with_outcome["trial"].isin(near)]["learning_rate"]
