@@ -49,8 +49,8 @@ class LoopAdapter:
     def synchronize(self) -> None:
         """Wait until the devices have finished their work.
 
-        Functions of JAX and PyTorch return before that. Only libraries that the loop has imported
-        are synchronized.
+        Functions of JAX and PyTorch return before the device has finished. Only libraries that the
+        loop has imported are synchronized.
         """
         if (jax := sys.modules.get("jax")) is not None:
             jax.effects_barrier()
@@ -59,8 +59,8 @@ class LoopAdapter:
             torch.cuda.synchronize()
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every rank, by rank, without interfering with collectives that the
-        loop itself calls. Collective: all ranks must call it."""
+        """Return the values of all ranks: one row per rank, in rank order. Collective: all ranks
+        must call it."""
         rows: list[list[float]] = self._world.gather(values)
         return rows
 
@@ -73,7 +73,7 @@ class LoopAdapter:
         return Memory()
 
     def prepare(self, model: Any, strategy: Strategy) -> Any:
-        """Move, wrap or shard a model, see `Run.prepare`; this class returns it unchanged."""
+        """Prepare a model for training (see `Run.prepare`); this class returns it unchanged."""
         del strategy
         return model
 
@@ -81,7 +81,7 @@ class LoopAdapter:
         """Release memory that the framework still holds after a run."""
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert a state that the user saves to bytes.
+        """Convert a state that the user passes to `Run.save` to bytes.
 
         Returns:
             The kind of the state (a key of `saved.STATE_FILES`) and its bytes.
@@ -97,7 +97,7 @@ class LoopAdapter:
 
 
 PLAIN = (bool, int, float, str, type(None))
-"""Types of plain data that are saved as they are; lists and dicts of them are allowed, too."""
+"""Types of plain data that `Run.save` saves unchanged, also inside lists and dicts."""
 
 
 def pack_arrays(state: Any) -> bytes:
@@ -133,10 +133,12 @@ def pack_arrays(state: Any) -> bytes:
 
 
 def unpack_arrays(content: bytes) -> Any:
-    """Return the data that were passed to `pack_arrays`, with tuples as lists.
+    """Return the data that were passed to `pack_arrays`.
+
+    Tuples are returned as lists, and the keys of dicts as strings.
 
     Raises:
-        UserError: `pack_arrays` has not written `content`.
+        UserError: `content` was not written by `pack_arrays`.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
@@ -221,12 +223,11 @@ def _read(setting: Setting) -> Any:
 
 @contextlib.contextmanager
 def signal_handlers_ignored() -> Iterator[None]:
-    """Context manager: make `signal.signal` do nothing outside the main thread, where it would
-    raise.
+    """Context manager: outside the main thread, make `signal.signal` warn instead of raising.
 
     Loops that are written for preemptible machines set signal handlers. Here, a loop runs in a
-    thread that receives no signals, and raybench stops it at its reports. Enter the context before
-    importing the loop's module, which may import `signal.signal` by name.
+    thread that receives no signals, and raybench stops the loop when it reports. Enter the context
+    before importing the loop's module, which may import `signal.signal` by name.
     """
     original = signal.signal
 
@@ -263,10 +264,10 @@ def environment_of_rank(
     Args:
         rank: Rank of this worker.
         device: Device of this worker, such as `cpu` or `cuda:0`.
-        gather: Function that returns the values of every rank, by rank.
+        gather: Function that returns the values of all ranks, one row per rank.
 
     Returns:
-        LAUNCHER_VARIABLES, and the variables of `environment_of_device`.
+        Values of LAUNCHER_VARIABLES and of the variables of `environment_of_device`, by name.
     """
     host = zlib.crc32(platform.node().encode())
     rows = gather([float(host), float(_free_port() if rank == 0 else 0)])

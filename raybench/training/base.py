@@ -1,7 +1,7 @@
-"""Interface of the framework backends and the code that both share: steps, group of workers,
-trainer, losses and metrics; and the import of a backend by the name of its framework.
+"""Interface of the two framework backends, and the code that they share.
 
-Importing this module imports neither torch nor TensorFlow.
+Both cover steps, the group of workers, the trainer, losses and metrics. `find_backend` imports a
+backend by the name of its framework. Importing this module imports neither torch nor TensorFlow.
 """
 
 import importlib
@@ -28,32 +28,34 @@ allocates memory and picks kernels; the second runs like all later steps."""
 class Step:
     """One worker's samples and learning rate for one optimizer step.
 
-    The samples are cut into passes: each is one forward and backward pass, and the gradients of all
-    passes of a step are added up.
+    The samples are cut into passes. In each pass, the model runs forward and backward once; the
+    gradients of all passes of a step are added up.
     """
 
     indices: NDArray[np.int64]
     """Positions of the samples in the training split, shape (passes, samples). If the process holds
-    several replicas of the model, each takes an equal part of the columns, in order."""
+    several replicas of the model, the first replica takes the first columns, and so on; all take
+    equally many."""
     weights: NDArray[np.float32]
-    """Weight of each sample's loss, shape (passes, samples); 0 for padding. Other weights are
-    1 / (samples of all workers in the step), so that the *sum* of the workers' gradients is the
-    gradient of the global batch. If the data have weights (`Split.weights`), they are a further
-    factor, except with mixup (see `Samples.mixed`)."""
+    """Weight of each sample's loss, shape (passes, samples). Samples that only pad a pass have
+    weight 0. All others have the weight 1 / (samples of all workers in the step), so that the *sum*
+    of the workers' gradients is the gradient of the global batch. If the dataset has weights
+    (`Split.weights`), they are a further factor, except with mixup (see `Samples.mixed`)."""
     shares: NDArray[np.float32]
-    """Share of each pass in the global batch, shape (passes, replicas of this process): the number
-    of its samples without padding, divided by the samples of all workers in the step. Losses that a
-    model adds once per pass, such as weight penalties, are multiplied by it."""
+    """Fraction of the global batch that each pass holds, shape (passes, replicas of this process).
+    This is the number of samples in the pass, without padding, divided by the samples of all
+    workers in the step. Losses that a model adds once per pass, such as weight penalties, are
+    multiplied by this fraction."""
     rounds: NDArray[np.int64] | None = None
     """Number of times that each sample was used before, shape (passes, samples). Together with the
     run's seed and the sample's index, it seeds the sample's augmentation. None without
     augmentation."""
     learning_rate: float
     num_samples: int
-    """Number of samples of this worker without padding; samples that have weight 0 in the data
-    count."""
+    """Number of samples of this worker, without padding. Samples to which the dataset gives weight
+    0 count."""
     is_frozen: bool = False
-    """Whether only the head is trained (`frozen_epochs`)."""
+    """Whether the backbone is frozen (`frozen_epochs`), so that only the head is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +68,13 @@ class Totals:
     """Sum of the values that the run's metric averages, such as squared errors, or 1 for each
     correct answer."""
     squares: float
-    """Sum of the squares of these values."""
+    """Sum of the squares of the values that the metric averages."""
     samples: int
     """Number of samples."""
     answers: NDArray[Any] | None = None
-    """Prediction for each sample, in order (see `data.split_metrics.predictions_of`); None if the
-    metric is a mean over samples, which needs only the sums."""
+    """Prediction for each sample (see `data.split_metrics.predictions_of`), in the order of the
+    rows. None if the metric is a mean over samples, for which the sums suffice, and if there are no
+    samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +82,8 @@ class StepLog:
     """Measurements of one `BaseTrainer.train` call on one worker, with one number per step."""
 
     seconds: list[float]
-    """Seconds of each step, including work on the device, from the end of the previous step (or
-    from the start of the call) to the end of this one; NaN if unknown."""
+    """Duration of each step in seconds, including work on the device; NaN if unknown. A step begins
+    when the previous step ends; the first step begins at the start of the call."""
     part_squares: list[float]
     """Squared norm of the gradient that this worker sends to the other workers. This gradient is
     the sum over the worker's samples, divided by the samples of all workers. Empty if no gradients
@@ -113,7 +116,7 @@ class DistributedContext(Protocol):
         """Measure the time of all-reduces over all workers. Collective: all ranks must call it.
 
         Args:
-            num_bytes: Size of each all-reduce in bytes (float32).
+            num_bytes: Size of each all-reduce in bytes; the summed numbers are float32.
             rounds: Number of all-reduces.
 
         Returns:
@@ -133,7 +136,7 @@ class DistributedContext(Protocol):
         ...
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every rank (float64), by rank.
+        """Return the values of all ranks as float64: one row per rank, in rank order.
 
         Collective: all ranks must call it with equally many values, so it is also a barrier.
         """
@@ -158,8 +161,8 @@ class BaseTrainer(Protocol):
     run records steps (`record_steps`)."""
 
     def warm_up(self, *steps: Step) -> None:
-        """Train and evaluate on throw-away data in the shape of each of the steps, then restore
-        model, optimizer and random states."""
+        """Train on discarded data in the shape of each step and evaluate once; then restore model,
+        optimizer and random states."""
         self._freeze(steps[0].is_frozen)  # a resumed run may start after the frozen epochs
         num_rows = max(self._evaluation_batch, *(int(step.indices.max()) + 1 for step in steps))
         real = self._splits
@@ -231,13 +234,15 @@ class BaseTrainer(Protocol):
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """Return the peak memory in bytes since this trainer was created, None if unknown; with
-        several GPUs, the peak of the fullest one."""
+        """Return the peak memory in bytes since this trainer was created; None if unknown.
+
+        If the worker has several GPUs, this is the largest peak of a single GPU.
+        """
         peak: int | None = self._memory.peak()
         return peak
 
     def skipped_steps(self) -> int:
-        """Return how many steps were skipped because a gradient was not finite in fp16."""
+        """Return the number of steps that were skipped because a gradient overflowed in fp16."""
         number: int = self._loss_scale.num_skipped
         return number
 
@@ -251,14 +256,16 @@ class BaseTrainer(Protocol):
     """The backend's `Averaging` of the weights."""
 
     def save(self) -> bytes:
-        """Return the weights as a file of the framework: as written by `torch.save`, or a Keras
-        `.weights.h5` file."""
+        """Return the weights, or their average if the run sets `ema_decay`, as the bytes of a file.
+
+        The file is one of `torch.save`, or a Keras `.weights.h5` file.
+        """
         with self._averaging.in_place():
             weights: bytes = self.module.save_weights(self._model)
         return weights
 
     def load(self, weights: bytes) -> None:
-        """Load weights that `save` has returned; restarts the average of the weights."""
+        """Load weights that `save` has returned, and restart the average of the weights."""
         self.module.load_weights(self._model, weights)
         self._averaging.forget()
 
@@ -291,8 +298,7 @@ class BaseTrainer(Protocol):
 Tensor = Any
 """A tensor of either framework."""
 BEST = 5
-"""For the metric value `correct_of_5`: number of most likely classes among which the label must be.
-"""
+"""Number of most likely classes among which the label must be for top-5 accuracy."""
 
 
 class BaseLosses:
@@ -308,15 +314,15 @@ class BaseLosses:
     _mean: Any
     """Method that averages the values of each sample; returns shape (N,)."""
     _mean_of_counted: Any
-    """Method that averages the values of each sample's tokens, without tokens whose label is
-    IGNORED; returns shape (N,), with 0 for a sample without counted tokens."""
+    """Method that averages values over the tokens of each sample, leaving out tokens whose label is
+    IGNORED. It returns shape (N,), with 0 for samples of which all tokens are left out."""
     _errors: Any
-    """Method that returns outputs - labels, in the shape of the labels; for labels (N,) it also
-    accepts outputs (N, 1)."""
+    """Method that returns outputs - labels, in the shape of the labels. Outputs of shape (N, 1) fit
+    labels of shape (N,)."""
     _cross_entropy: Any
     """Method that returns the cross-entropy for each label."""
     _hits: Any
-    """Method that returns for each label whether it is among the `most` largest outputs."""
+    """Method that returns for each label whether its output is among the `most` largest ones."""
 
     def __init__(
         self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0
@@ -381,7 +387,8 @@ class BaseLosses:
         return losses, self.values(outputs, labels, losses)
 
     def hook(self, name: str) -> Any:
-        """Return the workload's hook `name`, such as `loss`, for this framework, or None."""
+        """Return the user's function `name`, such as `loss`, for this framework; None if the
+        workload has none."""
         return getattr(self.workload, f"{self.PREFIX}_{name}")
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -418,7 +425,7 @@ class BaseLosses:
         return self._floats(values)
 
     def _mean_over_tokens(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Return one value per sample, shape (N,); values of tokens are averaged."""
+        """Return one value per sample, shape (N,); if values are per token, average them."""
         return values if len(labels.shape) == 1 else self._mean_of_counted(values, labels)
 
 

@@ -1,7 +1,9 @@
 """User commands as training loops: start a command, read its reports, kill it with its children.
 
-A line of stdout that ends in a JSON object is a report: `{"accuracy": 0.91, "samples": 50000,
-"train_s": 12.3}`. Color codes and text before the object, such as a progress bar, are skipped.
+A line of stdout that ends in a JSON object with the metric is a report: `{"accuracy": 0.91,
+"samples": 50000, "train_s": 12.3}`. Color codes and text before the object, such as a progress bar,
+are skipped. With `objective.metric_pattern`, reports are the lines that match the pattern instead.
+
 `samples` and `train_s` (training seconds) are optional and count since the previous report, or
 since the start of the command. A report without `samples` counts as one sample. If `train_s` is
 missing, all time since the previous report counts as training. If `train_s` is given, it does not
@@ -48,8 +50,8 @@ logger = logging.getLogger(__name__)
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL when a command and its children are ended."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
-"""Shell script that ends the command's process group if the worker dies: it waits until its stdin
-is closed, which the death of the worker does."""
+"""Shell script that ends the command's process group if the worker dies. The script waits until its
+stdin is closed, which happens when the worker dies."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
 """Keys that a report may have in addition to the metric."""
 UNTIMED = (
@@ -58,20 +60,21 @@ UNTIMED = (
 )
 """Note to the user about a command that does not print `train_s`."""
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
-"""Lines that arrive within TOGETHER_S seconds of each other after SILENCE_S seconds without output
-were flushed from a buffer or printed at the end of training, so their arrival times are useless."""
+"""Limits in seconds that tell whether the arrival times of lines are useless. Lines that arrive
+within TOGETHER_S of each other, after more than SILENCE_S without output, were flushed from a
+buffer or printed at the end of training."""
 EXCESS, EXCESS_S = 1.1, 0.5
 """Limit of the sum of all `train_s`: EXCESS times the run time of the command, plus EXCESS_S
 seconds."""
 MAX_SAMPLES = 1e15
 """Largest valid `samples` of a report."""
 MIN_TRAIN_S = 1e-6
-"""Smallest training seconds of a report, used if its `train_s` is 0 or its line arrives together
-with the previous one."""
+"""Minimum training seconds of a report. They are used if its `train_s` is 0, or if it has none and
+arrives together with the previous report."""
 CHUNK_BYTES = 1 << 16
 """Maximum number of bytes that are read from a pipe at once."""
 MAX_LINE_BYTES = 1 << 20
-"""Size in bytes above which a line is shortened to its end."""
+"""Maximum size of a line in bytes; only the end of a longer line is kept."""
 TAIL_BYTES = 4000
 """Number of bytes of stderr that are kept for an error message."""
 ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -81,19 +84,19 @@ OBJECT_START = re.compile(r'\{\s*"')
 AFTER_NUMBER = ".,;:%)]"
 """Characters that may follow a number that a pattern such as `loss=(\\S+)` has found."""
 MAX_KEYS = 12
-"""Maximum number of a line's keys that an error message lists."""
+"""Maximum number of keys that an error message lists."""
 POLL_S = 0.1
-"""Seconds between two exchanges of states (`_RankState`) between the ranks."""
+"""Seconds between two exchanges of `_RankState` among the ranks."""
 MAX_SHOWN = 200
-"""Maximum number of characters of the last line of stderr that an error message quotes."""
+"""Maximum number of characters that an error message quotes from the last line of stderr."""
 
 
 def values_of(spec: RunSpec, learning_rate: float, folder: str = "") -> dict[str, Any]:
-    """Return the values that replace the placeholders of a command, by name of the placeholder.
+    """Return the values that replace the placeholders of a command, keyed by placeholder.
 
     Args:
         spec: The run spec.
-        learning_rate: The rate after `learning_rate_scaling`.
+        learning_rate: Learning rate after `learning_rate_scaling`.
         folder: Temporary folder of the run; empty while a command is only checked.
     """
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
@@ -228,7 +231,7 @@ class _Report:
 
 
 class _Timing:
-    """Computes the training seconds of each report of a command, in order."""
+    """Computes the training seconds of a command's reports, one report after the other."""
 
     def __init__(self, began_s: float) -> None:
         self.is_untimed = False
@@ -239,12 +242,11 @@ class _Timing:
         """Sum of all `train_s`, and seconds without output before the last group of lines that
         arrived together."""
         self._num_together = 0
-        """Number of lines in a row, up to the last report, that arrived together with the line
-        before."""
+        """Number of latest reports that each arrived together with the report before it."""
 
     def train_s(self, report: _Report) -> float:
-        """Return the training seconds of a report: its `train_s`, or the seconds since the previous
-        report.
+        """Return the training seconds of a report: its `train_s` or, if it has none, the seconds
+        since the previous report.
 
         Raises:
             UserError: The report has no `train_s` and its arrival time is useless, or the sum of
@@ -282,7 +284,7 @@ class _Reports:
     """Reads the reports of a command in a separate thread.
 
     The thread records when each line arrives, because the search may ask for the next report much
-    later. All output of the command is also written to the stdout of this process.
+    later. The command's stdout is also copied to the stdout of this process.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
@@ -391,8 +393,8 @@ class _Reports:
 
 
 def _json(line: str) -> dict[str, Any] | None:
-    """Return the JSON object at the end of a line, with metrics under raybench's names; None for
-    lines without one."""
+    """Return the JSON object at the end of a line, with metrics renamed to raybench's names; None
+    if the line has no such object."""
     if (start := OBJECT_START.search(line)) is None:
         return None
     try:
@@ -469,8 +471,9 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 def _running_process(
     words: list[str], spec: RunSpec, more: Mapping[str, str]
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Context manager: run a command, with `more` environment variables, in a new process group,
-    which is killed on exit.
+    """Context manager: run a command in a new process group, which is killed on exit.
+
+    `more` contains environment variables that are set in addition to those of this process.
 
     Raises:
         UserError: The command cannot be started.

@@ -1,11 +1,11 @@
-"""Facts about this machine: CPU cores, memory, disk, software versions and GPUs; and the peak
-memory and GPU load of a worker.
+"""Facts about this machine, such as its cores, memory, software versions and GPUs, and measurement
+of a worker's peak memory and GPU load.
 
 There are several lists of GPUs: those that NVIDIA's driver reports through its library NVML, those
 that torch sees, and those that TensorFlow sees. NVML neither initializes a GPU nor uses its memory.
 A framework does both, and a broken framework may crash the process. Therefore each framework is
 queried in a separate process, which takes seconds: `python -m raybench.training.machine torch`
-prints JSON.
+prints the GPUs that torch sees as JSON.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ ASK_TIMEOUT_S = 120.0
 WORD_BITS = 64
 """Number of CPU cores that each word of NVML's affinity masks covers."""
 USED_SHARE = 0.25
-"""A GPU is reported as in use if other processes take at least this share of its time or memory."""
+"""Minimum share of a GPU's time or memory that other processes must take for a warning."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -51,7 +51,7 @@ LACKING = {
     ),
     "python": "install NVIDIA's driver",
 }
-"""Advice to the user if a framework sees fewer GPUs than it should, by framework."""
+"""Advice to the user if a framework sees fewer GPUs than it should, keyed by framework."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GpusSeen:
     free_bytes: tuple[int, ...] = ()
     """Free memory of each GPU in bytes; only from NVML, otherwise empty."""
     busy_percent: tuple[int, ...] = ()
-    """Utilization of each GPU over the last second or less, in percent; only from NVML, otherwise
+    """Percentage of the last second or less in which each GPU was busy; only from NVML, otherwise
     empty."""
     versions: dict[str, str] = field(default_factory=dict)
     """Known versions, with the keys `driver`, `cuda`, `cudnn`, `nccl` and the name of the
@@ -168,7 +168,7 @@ def require_replicas(number: int, gpus: int) -> None:
 
 
 class GpuLoad:
-    """Measures the mean utilization of a GPU between two calls.
+    """Measures the mean utilization of a GPU, from one call to the next.
 
     The driver samples the utilization several times per second and keeps the latest samples.
     Reading them takes less than a millisecond and does not disturb the GPU.
@@ -188,8 +188,8 @@ class GpuLoad:
     def share(self) -> float | None:
         """Return the mean utilization (0 to 1) since the last call of `begin` or `share`.
 
-        None without NVML or without samples. The driver keeps only the samples of a few seconds, so
-        the result describes only the end of a longer interval.
+        The result is None without NVML or without samples. The driver keeps only the samples of the
+        last few seconds, so that the result describes only the end of a longer interval.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None
@@ -252,8 +252,8 @@ def _nvml() -> tuple[Any, str]:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return total and free memory of a GPU in bytes; (0, 0) if NVML does not report them, which is
-    so for a GPU that shares the memory of its host."""
+    """Return total and free memory of a GPU in bytes; (0, 0) if NVML does not report them, as for a
+    GPU that shares the memory of its host."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as error:
@@ -263,7 +263,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _busy_percent(nvml: Any, handle: Any) -> int:
-    """Return the utilization of a GPU in percent; 0 if NVML does not report it, as for MIG."""
+    """Return the utilization of a GPU in percent; 0 if NVML does not report it, as with MIG."""
     try:
         return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
@@ -292,7 +292,8 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
 
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-"""Linux's files with the memory usage of this process, and to reset its peak."""
+"""Linux files: STATUS contains the memory usage of this process, and writing to RESET resets the
+peak."""
 RESET_PEAK = "5"
 """Value that, written to RESET, sets the peak to the current usage (see proc(5); Linux 4.0)."""
 
@@ -328,8 +329,8 @@ class Memory:
 
 
 KEPT_BYTES = 2**30
-"""Number of bytes of freed memory that glibc keeps, and size of the smallest tensors that it
-allocates with mmap, whose memory it would return at once."""
+"""Number of bytes of freed memory that glibc keeps. It is also the size from which glibc allocates
+tensors with mmap and returns their memory to the system at once."""
 ALLOCATOR_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
@@ -346,8 +347,7 @@ starts. Other systems and allocators ignore them. They do not change results."""
 
 
 def give_back() -> None:
-    """Return the freed memory of this process to the system, for other processes; called after each
-    run."""
+    """Return freed memory of this process to the operating system; called after each run."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -358,7 +358,7 @@ Facts = dict[str, Any]
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
 """Packages whose versions are listed."""
 SAME_EVERYWHERE = ("python", "ray", "raybench")
-"""Software whose version must be the same on all hosts; otherwise Ray refuses a host, or runs
+"""Software that must have the same version on all hosts; otherwise Ray refuses hosts, or runs
 fail."""
 PROBE_BYTES = 64 * 2**20
 """Number of bytes that are written to measure the speed of the disk."""
@@ -404,7 +404,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
     Args:
         facts: Facts about the host.
-        ray_gpus: Number of GPUs of the host in Ray; None without Ray.
+        ray_gpus: Number of GPUs that the host has according to Ray; None without Ray.
     """
     gpus, visible, problems = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) != visible and not gpus["nvml"]["problem"]:
@@ -523,7 +523,7 @@ def _cuda_remark(framework: dict[str, str], driver: dict[str, str]) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the installed packages among DISTRIBUTIONS, by package."""
+    """Return the versions of those DISTRIBUTIONS that are installed, keyed by package."""
     versions = {}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Check a user's model on a few samples before its first run in a worker, for both frameworks."""
+"""Check of a user's model on a few samples, before its first run in a worker process."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]
 NUM_SAMPLES = 8
-"""Maximum number of training samples in a check. If the batch size per worker is smaller, fewer are
-used, so that the check takes no more memory than training; at least 2, which batch normalization
-needs."""
+"""Maximum number of training samples in a check. If the batch size per worker is smaller, so is the
+number of samples, so that the check takes no more memory than training; but there are at least 2,
+which batch normalization needs."""
 _checked: set[str] = set()
 """Models that this process has checked, each identified by workload, settings and framework."""
 
@@ -30,8 +30,9 @@ def check_start(
     """Check on a worker that the model of a run can be trained.
 
     Builds a second model, and passes a few samples of the real data through the model, its loss and
-    its metric. This is done on rank 0, once per process and model. Models that are defined by a
-    list of layers, such as the shipped ones, are known to work and are not checked.
+    its metric. Only rank 0 does so, once per process and model. Two kinds of workloads are not
+    checked: models that are defined by a list of layers, such as the shipped ones, which are known
+    to work, and user training loops, which build their models themselves.
 
     Returns:
         Warnings, one sentence each.
@@ -139,7 +140,8 @@ def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:
 
 
 def _softmax_warning(judge: Any, outputs: Array) -> list[str]:
-    """Return a warning if outputs that should be logits look like probabilities."""
+    """Return a list with a warning if outputs that should be logits look like probabilities;
+    otherwise an empty list."""
     workload = judge.workload
     is_number = workload.task == "regression" or workload.num_classes < 2
     if is_number or judge.hook("loss") or (outputs < 0).any():

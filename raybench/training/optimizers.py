@@ -80,7 +80,8 @@ from raybench.spec.run import RunSpec
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
     """Return the keyword arguments of a backend's `build_optimizer` for a run: learning rate,
-    weight decay, options, and the other settings of this optimizer that the run spec sets."""
+    weight decay, options, and settings of the optimizer, such as `momentum`, that the run spec
+    sets."""
     values = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
     settings = {name: value for name, value in values.items() if value is not None}
     settings |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
@@ -92,7 +93,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
 
     Args:
         name: Framework and class, separated by a colon. The class is named with its module
-            (`torch:package.module.Class`), unless this is `package`.
+            (`torch:package.module.Class`), unless its module is `package`.
         package: Module that contains the framework's optimizers.
         base: Base class of the framework's optimizers.
         *first: Positional arguments of the class, before its settings.
@@ -132,8 +133,8 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
 
 
 NO_MATRICES = ("embed", "position", "depthwise")
-"""Substrings in the names of layers and weights that Muon does not orthogonalize, which are lookup
-tables and depthwise filters."""
+"""Substrings of the names of layers and weights that Muon does not orthogonalize, because they are
+lookup tables or depthwise filters."""
 NUM_STEPS = 5
 """Number of Newton-Schulz iterations."""
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

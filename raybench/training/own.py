@@ -3,8 +3,8 @@
 The user's function runs in a separate thread. In every call of `Run.report`, the thread passes on
 an evaluation and waits until the driver has decided whether to continue. Therefore
 `OwnTrainer.evaluations` behaves like `training.run.run`, with the same ledger (seconds by phase),
-stop rule, records and checkpoints. User commands are run by such a function, too
-(`training.command`).
+stop rule, records and checkpoints. A user's command is run by a function of raybench that takes
+the place of the user's function (`command.run_command`).
 """
 
 import atexit
@@ -58,7 +58,7 @@ UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
 GRACE_S = 60.0
 """Seconds within which the user's function must return after `Run.report` has returned True."""
 LOOK_S = 1.0
-"""Seconds between two checks of a loop from which a report is awaited."""
+"""Seconds between two checks of a loop while its next report is awaited."""
 SEPARATE_MODELS = (
     "the workers exchanged nothing in the process group of all workers while they trained, so each "
     "trained a separate model; wrap the model with run.prepare"
@@ -141,7 +141,8 @@ class Run:
         self._state: bytes | None = None
         """Last state passed to `save`, or the state from which the run is resumed."""
         self._is_fresh = False
-        """Whether `_state` was saved after the previous report, so that it belongs to the next."""
+        """Whether `_state` was saved after the last report was answered, so that it belongs to the
+        next report."""
         self._test: float | None = None
         """Last value of the metric on the test set; None if it was not reported."""
         self.note: str | None = None
@@ -364,14 +365,13 @@ class Run:
         return self._ledger.seconds("train") - (self._last.train_s if self._last else 0.0)
 
     def override_training_time(self, train_s: float) -> None:
-        """Set the training seconds since the last report to `train_s`, as a command has measured
-        them.
+        """Set the training seconds since the last report to `train_s`, as measured by a command.
 
         If fewer seconds were counted as training, the missing ones are moved from other phases,
         since the command continues to train while its lines wait to be read: first from `report`
         (including the time of waiting for the driver), then from `eval`, then from `setup`. If more
-        seconds were counted, the surplus is moved to `eval`, or before the first report, while the
-        command starts, to `setup`.
+        seconds were counted, the surplus is moved to `eval`. Before the first report it is moved to
+        `setup`, because it includes the start of the command.
         """
         lack_s = train_s - self.elapsed_training()
         surplus_phase = "setup" if self._last is None else "eval"
@@ -387,7 +387,9 @@ class Run:
             lack_s -= part_s
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every worker, by rank. Collective: all workers must call it.
+        """Return the values of all workers: one row per worker, in rank order.
+
+        Collective: all workers must call it.
 
         Args:
             values: Numbers of this worker; all workers must pass equally many.
@@ -436,8 +438,8 @@ class Run:
     def _synchronize_ranks(self, call: Call, *values: float) -> list[list[float]]:
         """Wait for all ranks at a synchronizing call, and return the values of each rank.
 
-        The ranks exchange equally many numbers at every call, so that ranks at different calls can
-        notice that, and raise UserError.
+        The ranks exchange equally many numbers at every call. Therefore ranks that are at different
+        calls notice the mismatch, and raise UserError.
         """
         self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
@@ -521,17 +523,17 @@ class OwnTrainer:
             world: The group of workers.
             ledger: Seconds of this worker by phase.
             resume: State of a resumed run, with its earlier evaluations; None for a new run.
-            compare: Called about once a second with this rank's position in the loop; returns a
-                sentence if the ranks can never synchronize again (`ranks.parting` of the positions
-                of all ranks).
+            compare: Function that is called about once a second with this rank's position in the
+                loop. If the ranks can never synchronize again, it returns a sentence that says so
+                (from `ranks.parting`); otherwise None.
         """
         self._loop, self._spec, self._ledger = loop, spec, ledger
         self._compare = compare
         self._name = "the command" if is_command(spec.workload) else spec.workload
         self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
-        """Rank of this worker in error messages, if there are several workers."""
+        """Phrase that names this worker's rank in messages; empty for a single worker."""
         self._end_reason: str | None = None
-        """How the function has ended without an error, such as `returned`; None before that."""
+        """How the function has ended, such as `returned`; None while it runs or if it failed."""
         self.run = Run(spec, world, ledger, resume=resume)
         self.notes: list[str] = []
         """Remarks for the user about the run, one sentence each."""
@@ -593,15 +595,17 @@ class OwnTrainer:
         return self.run._test
 
     def state(self) -> bytes | None:
-        """Return the state that the loop has saved for its last report, None if it has saved none;
-        b"" on ranks other than 0."""
+        """Return the state that the loop saved just before its last report; None if it saved none.
+
+        Ranks other than 0 return b"".
+        """
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None
 
     def restore(self, state: bytes) -> None:
-        """Let the loop continue from a state that the method `state` has returned; call before
-        `evaluations`."""
+        """Set the state from which the loop continues, as returned by the method `state`; call
+        before `evaluations`."""
         try:
             head = json.loads(state.partition(b"\n")[0])
             self.run._epoch, self.run._state = head["epoch"], state

@@ -81,9 +81,9 @@ def parting(positions: Collection[Position]) -> str | None:
     """Return a sentence about two ranks that can never synchronize again; None if there are none.
 
     A long wait is no error: rank 0 may evaluate for an hour while the other ranks wait. Only two
-    cases are reported, which cannot resolve even if positions are out of date: a rank waits for a
-    rank that has left the loop, or a rank is stuck in a collective of the loop while another waits
-    at a `Call`.
+    cases are reported: a rank waits for a rank that has left the loop, or a rank is stuck in a
+    collective of the loop while another rank waits at a `Call`. Neither case can resolve itself,
+    even if the positions are slightly out of date.
     """
     for position in positions:
         for other in positions:
@@ -112,7 +112,7 @@ def mismatch(calls: Sequence[Call]) -> str | None:
     """Return a sentence if the ranks have synchronized at different calls, otherwise None.
 
     Args:
-        calls: Call of each rank, by rank.
+        calls: Call of each rank, in rank order.
     """
     if len(set(calls)) == 1:
         return None

@@ -1,6 +1,6 @@
 """The training loop of a run on one worker, for any backend.
 
-It trains step by step, evaluates, counts the seconds of each phase in the ledger, and stops.
+It trains and evaluates, counts the seconds of each phase in the ledger, and decides when to stop.
 """
 
 import math
@@ -27,8 +27,8 @@ from raybench.training.samples import take_until, training_steps, warm_up_steps
 def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
     """Return the error of a model that always predicts the mean label of a split.
 
-    This is the mean squared error or the mean absolute error, whichever the metric averages, in the
-    unit of the labels. NaN if the metric averages neither.
+    This is the mean squared error or the mean absolute error, whichever the metric averages, for
+    labels in their original unit. It is NaN if the metric averages neither.
     """
     if metric.per_sample not in ("squared_error", "absolute_error"):
         return math.nan
@@ -71,14 +71,15 @@ PILOT_STEPS = 50
 interrupted repeatedly to check the speed, first after a single step, so that a slow run does not
 exceed its budget of training seconds."""
 PILOT_DIVISOR = 8
-"""Divisor for the next check of the speed: it comes after 1 / PILOT_DIVISOR of the samples that fit
-into the budget, or after twice the samples so far, whichever is more."""
+"""Divisor that sets when the speed is checked next: after 1 / PILOT_DIVISOR of the samples that fit
+into the budget or after twice the samples so far, whichever is more, but at most after PILOT_STEPS
+steps."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
 """Shares of the budget at which the last evaluation is scheduled: with `best_at_budget` just before
 the end of the budget, otherwise just after it. They allow for small changes of the speed."""
 MAX_LATENESS = 1.5
-"""Multiple of the budget: an evaluation that is expected later than this is moved to the end of the
-budget."""
+"""Multiple of the budget of training seconds. An evaluation that is expected later is moved to the
+end of the budget. With `best_at_budget`, every evaluation after the end is moved there."""
 
 
 def run(
@@ -92,9 +93,9 @@ def run(
 ) -> Iterator[Evaluation]:
     """Train, and yield every evaluation; the last one has `stop` or `failure` set.
 
-    Collective: all ranks must run it. Their decisions agree, because these are computed from
-    numbers that are equal on all ranks. To end a run early, close the generator on all ranks after
-    the same evaluation.
+    Collective: all ranks must run it. All ranks decide alike, because they decide from numbers that
+    are equal on all ranks. To end a run early, close the generator on all ranks after the same
+    evaluation.
 
     With `best_at_budget`, the trainer ends with the weights of the last evaluation within the
     budget of training seconds, even if another evaluation follows; `best_value` belongs to these
@@ -270,8 +271,8 @@ class Validation:
     rank_s: tuple[float, ...]
     """Training seconds of each worker since the last evaluation."""
     is_finite: bool
-    """Whether the training loss and the validation loss are finite. Weights that the latest update
-    made NaN are seen in the validation loss, and in the training loss one step later."""
+    """Whether the training loss and the validation loss are finite. If the last update made weights
+    NaN, only the validation loss shows it: each training loss precedes the update of its step."""
 
 
 def _validate(
@@ -306,10 +307,9 @@ def _validate(
 
 
 class BudgetWeights:
-    """With `best_at_budget`, keeps the weights of the last evaluation within the budget of training
-    seconds.
+    """Keeps the weights of the last evaluation within the budget of training seconds.
 
-    With other objectives, it does nothing.
+    It does nothing unless the objective is `best_at_budget`.
     """
 
     def __init__(self, trainer: BaseTrainer, objective: Objective, ledger: Ledger) -> None:
@@ -343,7 +343,7 @@ class BudgetWeights:
 
 
 def _next_evaluation_samples(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the number of samples after which the next evaluation comes: `goal`, or fewer if that
+    """Return the number of samples at which the next evaluation comes: `goal`, or fewer if `goal`
     would be too late (see MAX_LATENESS).
 
     Args:
@@ -360,8 +360,9 @@ def _samples_within_budget(samples: int, train_seconds: float, spec: RunSpec) ->
     """Return how many samples the run can process within its budget of training seconds at the
     speed so far, counted from the start of the run.
 
-    With `best_at_budget`, results after the end of the budget do not count, so the last evaluation
-    comes just before the end. With a target, the run ends with the first evaluation after the end.
+    With `best_at_budget`, results after the end of the budget do not count, so the number is chosen
+    for an evaluation just before the end. With a target, the run ends with its first evaluation
+    after the end, so the number is chosen for one just after it.
     """
     share = EARLY_SHARE if spec.objective.kind == BUDGET else LATE_SHARE
     budget = share * spec.objective.max_train_seconds
@@ -402,8 +403,8 @@ def _measure_whole_split(
 def _gather_predictions(answers: np.ndarray | None, world: DistributedContext) -> np.ndarray:
     """Return the predictions of all workers in the order of the split's rows, shape (N, ...).
 
-    The workers have different numbers of rows. If there are fewer rows than workers, some workers
-    have none, and their `answers` may be None.
+    The workers may have different numbers of rows. If there are fewer rows than workers, some
+    workers have none, and their `answers` may be None.
     """
     local = np.zeros(0) if answers is None else answers
     width = local.shape[1] if local.ndim == 2 else 0
@@ -440,10 +441,10 @@ def _ledger_seconds(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
 
 
 def _rank_seconds(rows: list[list[float]]) -> np.ndarray:
-    """Return one row per rank with the seconds, since the start of the run, whose increase between
-    two evaluations is recorded in `Evaluation.rank_parts`.
+    """Return the cumulative seconds, one row per rank, that `Evaluation.rank_parts` is based on.
 
-    `rows` contains the seconds of each rank, in the order of _NAMES.
+    `rank_parts` contains the increase of these seconds between two evaluations. `rows` contains the
+    seconds of each rank, in the order of _NAMES.
     """
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
@@ -514,11 +515,11 @@ def evenness(seconds: np.ndarray) -> float | None:
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
-    """Return the estimates of the gradient noise, summed over the steps; None if there are none.
+    """Return the sums of the steps' estimates of the gradient noise; None if no step has one.
 
     Args:
         parts: `StepLog.part_squares` of all ranks, shape (ranks, steps).
-        wholes: `StepLog.whole_squares`, one for each step.
+        wholes: `StepLog.whole_squares` of one rank, one number per step.
         counts: Number of samples of each rank, shape (ranks, steps).
     """
     terms = [

@@ -1,5 +1,5 @@
-"""The samples of a run: the optimizer steps into which they are divided, how they are read,
-augmented and prefetched, and the memory that they may take. The same for both backends."""
+"""The samples of a run, for both backends: division into optimizer steps, reading, augmentation,
+prefetching, and the memory that samples may take."""
 
 import importlib
 import math
@@ -34,7 +34,8 @@ from raybench.training.base import DistributedContext, Step
 def training_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Endlessly yield this worker's steps, each with its number of samples over all workers.
+    """Yield this worker's steps without end, each with the number of samples that all workers
+    together process in the step.
 
     Args:
         spec: The run spec.
@@ -72,7 +73,7 @@ def training_steps(
 
 def _min_batch(spec: RunSpec) -> int:
     """Return the smallest global batch size of a step: two samples per worker, because batch
-    normalization fails on a single sample."""
+    normalization fails on a single sample; or 1 if the batch size per worker is 1."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
@@ -92,9 +93,9 @@ def make_step(
     size per worker. If the remainder of an epoch was added to the batch, passes are one or two
     samples larger. A share that does not fill its passes is padded with samples of weight 0, at
     most one per pass. An empty share becomes one sample of weight 0, so that every rank takes part
-    in every gradient exchange. If the process holds several replicas, each gets the share of one
-    worker: the shares are padded to the same size and are next to each other in a pass, in the
-    order of the replicas.
+    in every gradient exchange. If the process holds several replicas, each replica gets the share
+    of one worker. In each pass, their shares are padded to the same size and lie next to each
+    other, in the order of the replicas.
 
     Args:
         spec: The run spec.
@@ -133,8 +134,10 @@ def make_step(
 
 
 def _shares(spec: RunSpec, values: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
-    """Return the values that belong to each replica of this process, in the order of the replicas;
-    `values` has one value per sample of the global batch."""
+    """Return the values that belong to each replica of this process, one array per replica.
+
+    `values` has one value per sample of the global batch.
+    """
     replicas = spec.replicas_per_process
     first, num_all = world.rank * replicas, world.num_workers * replicas
     return [
@@ -148,10 +151,10 @@ def warm_up_steps(
 ) -> list[Step]:
     """Return the steps with which the trainer warms up.
 
-    These are a step of the global batch size and, on GPUs, a step of the size of an epoch's last
-    batch, if that differs: a GPU picks kernels for every shape (cuDNN benchmarking), and on a CPU
-    one shape suffices. If the backbone is frozen at first and later trained, each step is returned
-    for both phases. `samples` is the number of samples of all workers so far.
+    The first step has the global batch size. On GPUs, a second step has the size of an epoch's last
+    batch if that differs, because a GPU picks kernels for every shape (cuDNN benchmarking). If the
+    backbone is frozen at first and later trained, each step is returned for both phases. `samples`
+    is the number of samples of all workers so far.
     """
     steps = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
@@ -231,7 +234,7 @@ Made = TypeVar("Made")
 class Prefetch:
     """Prepares batches in other threads, ahead of training.
 
-    Batches are yielded in order. Threads suffice, since numpy releases the GIL on large arrays.
+    Threads suffice, since numpy releases the GIL on large arrays.
     Prefetching starts with the first batch after an evaluation, and is complete before the next
     evaluation. Therefore no batch is prepared outside training time, and none is pending when a run
     stops, is saved or is resumed.
@@ -288,9 +291,10 @@ class Samples:
     inputs: Batch
     labels: Array
     mixed: tuple[Array, Array, Array] | None = None
-    """With mixup: labels of the sample that was mixed into each sample, weights of the losses for
-    `labels`, and weights of the losses for the labels in this tuple. Each weight is the share of
-    one sample in the mix, multiplied by the sample's weight in the data (`Split.weights`)."""
+    """With mixup, three arrays: the labels of the second sample of each mixed pair, the weights of
+    the losses for `labels`, and the weights of the losses for the second labels. A weight is the
+    share of a sample in its mix, multiplied by the sample's weight in the dataset
+    (`Split.weights`). None without mixup."""
 
 
 class Reader:
@@ -316,9 +320,9 @@ class Reader:
     def prefetch(self, number: int) -> Prefetch:
         """Return a `Prefetch` for the batches of this reader.
 
-        With augmentation, it has `number` threads and prepares at least AHEAD batches ahead.
-        Without, it prepares `number` batches ahead, with a single thread if the samples are read on
-        demand.
+        It has `number` threads and prepares `number` batches ahead, with two exceptions: with
+        augmentation, it prepares at least AHEAD batches ahead; without augmentation, it has a
+        single thread if the samples are read on demand.
         """
         depth = max(number, AHEAD) if self._augmenter else number
         return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
@@ -389,8 +393,8 @@ class Room:
 def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
     """Return the batch size of evaluations.
 
-    This is `largest`, or less if the samples are large (see MAX_VALUES), but at least the batch
-    size of training, which is known to fit.
+    This is `largest`, or less if the samples are large (see MAX_VALUES). The size of the samples
+    does not reduce it below the batch size per worker in training, which is known to fit.
     """
     values = sum(
         math.prod(array.shape[1:]) * (TOKEN_VALUES if np.dtype(array.dtype).kind == "i" else 1)
@@ -430,7 +434,7 @@ class BaseInMemoryBatches:
         return type(self)(inputs, labels, mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
-        """Return the seconds for which training has waited for batches; synchronizes the device."""
+        """Return the seconds for which training has waited for batches."""
         return self._waited_s
 
     def close(self) -> None:
@@ -472,9 +476,10 @@ class BaseOnDemandBatches:
 
     def stand_in(self, num_rows: int) -> Any:
         """Return in-memory batches of random inputs with the first `num_rows` labels, for the
-        warm-up, which therefore reads no samples.
+        warm-up.
 
         Integer inputs repeat the first sample, because random integers might exceed a vocabulary.
+        No other samples are read.
         """
         split, generator = self._reader.split, np.random.default_rng(0)
         labels = split.labels[:num_rows].copy()
@@ -494,7 +499,7 @@ class BaseOnDemandBatches:
         return self.in_memory(inputs, labels_there, mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
-        """Return the seconds for which training has waited for batches; synchronizes the device."""
+        """Return the seconds for which training has waited for batches."""
         return self._waited_s
 
     def close(self) -> None:
@@ -538,7 +543,7 @@ def batches_by_split(
 
 
 def _augmenting_reader(spec: RunSpec, split: Split) -> Reader:
-    """Return a reader that augments samples as the run spec says."""
+    """Return a reader that augments training samples with `augment` of the run spec."""
     read = _with_lock(split.read) if split.is_on_demand else split.read
     build = importlib.import_module("raybench.data.augment").Augmenter
     return Reader(split, read, build(spec.augment, split, spec.seed, read))

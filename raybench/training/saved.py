@@ -1,6 +1,6 @@
-"""What is saved of a run: checkpoints, from which the run can be resumed, and the trained model.
+"""Checkpoints, from which a run can be resumed, and trained models.
 
-All ranks save a checkpoint after the same evaluations.
+Saving a checkpoint is collective: all ranks do it after the same evaluations.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,10 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
-"""Name of the file with the weights of a run, by framework."""
+"""Name of the file with the weights of a run, keyed by framework."""
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Name of the file to which `raybench train` writes the last state of a loop, by kind of state."""
+"""Name of the file to which `raybench train` writes the last state that a user's loop has saved,
+keyed by kind of state."""
 DATA_FILE = "model.json"
 """Name of the file that describes the model's data (`ModelData`)."""
 
@@ -147,30 +148,32 @@ class Checkpoints:
         self._curve = list(resume.evaluations) if resume else []
         """All evaluations of the run so far."""
         self._saved_s = _repeatable_seconds(resume.ledger) if resume else 0.0
-        """Seconds (see `_repeatable_seconds`) until the last checkpoint."""
+        """Value of `_repeatable_seconds` at the last checkpoint; 0 before the first one."""
 
     def after(
         self, evaluation: Evaluation, state: Callable[[], bytes | None], ledger: Ledger
     ) -> Snapshot | None:
         """Save the run's state after an evaluation, if the run continues and `checkpoint_every_s`
-        seconds have passed since the last checkpoint.
+        seconds of training and evaluation have passed since the last checkpoint.
 
-        Collective: all ranks must call it after each evaluation.
+        Collective: all ranks must call it after each evaluation. Nothing is saved if the workers do
+        not exchange gradients, because each of them then has its own weights.
 
         Args:
             evaluation: The evaluation.
-            state: Method `state` of the trainer; it returns None if there is nothing to save.
+            state: Method `state` of the trainer, which returns None if there is nothing to save.
             ledger: Seconds of this worker by phase. After saving, its phase is `checkpoint`.
 
         Returns:
-            The checkpoint, on rank 0; None on other ranks, and if nothing was saved.
+            The checkpoint on rank 0. Other ranks return None, and so does rank 0 if nothing was
+            saved.
         """
         self._curve.append(evaluation)
         every, now = self._spec.checkpoint_every_s, _repeatable_seconds(evaluation.ledger)
         is_over = evaluation.stop is not None or evaluation.failure is not None
         if is_over or not every or now - self._saved_s < every:
             return None
-        if not self._spec.exchange_gradients:  # each worker has its own weights
+        if not self._spec.exchange_gradients:
             return None
         ledger.enter("checkpoint")
         weights = state()
