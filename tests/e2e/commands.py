@@ -34,8 +34,7 @@ def raybench(
 
 @contextlib.contextmanager
 def head(*words: str, **environment: str) -> Iterator[None]:
-    """Context manager: start a Ray head on this machine; on exit, kill its processes, since Ray takes
-    long to end."""
+    """Context manager: start a Ray head on this machine; on exit, kill all its processes."""
     process = subprocess.Popen(
         [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", *words],
         env=environment,
