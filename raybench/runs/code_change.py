@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 16 << 20
 """Maximum size in bytes of a code file that is named in a command; larger files count as data."""
 DIGITS = 12
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Folder of raybench, whose files are not the user's even if the current folder contains them."""
 Versions = dict[str, dict[str, str]]
 """For each version of the user's code, the digests of its files by file name. The current version
 is last."""
@@ -101,7 +103,7 @@ def digests_of(workload: str) -> dict[str, str]:
     remaining = list(_first_files(workload))
     while remaining:
         file = remaining.pop().resolve()
-        if file not in files:
+        if file not in files and not file.is_relative_to(PACKAGE):
             files.append(file)
             remaining += _imported(file) if file.suffix == ".py" else []
     return {_name(file): _digest(file.read_bytes()) for file in sorted(files)}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import raybench
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store
 from raybench.results.trials import trial_table
@@ -87,6 +88,11 @@ def run_with(known: Versions, *names: str) -> None:
         store.write_yaml(STUDY_FILE, {CODE: store.versions})
         for name in names:
             store.append(record(name).line())
+
+
+def test_files_of_raybench_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(raybench.__file__).parents[1])
+    assert digests_of("raybench.models.pictures:Pictures") == {}
 
 
 def test_a_study_resumes_only_with_unchanged_code() -> None:
