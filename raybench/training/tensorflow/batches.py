@@ -47,7 +47,8 @@ def tensor_type_of(dtype: np.dtype) -> tf.DType:
 
 
 def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Traced: return some rows of a tensor, gathered by a kernel on the device of the tensor."""
+    """Return some rows of a tensor, gathered by a kernel on the tensor's device; runs inside a
+    `tf.function`."""
     shape = tensor.shape[1:]
     size = word_bytes(shape)
     if tensor.dtype != tf.uint8 or size is None:
@@ -68,10 +69,11 @@ def has_gpus() -> bool:
 
 
 def free_bytes(share: float = 1) -> int:
-    """Return the memory in bytes that is free for tensors, on the machine or on the first GPU.
+    """Return the memory in bytes that is free for tensors: that of the first GPU or, without GPUs,
+    that of the machine.
 
-    Memory that TensorFlow has reserved but does not use counts as free. Returns 0 if a GPU does not
-    report its memory; data are then read batch by batch.
+    Memory that TensorFlow has reserved but does not use counts as free. If a GPU does not report
+    its memory, the result is 0, and data are read batch by batch.
 
     Args:
         share: Number of GPUs per worker, less than 1 if several workers share a GPU. The worker may
@@ -100,8 +102,8 @@ class InMemoryBatches(BaseInMemoryBatches):
     """Keeps a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments for calls of the traced function, each for successive steps of the
-        same shape.
+        """Yield the arguments of each call of the traced function. A call takes successive steps of
+        the same shape.
 
         Preparing the arguments counts as waiting for data; gathering the samples is part of the
         step.
@@ -123,7 +125,7 @@ class OnDemandBatches(BaseOnDemandBatches):
     in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments for calls of the traced function, one step per call.
+        """Yield the arguments of each call of the traced function. A call takes one step.
 
         The time of waiting for data is measured on the host, since each call of the traced function
         returns only after the device has finished.
@@ -160,7 +162,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
-    """Return the batches of each split, by name of the split."""
+    """Return the batches of each split, keyed by name of the split."""
     room = Room(free_bytes(spec.gpus_per_worker), is_gpu=has_gpus())
 
     def fits(split: Split) -> bool:

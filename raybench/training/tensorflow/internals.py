@@ -1,4 +1,4 @@
-"""All uses of private parts of TensorFlow and Keras: why, and what would happen without them.
+"""All uses of private parts of TensorFlow and Keras, why, and what would happen without them.
 
 | private part                   | why                                   | without                 |
 |--------------------------------|---------------------------------------|-------------------------|
@@ -69,5 +69,5 @@ def _gradient_registry() -> dict[str, Any]:
 
 
 def disable_gradient_sum(optimizer: keras.optimizers.Optimizer) -> None:
-    """Keep a Keras optimizer from summing gradients over workers, as the loop has summed them."""
+    """Keep a Keras optimizer from summing gradients over workers; the loop has summed them."""
     optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

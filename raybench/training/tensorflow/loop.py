@@ -2,7 +2,7 @@
 
 `model.fit` of Keras 3 fails with two workers (keras#20585), and a call from Python for each step
 would be slower. Therefore the loop over steps runs inside a `tf.function` (`Trainer._take_steps`).
-Functions that are marked as traced run inside a `tf.function`. Mirrors torch/loop.py.
+Mirrors torch/loop.py.
 """
 
 import contextlib
@@ -63,24 +63,24 @@ from raybench.training.tensorflow.world import join as join
 Data = tuple[Inputs, tf.Tensor, Mixed]
 """Inputs, labels and `Mixed`, from which each pass selects some rows."""
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Function that takes the step with a given index. Returns the loss on this worker, and the squared
-norms of the gradients sent and received, shape (2,)."""
+"""Function that takes the step with a given index. It returns the loss on this worker, and the
+squared norms of the gradients sent and received, shape (2,)."""
 
 
 WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
-"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
-them unchanged."""
+"""Data type to which gradients are converted for the exchange, keyed by `gradient_compression`.
+None leaves them unchanged."""
 MIB = 2**20
 
 
 class Exchange:
-    """Sums gradients over the workers; its methods are traced, in replica context."""
+    """Sums gradients over the workers; its methods run on each replica, inside a `tf.function`."""
 
     def __init__(self, spec: RunSpec) -> None:
         between_processes = spec.num_workers > spec.replicas_per_process
         self.measures = between_processes and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` measures norms, which it does only between processes, and only if the
-        run records steps."""
+        """Whether `squares` measures norms, which it does only if the run records steps and several
+        processes exchange gradients."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
         self.options = tf.distribute.experimental.CommunicationOptions(
@@ -168,7 +168,7 @@ class StepRecorder:
 def take_recorded(
     take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Traced: take steps and record them.
+    """Take steps and record them; runs inside a `tf.function`.
 
     Args:
         take: Function that takes one step.
@@ -188,7 +188,8 @@ def take_recorded(
 
 
 def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
-    """Traced: return the time of day in seconds at which all writes to `variables` are done."""
+    """Return the time of day in seconds at which all writes to `variables` are done; runs inside a
+    `tf.function`."""
     values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
@@ -200,7 +201,7 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 
 HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
-"""Policy of Keras for 16-bit precision, by precision of the run."""
+"""Data type policy of Keras for 16-bit precision, keyed by precision of the run."""
 EVALUATION_BATCH = 1024
 """Largest batch size of an evaluation."""
 
@@ -293,11 +294,13 @@ class Trainer(BaseTrainer):
         shares: Any,
         rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: take the steps of a `Batch`, whose entries are the arguments.
+        """Take the steps of a `Batch`, whose entries are the arguments.
+
+        Runs inside a `tf.function`.
 
         Returns:
-            The total loss and, if the run records steps, one row per step for `StepRecorder`;
-            otherwise None instead of the rows.
+            The total loss, and one row per step for `StepRecorder`. If the run does not record
+            steps, the rows are None.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -322,7 +325,9 @@ class Trainer(BaseTrainer):
     def _take_step(
         self, data: Data, indices: Any, weights: Any, shares: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: take one step; return its loss and squared gradient norms.
+        """Take one step; return its loss and squared gradient norms.
+
+        Runs on each replica, inside a `tf.function`.
 
         Args:
             data: Data from which the passes select rows.
@@ -349,14 +354,16 @@ class Trainer(BaseTrainer):
         return loss, self._exchange.squares(gradients, exchanged)
 
     def _update(self, gradients: list[tf.Tensor]) -> None:
-        """Traced, in replica context: update the weights and their average."""
+        """Update the weights and their average; runs on each replica, inside a `tf.function`."""
         if self._spec.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._spec.clip_norm)
         self._optimizer.apply(gradients, self._model.trainable_variables)
         self._averaging.update()
 
     def _own_columns(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: return the columns of a step that belong to this replica.
+        """Return the columns of a step that belong to this replica.
+
+        Runs on each replica, inside a `tf.function`.
 
         Args:
             columns: Values of all replicas in this process, shape (passes, columns); see
@@ -372,7 +379,10 @@ class Trainer(BaseTrainer):
     def _pass_gradients(
         self, data: Data, rows: Any, weights: Any, shares: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced, in replica context: gather a pass and return its loss and gradients."""
+        """Gather the samples of a pass, and return its loss and gradients.
+
+        Runs on each replica, inside a `tf.function`.
+        """
         with self._world.data_device():
             inputs, labels, mixed = tf.nest.map_structure(
                 lambda tensor: gathered(tensor, rows), data
@@ -389,7 +399,9 @@ class Trainer(BaseTrainer):
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: return the loss of a pass, and the gradients of this loss times the loss scale.
+        """Return the loss of a pass, and the gradients of this loss times the loss scale.
+
+        Runs on each replica, inside a `tf.function`.
 
         Args:
             inputs: Inputs of the samples.
@@ -484,11 +496,11 @@ class Trainer(BaseTrainer):
         )
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced: evaluate a batch.
+        """Evaluate a batch; runs inside a `tf.function`.
 
         Returns:
-            The sums, over the batch, of the losses, of the samples' values for the metric, and of
-            their squares, shape (3,), float64; and the samples' values.
+            Three float64 sums over the batch, shape (3,): of the losses, of the samples' values for
+            the metric, and of the squares of these values. Also the samples' values themselves.
         """
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)

@@ -107,7 +107,7 @@ def _prepare_tensor(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def predict(model: keras.Model, inputs: Batch) -> Array:
-    """Return the outputs of a model in evaluation mode for input arrays of a dataset; float32."""
+    """Return the float32 outputs of a model in evaluation mode for input arrays of a dataset."""
     tensors: Inputs = each(inputs, tf.convert_to_tensor)
     outputs = model(prepare_inputs(tensors), training=False)
     return to_array(outputs)
@@ -163,7 +163,8 @@ def added_loss(model: keras.Model) -> tf.Tensor:
 
 Mixed = tuple[tf.Tensor, ...]
 """With mixup: the labels of the second sample of each mixed pair, and two weights of shape (N,):
-one for the loss on the first sample's labels, one for the loss on the second's. Otherwise empty."""
+one for the loss with the first sample's labels, one for the loss with the second sample's.
+Otherwise empty."""
 
 
 class Losses(BaseLosses):
@@ -208,11 +209,11 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Build a Keras layer for each layer.
+    """Build a Keras layer from each description of a layer.
 
     Args:
         layers: Descriptions of the layers.
-        input_shape: Shape of an input without the batch axis; for images (H, W, C).
+        input_shape: Shape of an input without the batch axis, such as (H, W, C) for images.
     """
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
@@ -330,7 +331,8 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     ),
     description.Residual: lambda layer, before: KerasResidual(layer.layers, before),
 }
-"""Function that builds the Keras layer of a layer for an input shape, by class of the layer."""
+"""Functions that build a Keras layer from the description of a layer and the layer's input shape,
+keyed by class of the description."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")
@@ -340,11 +342,12 @@ SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 class AveragedStatistics:
-    """Function that makes variables equal on all workers that a forward pass may have changed.
+    """Callable that makes those variables of a model that a forward pass may have changed equal on
+    all workers.
 
     The moving means and variances of batch normalization are averaged over the workers; other
     variables, such as a codebook or a queue, are copied from rank 0. Training does not read the
-    moving statistics, so this is needed only before the model is evaluated or saved. Collective:
+    moving statistics, so a call is needed only before the model is evaluated or saved. Collective:
     all workers must call it.
     """
 
@@ -362,7 +365,7 @@ class AveragedStatistics:
             self._traced()
 
     def _average(self) -> None:
-        """Traced, in replica context: update the variables of one replica."""
+        """Update the variables of one replica; runs on each replica, inside a `tf.function`."""
         context = tf.distribute.get_replica_context()
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
         own_values = [tf.identity(variable.value) for variable in self._variables]

@@ -60,7 +60,8 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""File of keras.applications with trained weights without the top, by prefix of the model's name.
+"""Files of trained weights, without the top, in keras.applications, keyed by prefix of the model's
+name.
 
 If several prefixes match, the longest one counts. `name` is the name of the model in lower case,
 `rest` the name without the prefix.
@@ -95,7 +96,7 @@ class BatchNorm(keras.layers.BatchNormalization):
         Args:
             inputs: Inputs of shape (N, H, W, C).
             mean: Mean with which the inputs are normalized; None to use that of the batch.
-            variance: Variance, as `mean`.
+            variance: Variance with which the inputs are normalized; None to use that of the batch.
 
         Returns:
             The outputs, and mean and unbiased variance of the batch.
@@ -184,8 +185,8 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_keras(workload: NamedWorkload) -> Path:
-    """Return the file of keras.applications with trained weights without the top; raise UserError
-    if it is not on this machine."""
+    """Return the file with the trained weights of a model of keras.applications, without its top;
+    raise UserError if the file is not on this machine."""
     home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
     name, folder = workload.model, home / "models"
     family = max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len, default=None)
@@ -282,8 +283,9 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
     """Load the weights in a file into a model.
 
-    Files may be `.weights.h5` as saved by Keras, `.h5` of keras.applications without the top, and,
-    for networks that exist in both frameworks, torch's `.pth`, `.pt` and `.safetensors`.
+    The file may be a `.weights.h5` file of Keras or an `.h5` file of keras.applications without the
+    top. For networks that exist in both frameworks, it may also be a `.pth`, `.pt` or
+    `.safetensors` file of torch.
 
     Returns:
         A list with a warning if the head keeps its random weights; otherwise an empty list.
@@ -430,8 +432,8 @@ ToKeras = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 
 def _variables(layer: keras.layers.Layer) -> list[tuple[str, keras.Variable, ToKeras]]:
-    """Return for each weight of a layer: its name in torchvision, its variable in Keras, and the
-    function that converts it to the layout of Keras."""
+    """Return a tuple for each weight of a layer: the weight's name in torchvision, its variable in
+    Keras, and the function that converts the weight from torch's layout to that of Keras."""
     name = layer.name
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 0, 1))]

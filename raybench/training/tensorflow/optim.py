@@ -37,7 +37,7 @@ States: TypeAlias = list[tf.Variable]
 
 
 class Rates(NamedTuple):
-    """Scalars of a step for all variables of one type, computed once per step."""
+    """Scalars of a step for all variables of one data type, computed once per step."""
 
     learning_rate: tf.Tensor
     kept: tf.Tensor
@@ -47,8 +47,8 @@ class Rates(NamedTuple):
 
 
 def is_excluded(variable: tf.Variable) -> bool:
-    """Return whether a variable is a bias or a parameter of a normalization layer, and therefore
-    excluded from weight decay and trust ratios."""
+    """Return whether a variable is excluded from weight decay and trust ratios, which biases and
+    parameters of normalization layers are."""
     return len(variable.shape) <= 1
 
 
@@ -153,10 +153,10 @@ class Optimizer(keras.optimizers.Optimizer):
         return self.STATES
 
     def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the scalars that the updates of all variables of one type share in a step.
+        """Return the scalars that the updates of all variables of one data type share in a step.
 
         Args:
-            dtype: Type of the variables and of the result.
+            dtype: Data type of the variables and of the result.
             step: Number of the step, counted from 1; float64, because the bias corrections would be
                 inaccurate in float32, in which 1 - 0.999 is already off by 1e-5.
             rate: Learning rate; float64.
@@ -283,8 +283,8 @@ class RAdam(Adam):
     """Rectified Adam."""
 
     def _scalars(self, dtype: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the step sizes for m (before rectification) and for m / (sqrt(v) + epsilon)
-        (after); one of them is 0."""
+        """Return two step sizes, one of which is 0: that of the update m, for steps without
+        rectification, and that of the update m / (sqrt(v) + epsilon), for steps with it."""
         is_rectified, term = rectification_term(step, self.beta2)
         first, second = (correction(step, beta) for beta in (self.beta1, self.beta2))
         plain, rectified, zero = rate / first, rate * term * tf.sqrt(second) / first, 0 * rate
@@ -299,9 +299,9 @@ class RAdam(Adam):
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return RAdam's rectification: whether rho_t > 5, and r_t, in float64.
+    """Return whether RAdam rectifies a step (rho_t > 5), and the rectification term r_t as float64.
 
-    r_t has no meaning if rho_t <= 5. See `training.optimizers` for both.
+    The term has no meaning if rho_t <= 5. The equations are in `training.optimizers`.
 
     Args:
         step: Number of the step t, counted from 1; float64.
@@ -349,18 +349,15 @@ TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3
 
 
 def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
-    """Return the weights between a model's inputs and its head that Muon orthogonalizes.
+    """Return the matrix shapes of the weights that Muon orthogonalizes, keyed by `id(weight)`.
 
-    The head is the last weight with two dimensions or more. Left out are embeddings, biases,
-    depthwise filters, and weights that have a single row or column if flattened to (inputs,
-    outputs).
+    These are weights between a model's inputs and its head, which is the last weight with two
+    dimensions or more. Left out are embeddings, biases, depthwise filters, and weights that have a
+    single row or column if flattened to (inputs, outputs).
 
     Args:
         model: The model; None to treat all `variables` as weights of dense layers and convolutions.
         variables: Variables that are trained.
-
-    Returns:
-        The matrix shape of each of these weights, by `id(weight)`.
     """
     weights = [
         weight for weight in (model.weights if model else variables) if len(weight.shape) > 1
@@ -397,8 +394,10 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
 
 
 def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
-    """Return a matrix with the same singular vectors and with all singular values near 1; 0 for a
-    zero matrix. See `orthogonalize` in torch/optim.py."""
+    """Return a matrix with the same singular vectors and with all singular values near 1.
+
+    For a zero matrix, the result is 0. See `orthogonalize` in torch/optim.py.
+    """
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = tf.transpose(matrix) if is_tall else matrix
     if result.dtype != tf.float64:
@@ -464,7 +463,7 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adamw": Adam,
     "muon": Muon,
 }
-"""Classes of optimizers, by name."""
+"""Classes of optimizers, keyed by name."""
 
 
 def build_optimizer(
@@ -484,8 +483,8 @@ def build_optimizer(
 
     Args:
         name: Key of `OPTIMIZERS`, or a class of a library, such as `keras:Nadam`.
-        model: Model whose variables are trained. Muon needs it to know the hidden matrices, and a
-            library's class to exclude biases from weight decay.
+        model: Model whose variables are trained. Muon needs it to find the hidden matrices. With a
+            library's class, it is needed to exclude biases from weight decay.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of variables with two dimensions or more.
         options: Arguments of a library's class.

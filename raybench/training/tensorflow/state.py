@@ -1,8 +1,8 @@
 """State of a run besides the model: averaged weights, loss scale, frozen layers, random states;
 and the whole state as bytes. Mirrors torch/state.py.
 
-The state is an `.npz` file with the values of the variables in the order of their creation; it is
-read without pickle.
+The state is an `.npz` file with the values of all variables, in a fixed order. It is read without
+pickle.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from raybench.training.tensorflow.named import NamedModel
 Array = npt.NDArray[Any]
 
 Copies = list[list[tf.Variable]]
-"""Copies of variables: for each replica in this process, its copy of every variable."""
+"""Copies of variables: for each replica in this process, a list with its copy of each variable."""
 
 
 def replica_copies(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
-    """Return each replica's copies of variables; all lists have the order of `variables`."""
+    """Return each replica's copies of variables, in the order of `variables`."""
     values = [strategy.experimental_local_results(variable.value) for variable in variables]
     return [list(copies) for copies in zip(*values, strict=True)]
 
@@ -42,8 +42,8 @@ def pack_state(
 ) -> bytes:
     """Return the state of a run as bytes on rank 0, and b"" on other ranks.
 
-    Collective: all ranks must call it. An array is stored once if it is equal on all replicas of
-    all ranks; otherwise, as for random states, its numbers are stored for each replica.
+    Collective: all ranks must call it. An array that is equal on all replicas of all ranks is
+    stored once. If an array differs, as random states do, its numbers are stored for each replica.
 
     Args:
         replicas: For each replica in this process, the values of its variables.
@@ -119,11 +119,11 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
 def seed_layers(
     model: keras.Model, strategy: tf.distribute.Strategy, seed: int
 ) -> list[keras.Variable]:
-    """Seed all random numbers of this process, and return the random states of the model's layers.
+    """Seed all random numbers of this process, and return the random states that the model uses.
 
-    Python and numpy are seeded with `seed`. So are the random layers of the model in the first
-    replica of this process, those in the second replica with `seed` + 1, and so on. Call it in the
-    scope of the strategy.
+    Python, numpy and the random layers of this process's first replica are seeded with `seed`. The
+    random layers of the second replica are seeded with `seed` + 1, and so on. Call this function in
+    the scope of the strategy.
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
@@ -164,7 +164,8 @@ class Averaging:
             self.variables = [self._num_steps, *self._means]
 
     def update(self) -> None:
-        """Traced, in replica context: update the average with the weights after a step."""
+        """Update the average with the weights after a step; runs on each replica, inside a
+        `tf.function`."""
         if self._decay is None:
             return
         self._num_steps.assign_add(1)
@@ -209,8 +210,8 @@ class Averaging:
 
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""Initial loss scale, and number of steps without overflow after which the scale is doubled; both
-as in torch."""
+"""Initial loss scale, and number of steps without overflow after which the scale is doubled. Both
+are torch's defaults."""
 
 
 class LossScale:
@@ -235,18 +236,20 @@ class LossScale:
         return int(self.variables[2].numpy()) if self.variables else 0
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """Traced: return a loss multiplied by the loss scale."""
+        """Return a loss multiplied by the loss scale; runs inside a `tf.function`."""
         return loss * self.variables[0].value if self.variables else loss
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Traced: return gradients divided by the loss scale."""
+        """Return gradients divided by the loss scale; runs inside a `tf.function`."""
         if not self.variables:
             return gradients
         return [gradient / self.variables[0].value for gradient in gradients]
 
     def step(self, gradients: list[tf.Tensor], update: Callable[[list[tf.Tensor]], None]) -> None:
-        """Traced, in replica context: call `update` with the gradients if all of them are finite;
-        otherwise skip the step."""
+        """Call `update` with the gradients if all of them are finite; otherwise skip the step.
+
+        Runs on each replica, inside a `tf.function`.
+        """
         if not self.variables:
             update(gradients)
             return

@@ -37,9 +37,10 @@ class World(DistributedContext):
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
     def data_device(self) -> AbstractContextManager[object]:
-        """Traced: return a context in which operations run on the device with this process's data.
+        """Return a context in which operations run on the device with this process's data.
 
         This is the device of the first replica; the other replicas copy their batches from there.
+        Runs inside a `tf.function`.
         """
         if len(self._devices) == 1:
             return contextlib.nullcontext()
@@ -47,7 +48,8 @@ class World(DistributedContext):
         return device
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every rank (float64), by rank. Collective, so also a barrier."""
+        """Return the values of all ranks as float64: one row per rank, in rank order. Collective,
+        so also a barrier."""
         if self.num_workers == 1:
             return [values]
         # `strategy.gather` traces a function at every call, which takes 50 ms. The function here is
@@ -68,13 +70,13 @@ class World(DistributedContext):
         return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
-        """Traced: return the sum of a tensor over all workers."""
+        """Return the sum of a tensor over all workers; runs inside a `tf.function`."""
         total = self.strategy.run(_all_reduce, args=(rows,))
         return self.strategy.experimental_local_results(total)[0]
 
 
 def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
-    """Traced, in replica context: return the sum of a tensor over all workers."""
+    """Return the sum of a tensor over all workers; runs on each replica, inside a `tf.function`."""
     # The reduction needs a tensor with a device, which an argument of a traced function lacks.
     here = tf.identity(rows)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
@@ -109,8 +111,8 @@ def join(
 
 
 def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
-    """Return the options for the communication between processes: NCCL for GPUs, for which AUTO
-    would use RING over gRPC."""
+    """Return the options for the communication between processes. For GPUs these name NCCL, because
+    AUTO would use RING over gRPC."""
     implementations = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if has_gpus else implementations.AUTO
@@ -209,8 +211,8 @@ SETTINGS: tuple[Setting, ...] = (
     (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
     (tf.config.optimizer.get_jit, tf.config.optimizer.set_jit),
 )
-"""Global settings of TensorFlow and Keras that one run could leave changed for the next, as getters
-and setters. Deterministic operations (`enable_op_determinism`) are not included, because they
+"""Getters and setters of global settings of TensorFlow and Keras that one run could leave changed
+for the next. Deterministic operations (`enable_op_determinism`) are not included, because they
 cannot be switched off."""
 
 
@@ -240,6 +242,6 @@ class Adapter(LoopAdapter):
         keras.backend.clear_session()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It is plain data
-        and arrays, or a model, of which the weights are saved."""
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. The state is plain
+        data and arrays, or a model, whose weights are saved."""
         return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

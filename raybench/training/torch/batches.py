@@ -57,8 +57,8 @@ def seconds_between(start: Any, end: Any) -> float:
 class InputClock:
     """Adds up the time for which the device was idle because it waited for a batch.
 
-    The host runs ahead of its GPU, so its waiting for data costs nothing while the GPU still
-    computes earlier steps. On a GPU, the time is therefore measured between two events: the end of
+    The host runs ahead of its GPU. While the GPU still computes earlier steps, it costs nothing if
+    the host waits for data. On a GPU, the time is therefore measured between two events: the end of
     all work that was queued before the batch was requested, and the arrival of the batch on the
     device.
     """
@@ -84,14 +84,14 @@ class InputClock:
 
 
 class Batch(NamedTuple):
-    """Samples of a forward and backward pass: tensors, or arrays before they are converted."""
+    """Samples of one forward and backward pass, as tensors or, before conversion, as arrays."""
 
     inputs: Any
     labels: Any
     weights: Any
     """Weight of each sample's loss, see `Step.weights`."""
     mixed: Any = None
-    """With mixup: labels of the other samples and weights, see `Samples.mixed`; otherwise None."""
+    """Labels and weights for mixup (`Samples.mixed`); None without mixup."""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
@@ -205,8 +205,10 @@ def room_for_data(device: torch.device, share: float) -> Room:
 
 
 def batches_of(spec: RunSpec, dataset: Dataset, device: torch.device) -> dict[str, Batches]:
-    """Return the batches of each split, by name of the split; on a CPU, arrays that are already in
-    memory are not copied."""
+    """Return the batches of each split, keyed by name of the split.
+
+    On a CPU, arrays that are already in memory are not copied.
+    """
     room = room_for_data(device, spec.gpus_per_worker)
 
     def fits(split: Split) -> bool:

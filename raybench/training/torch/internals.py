@@ -13,8 +13,11 @@ import torch
 
 
 class _Foreach:
-    """Functions for lists of tensors, under the names of the tensor methods: `foreach.add_(tensors,
-    others)` adds each of `others` to one of `tensors`."""
+    """Functions for lists of tensors, named like the methods of a tensor.
+
+    For example, `foreach.add_(tensors, others)` adds the first of `others` to the first of
+    `tensors`, and so on.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return getattr(torch, f"_foreach_{name}")  # type: ignore[no-any-return]

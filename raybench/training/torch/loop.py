@@ -63,31 +63,31 @@ from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Type of the forward pass under autocast, by precision of the run."""
+"""Data type of the forward pass under autocast, keyed by precision of the run."""
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Largest batch size of an evaluation, by type of device. The activations of 128 samples fit into
 the cache of a CPU; with 1024 samples, each sample takes up to twice as long (measured)."""
 
 
 WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type to which gradients are converted for the exchange, by `gradient_compression`; None to leave
-them unchanged."""
+"""Data type to which gradients are converted for the exchange, keyed by `gradient_compression`.
+None leaves them unchanged."""
 
 
 class GradientNorms:
     """Squared norms of the gradients that a worker sends and receives in a step.
 
-    DDP exchanges gradients in several buckets, each of which has a squared norm here.
+    DDP exchanges gradients in several buckets; there is one squared norm per bucket.
     """
 
     def __init__(self) -> None:
         self.sent: list[Tensor] = []
         self.received: list[Tensor] = []
-        """Added to in the thread that runs the exchange."""
+        """Squared norms of the received buckets; the thread that runs the exchange appends them."""
 
     def pop(self) -> tuple[Tensor, Tensor]:
-        """Return the squared norms sent and received in the finished step, each summed over its
-        buckets, and start the next step."""
+        """Return the squared norms of the gradients sent and received in the finished step, and
+        start the next step."""
         sums = torch.stack(self.sent).sum(), torch.stack(self.received).sum()
         self.sent, self.received = [], []
         return sums
@@ -101,7 +101,7 @@ class Replica(nn.Module):
     """Wraps a model so that it computes in the run's precision in any thread.
 
     DataParallel calls each replica in a different thread. The thread inherits whether autocast is
-    on, but not its type, so that the model would be computed in fp16.
+    on, but not the data type, so that the model would compute in fp16.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
@@ -117,7 +117,7 @@ class Replica(nn.Module):
 
 
 class Exchange:
-    """A model that several workers train, and the exchange of their gradients.
+    """A model wrapped for training, and the exchange of its gradients between workers.
 
     Replicas in one process need no exchange, since DataParallel sums their gradients in the
     backward pass.
@@ -181,8 +181,8 @@ class Exchange:
             self._register_hook(1 / self._spec.num_workers, wire)
 
     def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
-        """Return a context for the backward pass, in which it exchanges gradients if `is_wanted`,
-        and otherwise only accumulates them."""
+        """Return a context for the backward pass. In it, gradients are exchanged if `is_wanted` and
+        the run exchanges gradients at all; otherwise they are only accumulated."""
         if self._parallel is None or (is_wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
@@ -193,7 +193,8 @@ class Exchange:
 
         Args:
             share: Factor by which gradients are multiplied: 1 / number of workers.
-            wire: Type to which gradients are converted for the exchange; None to leave them.
+            wire: Data type to which gradients are converted for the exchange; None to leave them
+                unchanged.
         """
         assert self._parallel is not None
         squares = self.squares
@@ -456,7 +457,7 @@ class Trainer(BaseTrainer):
             self._optimizer = self._build_optimizer()
 
     def _set_frozen(self, is_on: bool) -> bool:
-        """Freeze (True) or unfreeze (False) the backbone; return whether it was not so before."""
+        """Freeze (True) or unfreeze (False) the backbone; return whether this changed anything."""
         if self._freezing is None or self._freezing.is_on == is_on:
             return False
         self._freezing.set(is_on)
@@ -466,15 +467,15 @@ class Trainer(BaseTrainer):
         return True
 
     def _precision(self) -> AbstractContextManager[object]:
-        """Return the context of the forward pass: autocast, or nothing in 32-bit precision."""
+        """Return the context of the forward pass: autocast, or a null context in 32 bits."""
         dtype = HALF.get(self._spec.precision)
         if dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer over all parameters. It leaves frozen parameters unchanged,
-        because they have no gradient."""
+        """Return a new optimizer over all parameters. The optimizer leaves frozen parameters
+        unchanged, because they have no gradient."""
         with self._freezing.unfrozen() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)

@@ -156,7 +156,7 @@ def _prepare_tensor(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
 
 
 def predict(model: nn.Module, inputs: Batch) -> Array:
-    """Return the outputs of a model in evaluation mode for input arrays of a dataset; float32."""
+    """Return the float32 outputs of a model in evaluation mode for input arrays of a dataset."""
     device = next(iter(model.parameters()), torch.empty(0)).device
     was_training = model.training
     model.eval()
@@ -255,12 +255,12 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Build a module for each layer.
+    """Build a torch module from each description of a layer.
 
     Args:
         layers: Descriptions of the layers.
-        input_shape: Shape of an input without the batch axis; for images (H, W, C), although the
-            modules take images of shape (N, C, H, W).
+        input_shape: Shape of an input without the batch axis. It is (H, W, C) for images, although
+            the modules take images of shape (N, C, H, W).
     """
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
@@ -397,7 +397,8 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     ),
     description.Residual: lambda layer, before: TorchResidual(layer.layers, before),
 }
-"""Function that builds the torch module of a layer for an input shape, by class of the layer."""
+"""Functions that build a torch module from the description of a layer and the layer's input shape,
+keyed by class of the description."""
 
 
 STATISTICS = ("running_mean", "running_var")
@@ -432,10 +433,10 @@ def average_statistics(model: nn.Module) -> None:
 
 
 def synchronize(model: nn.Module) -> nn.Module:
-    """Return the model with every batch normalization layer converted to SyncBatchNorm, which needs
-    GPUs.
+    """Return the model with every batch normalization layer converted to SyncBatchNorm.
 
-    Parameters keep their names. Layers of timm that include an activation still include it.
+    SyncBatchNorm needs GPUs. Parameters keep their names. If a batch normalization layer of timm
+    includes an activation, the converted layer includes it, too.
     """
     timm = sys.modules.get("timm.layers")  # imported if a model uses it
     convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm

@@ -36,11 +36,11 @@ Tensors = dict[str, Tensor]
 PREFIX = "net."
 """Prefix that `NamedModel` adds to the names of a library's weights."""
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""Names of files of weights on the Hugging Face hub."""
+"""Names of weight files on the Hugging Face hub, the preferred one first."""
 RGB = 3
 """Number of channels of a color image."""
 PADDING = 0
-"""Token id of padding, if the configuration has none."""
+"""Token id of padding, used if the model's configuration names none."""
 
 
 class NamedModel(nn.Module):
@@ -123,8 +123,8 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_torchvision(workload: NamedWorkload) -> Path:
-    """Return the newest file of torchvision's trained weights on this machine; raise UserError if
-    there is none."""
+    """Return the file of trained weights in torchvision's cache, preferably torchvision's default
+    weights; raise UserError if there is none."""
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
@@ -173,8 +173,8 @@ def cached_timm(workload: NamedWorkload) -> Path:
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
-    """Return timm's configuration of trained weights: image size, mean and standard deviation of
-    pixels, location of the file."""
+    """Return timm's configuration for a model's trained weights. It contains the image size, the
+    mean and standard deviation of the pixels, and the location of the file."""
     import timm
 
     config = timm.models.get_pretrained_cfg(workload.model)
@@ -200,7 +200,7 @@ def _build_image_model(
         make: Function that builds the library's model with a given number of outputs.
         recommended_size: Number of pixels per side for which the model was made; the error
             recommends it.
-        **normalized: `mean` and `std` of the pixels; nothing to leave the pixels as they are.
+        **normalized: `mean` and `std` of the pixels; omit both to leave pixels as they are.
 
     Raises:
         UserError: The images do not fit the model.
@@ -273,8 +273,8 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_transformers(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights that belongs to the configuration; raise UserError if
-    there is none."""
+    """Return the file of trained weights in the workload's folder or in the Hugging Face cache;
+    raise UserError if there is none."""
     folder = Path(workload.model).expanduser()
     if not folder.is_dir():
         return _find_in_hub_cache(workload, workload.model)
@@ -285,10 +285,10 @@ def cached_transformers(workload: NamedWorkload) -> Path:
 
 
 def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
-    """Return the configuration of a text model, and whether it is the user's own.
+    """Return the configuration of a text model, and whether the configuration is the user's own.
 
-    It is the user's own if it was read from a folder or from the Hugging Face cache, and not if it
-    is the default configuration of a model type.
+    A configuration from a folder or from the Hugging Face cache is the user's own. The default
+    configuration of a model type, such as `distilbert`, is not.
     """
     import transformers
     from transformers import AutoConfig
@@ -316,8 +316,8 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
     Args:
         config: The configuration, which is changed.
         workload: Workload of the model.
-        is_own: Whether the configuration is the user's own (see `_text_config`). Then its sequence
-            length is kept, and its vocabulary, too, except for language modeling.
+        is_own: Whether the configuration is the user's own (see `_text_config`). If so, its
+            sequence length is kept and, except for language modeling, also its vocabulary.
 
     Raises:
         UserError: The data do not fit the user's configuration.
@@ -352,15 +352,15 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
 
 
 BUILD = {"torchvision": build_torchvision, "timm": build_timm, "transformers": build_transformers}
-"""Functions that build a model, by library."""
+"""Functions that build a model, keyed by library."""
 CACHED = {
     "torchvision": cached_torchvision,
     "timm": cached_timm,
     "transformers": cached_transformers,
     "both": cached_torchvision,
 }
-"""Functions that return the file of a model's trained weights, by library; `both` are the networks
-that exist in both frameworks."""
+"""Functions that return the file of a model's trained weights, keyed by library. The key `both` is
+for the networks that exist in both frameworks."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
@@ -459,8 +459,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
 
     Args:
         model: The model.
-        tensors: Tensors by name. Names may lack the prefixes of wrappers: `net.`, `module.`, or the
-            base model of a transformer.
+        tensors: Tensors by name. Names may begin with DDP's prefix `module.`, and may lack the
+            prefixes of `NamedModel` and of a transformer's base model.
         source: Description of where the tensors come from, for messages.
 
     Returns:
@@ -499,8 +499,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
     """Return the tensor for the model weight `name`, or None.
 
-    The tensor may be stored under the weight's name without its prefixes, of which `base` is that
-    of a transformer's base model; empty for other models.
+    The tensor may be stored under the weight's name without prefixes. `base` is the prefix of a
+    transformer's base model, such as `distilbert.`; it is empty for other models.
     """
     bare = name.removeprefix(PREFIX)
     for candidate in (name, bare, bare.removeprefix(base)):

@@ -32,8 +32,9 @@ from raybench.training.torch.internals import foreach
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
     """Multiply all gradients by one factor so that their joint norm is at most `max_norm`.
 
-    If a gradient is NaN or infinite, gradients become NaN. The result is that of TensorFlow, unlike
-    with torch.nn.utils.clip_grad_norm_, which adds 1e-6 to the norm. Does not wait for the device.
+    If a gradient is NaN, all gradients become NaN. Infinite gradients become NaN, and all others
+    then become 0. Finite gradients are clipped as in TensorFlow; torch.nn.utils.clip_grad_norm_
+    would add 1e-6 to the norm. This function does not wait for the device.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
@@ -76,13 +77,16 @@ class Optimizer(torch.optim.Optimizer):
                     self._update(updated, group, excluded)
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        """Take one step for some parameters of a group, all of which or none are `excluded` from
-        weight decay and trust ratios."""
+        """Take one step for some parameters of a group.
+
+        `excluded` says whether all of them are excluded from weight decay and trust ratios;
+        otherwise, none of them is.
+        """
         raise NotImplementedError
 
     def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
-        """Return the state tensor `name`, such as `momentum_buffer`, of each parameter; state
-        tensors start at 0."""
+        """Return the state tensor `name`, such as `momentum_buffer`, of each parameter; a new state
+        tensor contains zeros."""
         for param in params:
             if name not in self.state[param]:
                 self.state[param][name] = torch.zeros_like(param)
@@ -175,10 +179,10 @@ class Muon(Optimizer):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return a matrix with the same singular vectors and with all singular values near 1; 0 for a
-    zero matrix.
+    """Return a matrix with the same singular vectors and with all singular values near 1.
 
-    This is a Newton-Schulz iteration with a polynomial of degree 5. It uses float32 or float64,
+    For a zero matrix, the result is 0. It is computed by a Newton-Schulz iteration with a
+    polynomial of degree 5. The iteration uses float32 or float64,
     because bfloat16, as used by the authors, would give different results in TensorFlow and is slow
     on CPUs.
     """
@@ -232,9 +236,9 @@ TORCH_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "radam": torch.optim.RAdam,
     "sgd": torch.optim.SGD,
 }
-"""Optimizers that are classes of torch, by name."""
+"""Classes of torch for the optimizers that torch has, keyed by name."""
 OWN_CLASSES: dict[str, type[Optimizer]] = {"lars": Lars, "lamb": Lamb, "muon": Muon}
-"""Optimizers that are implemented here, by name."""
+"""Classes of the optimizers that are implemented here, keyed by name."""
 
 
 def build_optimizer(
@@ -305,8 +309,8 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
-    """Raise UserError if a model has complex weights, and the optimizer or the precision of the run
-    does not support them."""
+    """Raise UserError if a model has complex weights that the run's optimizer or precision does not
+    support."""
     key = "optimizer" if spec.optimizer in OWN_CLASSES else "precision"
     is_unfit = spec.optimizer in OWN_CLASSES or spec.precision == "fp16"
     if is_unfit and any(parameter.is_complex() for parameter in trainable(model)):
@@ -328,8 +332,8 @@ def _library_optimizer(
 
 
 def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameters in a group with weight decay and one without, because torch's
-    optimizers would decay biases, too."""
+    """Return the parameters in two groups, one with weight decay and one without. With a single
+    group, torch's optimizers would decay biases, too."""
     return _two_groups(params, lambda param: param.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
@@ -340,8 +344,11 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return the parameters in two groups, in which the setting `key` has the values `first` and
-    `second`; an empty group is left out."""
+    """Return the parameters in two groups, leaving out an empty one.
+
+    The setting `key` has the value `first` in the group of parameters for which `is_first` returns
+    True, and `second` in the other group.
+    """
     groups = [
         {"params": [param for param in params if is_first(param)], key: first},
         {"params": [param for param in params if not is_first(param)], key: second},

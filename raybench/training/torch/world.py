@@ -52,7 +52,8 @@ class World(DistributedContext):
         self._second_group: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every rank (float64), by rank. Collective, so also a barrier."""
+        """Return the values of all ranks as float64: one row per rank, in rank order. Collective,
+        so also a barrier."""
         if self.num_workers == 1:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
@@ -61,7 +62,7 @@ class World(DistributedContext):
         return [row.tolist() for row in rows]
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Return the object of every rank, by rank. Collective, so also a barrier."""
+        """Return one object per rank, in rank order. Collective, so also a barrier."""
         values = [value] * self.num_workers
         if self.num_workers > 1:
             dist.all_gather_object(values, value, group=self.second_group())
@@ -124,10 +125,10 @@ def join(
 def set_arithmetic(precision: str | None) -> None:
     """Set the float32 arithmetic of this process, overriding earlier runs and user code.
 
-    Also lets cuDNN benchmark its convolutions, which happens in the warm-up. Since version 2.9,
-    torch has an old and a new set of switches for the arithmetic, and reading a switch raises an
-    error if the two sets disagree. Here both are set, the old set first, because it also changes
-    the new one.
+    Unless `precision` is None, this also lets cuDNN benchmark its convolutions, which happens in
+    the warm-up. Since version 2.9, torch has an old and a new set of switches for the arithmetic,
+    and reading a switch raises an error if the two sets disagree. Here both are set, the old set
+    first, because it also changes the new one.
 
     Args:
         precision: Precision of the run; None to set torch's defaults.
@@ -219,10 +220,10 @@ SETTINGS: tuple[Setting, ...] = (
     attribute(_CUDNN, "enabled"),
     attribute(_CUDNN, "deterministic"),
 )
-"""Global settings of PyTorch that one run could leave changed for the next, as getters and setters.
+"""Getters and setters of global settings of PyTorch that one run could leave changed for the next.
 
 Thread-local settings (grad mode, autocast, default device) are not included, because each loop runs
-in a new thread, nor is the float32 arithmetic, which `Adapter.begin` sets."""
+in a new thread. The float32 arithmetic is not included, because `Adapter.begin` sets it."""
 
 
 class Adapter(LoopAdapter):
@@ -255,7 +256,7 @@ class Adapter(LoopAdapter):
             torch.cuda.synchronize(self._world.torch_device)
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every rank, by rank, exchanged in a separate process group.
+        """Return the values of all ranks, one row per rank, exchanged in a separate process group.
 
         In the process group that the loop uses, this collective on one rank could meet a collective
         of the loop on another rank, which would crash the process.
@@ -298,8 +299,8 @@ class Adapter(LoopAdapter):
             torch.cuda.empty_cache()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. It may contain
-        plain data, tensors and models."""
+        """Convert a state that the user saves to bytes; see `LoopAdapter.pack`. The state may
+        contain plain data, bytes, arrays, tensors and models."""
         buffer = io.BytesIO()
         torch.save(_savable(state), buffer)
         return "torch", buffer.getvalue()
@@ -337,7 +338,7 @@ def sharded(model: nn.Module, device_type: str, num_workers: int) -> nn.Module:
 
 def _savable(value: Any) -> Any:
     """Return a state that the user saves, with models replaced by their state dicts and arrays by
-    tensors; raise UserError for objects that cannot be saved."""
+    tensors. Raise UserError if it contains an object that cannot be saved."""
     if isinstance(value, nn.Module):
         model = value.module if isinstance(value, DistributedDataParallel) else value
         value = model.state_dict()
