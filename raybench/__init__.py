@@ -37,7 +37,7 @@ HOMES = {
     "Metric": "raybench.spec.metric",
     "Run": "raybench.training.own",
 }
-"""Public names that are imported on first use, each with the module that defines it."""
+"""Module that defines each public name; a name is imported when it is first used."""
 __all__ = [
     "StudyError",
     "UserError",
@@ -109,8 +109,8 @@ def load_model(folder: str | Path) -> Any:
         folder: Results folder of the training, or its URL.
 
     Returns:
-        An `nn.Module` or a `keras.Model`. `model.raybench.predict(rows)` predicts from raw samples;
-        it returns class names, or numbers in the unit of the labels.
+        An `nn.Module` or a `keras.Model`. `model.raybench.predict(rows)` takes raw samples and
+        returns class names, or numbers in the unit of the labels.
 
     Raises:
         UserError: There is no saved model in the folder.
@@ -132,8 +132,8 @@ def published_claims() -> "dict[str, DataFrame]":
     """Return the published claims that the shipped studies (`raybench scale NAME`) reproduce.
 
     Returns:
-        DataFrames by study name, with the columns claim, published, here and holds. The columns
-        here and holds are filled only in `load(...).claims` of a study that has run.
+        DataFrames keyed by study name, with the columns `claim`, `published`, `here` and `holds`.
+        The last two are filled only in `load(...).claims` of a study that has run.
 
     Example:
         >>> sorted(raybench.published_claims())[:2]

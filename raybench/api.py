@@ -32,10 +32,10 @@ Place = str | Path | None
 COMMAND_LINE_ONLY = ("settings", "fit", "verbose")
 """Options that only the command line accepts."""
 RESULTS = "results/study"
-"""The `data` of a call are written beside this results folder if `out` is a URL or not given."""
+"""Results folder beside which `data` is written to a file if `out` is a URL or not given."""
 SETTINGS = (str, int, float, list, type(None))
-"""If all values of a dict `data` have one of these types, they are not samples but arguments for
-`load_dataset`."""
+"""Types of plain values. A dict `data` with only such values contains no samples but the arguments
+for `load_dataset`."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,16 @@ def tune(
             or `FILE.py:FUNCTION`.
         command: Training command to run instead, such as `"python train.py --lr {learning_rate}"`.
         data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
-            `label`, or a PyTorch or Hugging Face dataset; written to a file beside the results.
-            A dict of plain values is passed to the workload's `load_dataset` as arguments.
+            `label`, or a PyTorch or Hugging Face dataset. It is written to a file beside the
+            results. A dict of plain values is passed to the workload's `load_dataset` as arguments.
         out: Results folder or URL.
-        trials: Number of trials. This and the following options default to the value in the space.
+        trials: Number of trials. Like `workers`, `target`, `time_budget` and `seed`, it defaults to
+            the value in the space.
         workers: Worker counts to search.
         target: Value of the validation metric to reach, such as 0.95, or `"auto"`.
         time_budget: Maximum total time, including confirmation: seconds, or a string like `"2h"`.
-        more: Number of additional runs for the configurations of a finished study that are still
-            tied, instead of a search.
+        more: Total number of runs to add for the configurations of a finished study that are still
+            tied. There is then no search.
         seed: Seed of the search.
         address: Address of a Ray cluster, such as `"auto"`. By default, Ray starts on this machine.
         fresh: Whether to start a new study instead of resuming the one in `out`.
@@ -206,12 +207,12 @@ def plan(
     deadline: str | float | None = None,
     predict: "str | Sequence[int] | None" = None,
 ) -> "PlanReport":
-    """Choose from scaling studies which and how many machines to rent for a training.
+    """Choose which machines to rent for a training, and how many, from scaling studies of it.
 
     Args:
-        *folders: Results folders, or their URLs, of scaling studies of the same training.
-        prices: A file of machines and their prices, or its content. The default is the price in the
-            study or, without one, to count cost in worker-seconds.
+        *folders: Results folders or URLs of scaling studies, all of the same training.
+        prices: A file of machines and their prices, or its content. By default, the price in the
+            study is used; without one, cost is counted in worker-seconds.
         budget: Maximum cost of the training.
         deadline: Maximum duration of the training, in seconds or as a string such as `"2h"`.
         predict: Worker counts to consider in addition to the measured ones, or a CSV file with one
@@ -255,8 +256,9 @@ def diagnose(
         spec: Run spec, as for `train`.
         data: See `tune`.
         out: Results folder or URL.
-        fastest: Whether to find the fastest way to run the same training instead, by varying what
-            leaves its learning curve unchanged: framework, workers, micro-batch, prefetch, compile.
+        fastest: Whether to find the fastest way to run the same training instead. The settings that
+            leave its learning curve unchanged are varied: framework, workers, micro-batch, prefetch
+            and compile.
         address: See `tune`.
         dry_run: Whether to return the plan without running anything.
         **changes: Other options of the command, and keys of the run spec such as `num_workers=2`.
@@ -322,8 +324,7 @@ def compare(
 
 
 def _run(name: str, /, *, changes: dict[str, Any], **arguments: Any) -> "StudyResults":
-    """Run a command, and return its results as `raybench.load` does, or a `DryRun` for a dry
-    run.
+    """Run a command and return its results; for a dry run, return the plan as a `DryRun`.
 
     Args:
         name: Name of the command.
@@ -353,8 +354,7 @@ def _run(name: str, /, *, changes: dict[str, Any], **arguments: Any) -> "StudyRe
 
 
 def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
-    """Return the command options for a call of the Python API; the `data` of the call are written
-    to a file.
+    """Return the command options for a call of the Python API, after writing its `data` to a file.
 
     Args:
         name: Name of the command.
@@ -384,10 +384,11 @@ def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
 
 
 def _with_data_in_a_file(name: str, call_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Write the samples in `data` to a file.
+    """Write the samples in `data`, if there are any, to a file.
 
     Returns:
-        The arguments of the call, with the key `dataset` that refers to the file instead of `data`.
+        The arguments of the call. If a file was written, the key `dataset` (`base.dataset` for
+        `scale`) refers to it and replaces `data`.
     """
     arguments = dict(call_arguments)
     data = arguments.pop("data", None)

@@ -1,4 +1,4 @@
-"""Callbacks for existing trainers, which time the training, report evaluations and stop the run.
+"""Callbacks with which an existing trainer times itself, reports its evaluations and is stopped.
 
     transformers.Trainer(..., callbacks=[HuggingFace(run)])
 
@@ -16,7 +16,7 @@ An interrupted run resumes from the trainer's own checkpoint. `Keras` does so by
 needs `fit(..., ckpt_path=callback.checkpoint)`. `HuggingFace` needs a `save_strategy` equal to the
 `eval_strategy`, `output_dir=run.folder` and `train(resume_from_checkpoint=callback.checkpoint)`.
 
-The library is imported when a callback is created. UserError is raised if the library is missing,
+The trainer's library is imported when a callback is created. UserError is raised if it is missing,
 if an evaluation lacks the metric, or if the trainer does not train on the workers of the run.
 """
 
@@ -44,8 +44,7 @@ class _Clock:
         self.checkpoint = _unpack_checkpoint(run)
 
     def require_workers(self, number: int) -> None:
-        """Raise UserError unless the number of the trainer's processes is that of the run's
-        workers."""
+        """Raise UserError unless the trainer has as many processes as the run has workers."""
         if number != self.run.num_workers:
             raise UserError(
                 f"the trainer trains in {number} process(es) and the run has "
@@ -70,10 +69,10 @@ class _Clock:
             self.interval = None
 
     def save(self, folder: Path) -> None:
-        """Save a folder to which all ranks have written as the checkpoint of the run.
+        """Save a folder, to which all ranks have written, as the checkpoint of the run.
 
-        To be called before `report`, by all ranks: the method waits for all of them, then rank 0
-        saves the folder.
+        All ranks must call this method before `report`. It waits for all of them; then rank 0 saves
+        the folder.
         """
         self.run.gather([0.0])
         if self.run.rank == 0:
@@ -82,11 +81,11 @@ class _Clock:
     def report(self, values: Mapping[str, Any]) -> bool:
         """Report an evaluation; return whether to stop.
 
-        The first step of a run may include compilation. If it took longer than the mean of the
-        other steps before the first report, that mean is used as its time.
+        The first step of a run may include compilation. At the first report, a first step that took
+        longer than the mean of the other steps is therefore counted with that mean.
 
         Args:
-            values: Values of the evaluation by metric name of the trainer.
+            values: Values of the evaluation, keyed by the trainer's names of the metrics.
         """
         self.pause()
         if not self.steps:
@@ -296,7 +295,7 @@ def _unpack_checkpoint(run: Run) -> str | None:
 
 
 def _base(module: str, name: str) -> Any:
-    """Import the class of a library from which a callback is derived."""
+    """Import a library, and return the class from which its callbacks are derived."""
     library = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), name)

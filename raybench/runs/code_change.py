@@ -1,8 +1,8 @@
-"""Detect whether the user's code has changed since the earlier runs of a study, by file digests.
+"""Detection of changes of the user's code since the earlier runs of a study, by file digests.
 
 The code consists of the file that defines the training loop or the model class (or the scripts of a
-command), and of all files that it imports from its own folder, even inside functions. Installed
-packages are not included.
+command), and of all files that it imports from its own folder, including imports inside functions.
+Installed packages are not part of it.
 """
 
 import ast
@@ -31,8 +31,8 @@ DIGITS = 12
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of raybench, whose files are not the user's even if the current folder contains them."""
 Versions = dict[str, dict[str, str]]
-"""For each version of the user's code, the digests of its files by file name. The current version
-is last."""
+"""Versions of the user's code. Each has the digests of its files, keyed by file name. The current
+version is last."""
 MAX_NAMED = 5
 
 
@@ -110,7 +110,7 @@ def digests_of(workload: str) -> dict[str, str]:
 
 
 def version_of(digests: Mapping[str, str]) -> str | None:
-    """Combine the digests of all files into one; None if there are no files."""
+    """Return one digest of all files, computed from their digests; None if there are no files."""
     return _digest(json.dumps(dict(digests), sort_keys=True).encode()) if digests else None
 
 

@@ -57,18 +57,19 @@ class Compared:
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
-    """Run spec of each side, by its name (A, B, ...); all have the same objective and evaluation
-    interval."""
+    """Run specs keyed by the name of the side (A, B, ...). All have the same objective and
+    evaluation interval."""
     datasets: dict[str, Dataset]
     """Datasets by their `shared_key`."""
     warnings: list[str]
     smallest: float
     """Smallest relative difference that matters to the user."""
     is_throughput: bool = False
-    """Whether samples per second are compared instead of the metric or time of the objective."""
+    """Whether training throughput is compared instead of the objective (time to the target, or
+    best value)."""
     errors: float = ALPHA
-    """Probability of a wrong decision in this comparison; below ALPHA if the comparison belongs to
-    a `--session`."""
+    """Error rate of the test in this comparison; below ALPHA if the comparison belongs to a
+    `--session`."""
 
     @property
     def documents(self) -> dict[str, Any]:

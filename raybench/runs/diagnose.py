@@ -136,8 +136,11 @@ class ProbeRuns:
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes in rounds: `--repeats` rounds, and up to as many more until the largest
-        share of a step is significantly larger than the others. Ctrl-C ends this early."""
+        """Train all probes in `--repeats` rounds.
+
+        Up to as many more rounds follow, until the largest share of a step is significantly larger
+        than the others. Ctrl-C ends the rounds early.
+        """
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes per round")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -284,9 +287,9 @@ class SpeedRuns:
         self.spec = spec
         """Run spec of the fastest variant so far."""
         self.found: dict[str, AxisProbes] = {}
-        """Results of the probes by axis."""
+        """Results of the probes, keyed by axis."""
         self.left_out: dict[str, str] = {}
-        """Reason why an axis or variant was not measured, by its name."""
+        """Reasons why axes or variants were not measured, keyed by their names."""
         self._single_run, self._dataset, self._leeway = single_run, dataset, leeway
         self._steps, self._repeats = PILOT_STEPS, 1
         self._wall_s: list[float] = []
@@ -298,7 +301,11 @@ class SpeedRuns:
         return bool(self.found)
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Measure the variants of all axes, one axis after another; Ctrl-C ends this early."""
+        """Measure the variants of all axes, one axis after another. Ctrl-C ends this early.
+
+        Raises:
+            UserError: No axis has another variant.
+        """
         step_s, record = self._probe(self.spec, "pilot", "pilot")
         self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
         if all(isinstance(variants_of(axis, self.spec, self._leeway), str) for axis in AXES):
@@ -452,8 +459,11 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
 
 
 def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
-    """Raise UserError if there are no synthetic data with which probes could replace the
-    dataset."""
+    """Raise UserError if the data do not allow probes.
+
+    A training loop of the user has no dataset. Without `--fastest`, there must also be synthetic
+    data of the same kind.
+    """
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "

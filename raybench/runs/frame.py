@@ -75,7 +75,7 @@ class CommandFrame:
 
     @contextmanager
     def open(self, place: str) -> Iterator["OpenStudy"]:
-        """Context manager that locks a results folder or URL for this process, and yields it.
+        """Context manager that locks a results folder or URL for this process.
 
         On exit, it waits until everything is written to the experiment trackers, and uploaded if
         the results are at a URL.
@@ -148,7 +148,10 @@ class OpenStudy:
     def begin(
         self, workloads: Set[str] = frozenset(), *, is_kept: bool = False, resumes: bool = True
     ) -> Store:
-        """Open the records. From now on, a signal such as Ctrl-C ends the runs and not the command.
+        """Open the records.
+
+        After this call, a signal such as Ctrl-C ends the runs but not the command, which then still
+        writes its results.
 
         Args:
             workloads: Names of the workloads whose code is checked for changes since earlier runs.

@@ -1,13 +1,13 @@
-"""Life cycle of a run as seen by the driver, from resuming it to recording it, and the checkpoints
-and output of runs, which are copied from the worker pool to the study's folder.
+"""Life cycle of a run as seen by the driver, from resuming it to recording it.
 
+The checkpoints and the output of runs are copied from the worker pool to the study's folder.
 `search.ray_tune` uses `RunLifecycle` for the trials of a search, which Ray Tune drives.
 `SingleRun` uses it for all other runs: those before and after a search, and those of other
 commands.
 
 `checkpoints/0007/` contains the checkpoints of the run `0007` (see `stats.checkpoint`). It is
-removed when the record of the run is written, unless the run did not end by itself: it was
-interrupted, stopped early by the search, or lost too often to faults of machines.
+removed when the record of the run is written. It is kept if the run did not end by itself, because
+it was interrupted, stopped early by the search, or lost too often to faults of machines.
 
 A later run with the same name and run spec starts from the checkpoint, so rerunning a command
 resumes an interrupted trial. To continue a trial that the search has stopped, write its run spec,
@@ -91,9 +91,9 @@ class SavedRuns:
         shutil.rmtree(store.folder / STATES_FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """Output of each resumed run before it was interrupted, by run name."""
+        """Output that resumed runs printed before they were interrupted, keyed by run name."""
         self._written_at: dict[str, float] = {}
-        """Time (`monotonic`) at which the output of each run was last written, by run name."""
+        """Time (`monotonic`) at which the output of a run was last written, keyed by run name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=CHECKPOINTS)
 
     def __enter__(self) -> Self:
@@ -135,11 +135,11 @@ class SavedRuns:
         return checkpoint.state.evaluations
 
     def save(self, name: str) -> None:
-        """Write the pool's newest checkpoint of a run, in the background."""
+        """Write the newest checkpoint that the pool has of a run, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
     def write_output(self, name: str) -> None:
-        """Write the output of a run so far, in the background and at most once per OUTPUT_S
+        """Write what a run has printed so far, in the background, at most once per OUTPUT_S
         seconds."""
         now = time.monotonic()
         if now - self._written_at.setdefault(name, now) >= OUTPUT_S:
@@ -202,7 +202,7 @@ class SavedRuns:
 
 
 SAME_FAILURES = 3
-"""A study ends with an error if this number of first runs fail with the same message."""
+"""Number of first runs that end a study with an error if all fail with the same message."""
 
 
 def failed_before_training(
@@ -236,7 +236,8 @@ class FirstRuns:
     noun: str = "trials"
     """What the runs are called in error messages."""
     rerun: str = "the same command with --fresh"
-    """Command to run once the cause is fixed. A resumed search does not repeat failed trials."""
+    """Command to run once the cause is fixed. By default it starts the study anew, because a
+    resumed search does not repeat failed trials."""
     _running: set[str] = field(default_factory=set)
     _causes: list[str] = field(default_factory=list)
     """Error messages, without digits, of the runs that failed before any run had trained."""
@@ -248,7 +249,11 @@ class FirstRuns:
         self._running.add(name)
 
     def end(self, name: str, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the study after a run; None if the study may continue."""
+        """Register the end of a run.
+
+        Returns:
+            The error that ends the study; None if the study may continue.
+        """
         self._running.discard(name)
         if outcome.evaluation is not None:
             self.have_trained = True
@@ -316,8 +321,8 @@ class RunLifecycle:
         name: Name of the run, unique in the study.
         spec: Run spec of the run.
         role: Role of the run in the study.
-        source: Name of the trial, of the cell (run spec) of a scaling study, or of the side of a
-            comparison that the run repeats.
+        source: Name of what the run repeats: a trial, a cell (run spec) of a scaling study, or a
+            side of a comparison.
     """
 
     def __init__(
@@ -377,15 +382,15 @@ class RunLifecycle:
         return is_new
 
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
-        """Write the record of the run, from its latest known state.
+        """Write the record of the run in its latest known state.
 
-        If no run of the study has an evaluation yet, a mistake of the user ends the study, and the
-        run is not recorded. Later, a mistake only makes its own run fail.
+        A mistake of the user (`RunOutcome.user_error`) ends the study if no run of the study has an
+        evaluation yet; the run is then not recorded. Later, a mistake only makes its own run fail.
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
-            cap_s: Training seconds. If the time budget ends a run that has trained for longer, it
-                counts as a run that missed the target (stop reason `cap`).
+            cap_s: Training seconds from which a run that the time budget ends counts as having
+                missed the target (stop reason `cap`).
 
         Returns:
             The record. If it was not written, its stop reason is `interrupted`, and the run is
@@ -471,12 +476,12 @@ class SingleRun(RunRecorder):
             spec: Run spec of the run.
             name: Name of the run, unique in the study.
             role: Role of the run in the study.
-            source: Name of the trial, cell or side that the run repeats, as in `RunLifecycle`.
+            source: Name of what the run repeats, as in `RunLifecycle`.
             test: Whether to measure the metric on the test split at the end.
             judge: Called with every evaluation; returns the reason to stop the run, or None.
             cap_s: Training seconds, as in `RunLifecycle.end`.
-            save: Called with the file of the final weights, on the worker pool's host, before the
-                record is written; None if weights are not saved.
+            save: Called with the file of the final weights before the record is written; the file
+                is on the host of the worker pool. None if weights are not saved.
 
         Returns:
             The record, as written.

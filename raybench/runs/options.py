@@ -31,7 +31,7 @@ class Argument:
     metavar: str | None = None
     """Name of the value in the help text."""
     parse: Callable[[str], Any] | None = None
-    """Converts the text of the value; by default, the (first) type of the option converts it."""
+    """Function that converts the text of the value; by default, the (first) type of the option."""
     flag: str | None = None
     """Name of the flag; by default the name of the option."""
     is_positional: bool = False
@@ -181,7 +181,7 @@ Spec = str | Path | dict[str, Any] | RunSpec
 
 
 class Options(Document):
-    """Base of the options of a command."""
+    """Base class of the options of a command."""
 
     OF: ClassVar[str]
     """Name of the command."""
@@ -308,8 +308,8 @@ class TuneOptions(ResumedOptions):
         BeforeValidator(confirmation),
         Argument("race=24,fresh=3", parse=str),
     ] = None
-    """Number of confirmation runs with new seeds: race for the best configurations, to find the
-    winner, and fresh for the winner alone."""
+    """Number of confirmation runs with new seeds: race=N runs of the best configurations, to find
+    the winner, and fresh=N runs of the winner alone."""
     no_confirm: bool = False
     """Skip confirmation; the result then rests on a single run per configuration."""
     more: int | None = None
@@ -374,13 +374,14 @@ class DiagnoseOptions(SpecOptions):
 
     OF: ClassVar[str] = "diagnose"
     repeats: Annotated[int, Field(ge=3)] = 4
-    """How often each probe (a short run that times steps) is repeated, at least 3; up to twice as
-    often if the spread hides the answer."""
+    """Number of runs of each probe (a short run that times steps), at least 3; up to twice as many
+    if the spread hides the answer."""
     seconds: Annotated[float, Field(ge=0.01, le=3600)] = 0.5
     """Training seconds of each interval of a probe: four intervals, or two with --fastest."""
     fastest: bool = False
-    """Find the fastest way to run the same training: vary framework, workers, micro-batch, prefetch
-    and compile, which leave the learning curve unchanged, and write fastest.yaml."""
+    """Find the fastest way to run the same training, and write it to fastest.yaml. Framework,
+    workers, micro-batch, prefetch and compile are varied; they leave the learning curve
+    unchanged."""
 
 
 class ScaleOptions(ResumedOptions):
@@ -396,12 +397,13 @@ class ScaleOptions(ResumedOptions):
     quick: bool = False
     """Shorten the default study, or one shipped with raybench, to suit a machine with two cores."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
-    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size,
-    with as many workers per node as on the fullest measured node; or for the rows of a CSV file
+    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size
+    (each node then has as many workers as the fullest measured node), or for the rows of a CSV file
     with the columns num_workers, num_nodes and batch_size_per_worker."""
     until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
-    """Keep measuring further configurations, those that narrow the predictions of --predict most,
-    until every 90 % interval has at most this relative half-width, such as 10%."""
+    """After the study, keep measuring the configurations that narrow the predictions of --predict
+    most, until the half-width of every 90 % interval is at most this share of its prediction, such
+    as 10%."""
     time_budget: TimeBudget = None
     """Maximum total time."""
     fit: Text = None
@@ -428,7 +430,7 @@ class CompareOptions(FollowedOptions):
     smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
     """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
     metric: Literal["samples_per_s"] | None = None
-    """Compare training throughput instead of the metric or time of the objective."""
+    """Compare training throughput instead of the objective (time to the target, or best value)."""
     session: Text = None
     """File shared by several comparisons, which keeps their joint error rate below 5 %."""
 
@@ -438,7 +440,7 @@ class PlanOptions(Options):
 
     OF: ClassVar[str] = "plan"
     folders: Annotated[list[str | Path], Argument("DIR", is_positional=True)]
-    """Results folders, or their URLs, of scaling studies of the same training, one per kind of
+    """Results folders or URLs of scaling studies, all of the same training and one per kind of
     machine; some of these studies may have only short runs without a target."""
     prices: Annotated[str | Path | dict[str, Any] | None, Argument("FILE")] = None
     """YAML file with machines and their prices (default: the price in the study, or
@@ -461,8 +463,8 @@ class ForecastOptions(Options):
     """Results folders of small models, and CSV files with one row per small run: parameters,
     samples (or tokens), batch, learning_rate, loss."""
     to: Annotated[Path | None, Argument("FILE")] = None
-    """Search space of the large model; a copy with the learning rates to try is written (default:
-    to NAME-forecast.yaml)."""
+    """Search space of the large model; a copy of it with the learning rates to try is written to
+    --out (default: NAME-forecast.yaml)."""
     parameters: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     """Number of parameters of the large model (default: counted in the model that --to names)."""
     samples: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
@@ -478,8 +480,8 @@ class ForecastOptions(Options):
     """Choose the small runs to make next, with this total cost: a share of the large run's compute,
     such as 10%, or training time, such as 2h."""
     within: Annotated[float | None, Field(gt=1, allow_inf_nan=False), Argument("FACTOR")] = None
-    """With --plan: choose only as many runs as are expected to determine learning rate and batch
-    within this factor."""
+    """With --plan: stop choosing runs once the best learning rate and batch size of the large run
+    are expected to be known within this factor."""
     figure: Annotated[Path | None, Argument("FILE.png")] = None
     """Draw the small runs, the fitted scaling laws and the prediction to this file."""
     out: Annotated[Path | None, Argument("FILE")] = None
@@ -521,7 +523,7 @@ class ImportOptions(Options):
     """Whether larger or smaller values of the metric are better (default: that of a known metric,
     or of the Optuna study)."""
     target: float | None = None
-    """Value of the metric that runs reached after the seconds in column time_to_target_s."""
+    """Value of the metric that runs reached after the seconds in the column time_to_target_s."""
     columns: Annotated[
         dict[str, str], BeforeValidator(meanings), Argument("COLUMN=KEY", flag="column")
     ] = {}
@@ -577,4 +579,4 @@ OPTIONS: dict[str, type[Options]] = {
         *(ImportOptions, ReportOptions, DoctorOptions, DataOptions),
     )
 }
-"""Classes of options by name of the command."""
+"""Class of the options of each command, keyed by the name of the command."""

@@ -1,8 +1,8 @@
 """The command `raybench scale`: run a scaling study.
 
-The command reads the study (a file, a published study or the default one), checks its cells (each a
-run spec, such as a configuration on a number of workers), and prints the plan (`--dry-run`) or runs
-the cells one at a time, in random order within each repeat.
+The command reads the study (a file, a published study or the default one) and checks its cells. A
+cell is a run spec, such as a configuration on a number of workers. With `--dry-run`, the plan is
+printed. Otherwise the cells run one at a time, in random order within each repeat.
 """
 
 import functools
@@ -72,7 +72,8 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
     """Run all runs of a study that have no valid record yet, one at a time, until the deadline.
 
     An interrupted run resumes from its checkpoint. A run that was lost to a fault of a machine is
-    repeated, and so is a run that an error ended while no run had trained.
+    repeated. Runs with an error or a timeout are repeated as long as no run of the study has
+    trained.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     failures = (
@@ -100,7 +101,8 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRuns:
     """Return the detector that ends the study if all cells fail with the same message.
 
-    All cells are tried once, because a single worker may be able to train when several are not.
+    All cells are tried once before it does, because a single worker may be able to train when
+    several are not.
 
     Args:
         study: The study.
@@ -195,8 +197,8 @@ class ChosenStudy:
     source: str
     """Name of the study in error messages."""
     is_named: bool = False
-    """Whether the study is one of `raybench.scaling.published`, of which only the cells that fit on
-    the cluster are run; all cells of a study of the user must fit."""
+    """Whether the study is a published one (`raybench.scaling.published`). Its cells that do not
+    fit on the cluster are left out, whereas all cells of a user's study must fit."""
 
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
@@ -344,7 +346,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
-    """Set one GPU per worker by default, if there are enough.
+    """Set one GPU per worker by default, if the machine has enough GPUs.
 
     Returns:
         - The study.
@@ -372,7 +374,7 @@ def with_room(
     """Return the study with worker counts that fit on the cluster.
 
     A study without worker counts gets 1, 2, 4, ..., as long as all cells (run specs) fit and the
-    worker count divides the global batch sizes of strong scaling.
+    global batch sizes of strong scaling can be divided evenly among the workers and their passes.
 
     Args:
         study: The study.

@@ -210,7 +210,7 @@ class _Screen(RunLines):
 
 
 def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
-    """Write the trained model, or for a training loop of the user the state that the loop saved."""
+    """Write the trained model; for a training loop of the user, write the state that it saved."""
     if is_own_loop(spec.workload):
         if weights:
             kind, state = state_of(weights)
@@ -263,8 +263,11 @@ def _speed_line(rates: dict[str, float]) -> str:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of a run if a results folder contains the complete run with this run spec
-    and its saved model; None otherwise."""
+    """Return the record of a complete run; None if the folder has no such run.
+
+    The run must have the given run spec and, unless it is a training loop of the user, a saved
+    model.
+    """
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):

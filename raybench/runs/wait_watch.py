@@ -30,7 +30,8 @@ from raybench.training.machine import gpus_of_driver, used_gpus
 CLOSING_S = 6.0
 """Seconds of a time budget reserved for ending Ray and writing results (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
-"""Largest fraction of the time budget that is reserved for this purpose."""
+"""Largest fraction of a time budget that is reserved; a short budget reserves less than
+CLOSING_S."""
 
 
 class Deadline:
@@ -84,8 +85,11 @@ class Deadline:
         return StopReason.TIME_BUDGET if self.left_s <= self._reserved_s else None
 
     def reserve(self, seconds: float) -> None:
-        """Reserve seconds of the time budget for later phases of the study, instead of those
-        reserved before: the current phase is over when no others remain."""
+        """Reserve seconds of the time budget for later phases of the study.
+
+        The current phase is over once only these seconds remain. An earlier reservation is
+        replaced.
+        """
         self._reserved_s = seconds
 
     @contextlib.contextmanager

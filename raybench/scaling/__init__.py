@@ -1,1 +1,1 @@
-"""How training scales with worker count and batch size: measured and predicted throughput."""
+"""Scaling of training with worker count, batch size and model size, measured and predicted."""

@@ -142,8 +142,8 @@ cells) / CELLS_A_POWER, but at most MOST_POWER."""
 LARGEST_MOVE = 0.3
 """Maximum log factor by which published laws change a prediction."""
 NUM_CUTS = 2
-"""Number of fits with the largest worker counts left out: the first fit leaves out the largest, the
-second the two largest."""
+"""Number of fits that leave out the largest worker counts: the first leaves out the largest count,
+the second the two largest."""
 
 WIDTH_PER_DOUBLING = 0.06
 """Log half-width that is added to an interval in quadrature for each doubling of the worker count
@@ -176,17 +176,17 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Prediction errors at the cells with the most workers, of laws fitted to the other cells."""
+    """Errors of laws that are fitted without the cells with the most workers, at these cells."""
 
     errors: Floats
     """log(predicted / measured seconds), shape [laws, cells]; our law is the first row."""
     distances: Floats
-    """Absolute errors of our law in half-widths of its interval, shape [cells]."""
+    """Absolute errors of our law divided by the half-width of its interval, shape [cells]."""
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "HeldOutErrors":
-        """Compute the errors: leave out the cells with the largest worker count, then those with
-        the two largest, and predict them from the other cells."""
+        """Compute the errors: predict the cells with the largest worker count from all other cells,
+        then the cells with the two largest worker counts."""
         layout = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
         for num_workers in np.unique(layout.workers)[:-1][::-1][:NUM_CUTS]:
@@ -322,8 +322,8 @@ MOST_BATCHES = 12
 """Largest number of measured batch sizes to combine with worker counts; those nearest to the
 requested batch size are used."""
 TIE = 1.05
-"""Cells that narrow the interval nearly equally, within this factor, are tied; the one that is
-cheapest to measure wins."""
+"""Factor within which cells that narrow the interval count as tied. Among tied cells, the one that
+is cheapest to measure is chosen."""
 
 
 @dataclass(frozen=True)
@@ -351,10 +351,10 @@ def next_cells(
     """Choose cells to measure next, so that the prediction of a requested cell becomes accurate.
 
     At most NUM_PROPOSED cells (workers, nodes, batch size) are chosen, best first. The best cell is
-    the one whose measurement would narrow the 90 % interval of the requested cell most. This
-    follows from the covariance of the two log step times, which is computed from the posterior
-    draws of our law and its residuals and treated as that of normal variables. The next cell is
-    chosen as if the first had been measured.
+    the one whose measurement would narrow the 90 % interval of the requested cell most. Its
+    effect follows from the covariance of the log step times of both cells, which is computed from
+    the posterior draws of our law and its residuals; the log step times are treated as normal. The
+    second cell is chosen as if the first had been measured.
 
     Args:
         model: Fitted throughput model.

@@ -1,5 +1,7 @@
-"""Tables of a scaling study: one of its runs (first epoch and steady state of each repeat) and one
-of its cells (medians over their repeats, speed-up, efficiency).
+"""Tables of a scaling study: the table of runs and the table of cells.
+
+The table of runs has the first epoch and the steady state of each run. The table of cells has the
+medians over the runs of each cell, its speed-up and its efficiency.
 
 A **cell** is a run spec of the study; each of its runs is a **repeat**. The cells of a **series**
 differ only in worker count, node count and batch size; a throughput model is fitted to each series.
@@ -57,7 +59,7 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     """Return the step times of a run in its steady state, that is, after its first epoch.
 
     If there is no evaluation after the first epoch, the steady state begins at the first
-    evaluation. If there is only one evaluation, it is the whole run.
+    evaluation. If there is only one evaluation, the steady state is the whole run.
 
     Args:
         curve: Evaluations of the run.
@@ -67,7 +69,7 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     Returns:
         Values by column of `run_table`, and mean_step_s, the mean seconds of a step. A stall raises
         mean_step_s and longest_step_s, but not the median. input_share is NaN if waiting for data
-        was not recorded. The result is empty if there is no evaluation.
+        was not recorded. The result is empty if there is no evaluation or no step time.
     """
     if not curve:
         return {}
@@ -267,7 +269,7 @@ SUMMARIES: Mapping[str, Callable[[list[float]], float]] = MappingProxyType(
         "evenness": fmean,
     }
 )
-"""Function that summarizes a field of `Evaluation` over the evaluations of a run, by field."""
+"""Functions that summarize a field of `Evaluation` over a run, keyed by the name of the field."""
 
 
 def median_time(times: "pd.Series[float]") -> float:
@@ -519,8 +521,9 @@ PEAK_TFLOPS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "B200": {"fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250},
     }
 )
-"""Peak TFLOP/s of a GPU without sparsity, by Ray's name of the GPU model and by `precision`. The
-values come from NVIDIA's data sheets; if there are several versions, that of SXM is used."""
+"""Peak TFLOP/s of a GPU without sparsity. The keys are Ray's name of the GPU model, then the
+`precision`. The values come from NVIDIA's data sheets; if there are several versions, that of SXM
+is used."""
 
 
 def peak_flops(spec: RunSpec, accelerators: str) -> float:
@@ -556,8 +559,8 @@ def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
 
     Returns:
         samples_per_s, flops_per_s, tokens_per_s and mfu as in `cell_table`. A value is NaN if it is
-        unknown; without `record_steps`, only samples_per_s is known. Empty if the run trained or
-        reported no samples (a report without samples counts as one).
+        unknown; without `record_steps`, only samples_per_s is known. Empty if the run has no
+        evaluation, or reported no samples (each report without samples counts as one sample).
     """
     if not curve or curve[-1].samples <= len(curve):
         return {}

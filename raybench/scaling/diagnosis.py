@@ -458,9 +458,9 @@ class AxisProbes:
     original: str
     """Label of the original run spec."""
     step_s: dict[str, list[float]]
-    """Seconds of a step in each round, by variant; variants that failed are missing."""
+    """Seconds of a step in each round, keyed by variant. Variants that failed are missing."""
     compile_s: dict[str, list[float]]
-    """Seconds before the first step of each probe, by variant."""
+    """Seconds of compilation (phase `compile`) of each probe, keyed by variant."""
 
     @property
     def _last(self) -> list[str]:
@@ -543,7 +543,7 @@ def gains_sentence(probes_by_axis: Mapping[str, AxisProbes]) -> str:
     compilation pays off.
 
     Args:
-        probes_by_axis: Results of the probes by axis.
+        probes_by_axis: Results of the probes, keyed by axis.
     """
     better = {
         axis: probes for axis, probes in probes_by_axis.items() if probes.chosen != probes.original

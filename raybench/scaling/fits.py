@@ -1,6 +1,7 @@
-"""Fits of measured step times: a throughput model for each series, predictions for other cells, and
-the error of the model at cells that it was not fitted to; and the critical batch size of runs, from
-the gradient noise scale.
+"""Fits of measured step times, and critical batch sizes from the gradient noise scale.
+
+A throughput model is fitted to each series. It predicts other cells, and its error is measured at
+cells that were left out of the fit.
 
 A cell is a combination of worker count, node count and batch size. The measurements are those of a
 file (`raybench scale --fit`), or of scaling studies. Several studies may be passed if they measure
@@ -48,13 +49,13 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 SURE = 0.2
-"""Prior standard deviation of log R, given the measured ratio. The ratio of training differs from
-that of a plain all-reduce, because training exchanges gradients in buckets and in parallel with
-compute."""
+"""Prior standard deviation of log R if R was measured by an all-reduce; R is the slowdown of an
+exchange between nodes (`throughput`). Training has another ratio than a plain all-reduce, because
+it exchanges gradients in buckets and in parallel with compute."""
 
 
 def network_priors(ratio: float) -> Priors:
-    """Return the priors of the law for a given network.
+    """Return the priors of the throughput law (`throughput`) for a network with a measured ratio.
 
     Args:
         ratio: Seconds of an all-reduce between hosts, divided by those within a host.
@@ -216,7 +217,7 @@ class FittedSeries:
     model: ThroughputModel
     asked: list[Cell]
     network: float | None = None
-    """Ratio given by `--network`; None for the default prior of the law."""
+    """Ratio given by `--network`; None for the default prior of the throughput law."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:
@@ -279,7 +280,7 @@ def fit_series(
     Args:
         measured: Measured step times by series.
         asked: Cells to predict by series.
-        network: Ratio given by `--network`; None for the default prior of the law.
+        network: Ratio given by `--network`; None for the default prior of the throughput law.
 
     Yields:
         The fitted series.
@@ -354,7 +355,7 @@ def fit_study(
 
 
 def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
-    """Return the median step time of each run, by series that can be fitted.
+    """Return the median step times of the runs of each series that can be fitted.
 
     Runs that exchange no gradients are left out, since they only measure the cost of the exchange.
     Runs whose global batch size exceeds an epoch are left out too, since no step has that many
@@ -467,7 +468,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
 
 
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
-    """Return the critical batch size of each run with recorded gradient noise, by series."""
+    """Return the critical batch sizes of runs with recorded gradient noise, keyed by series."""
     by_series: dict[str, list[float]] = {}
     for study, row, spec, series in study_runs(*studies):
         points = study.evaluations.get(row["trial"], ())
@@ -481,8 +482,8 @@ def critical_batches(*studies: Study) -> dict[str, list[float]]:
 
 
 def noise_lines(results: Study) -> list[str]:
-    """Return one sentence for each series with recorded gradient noise, on its critical batch
-    size."""
+    """Return a sentence about the critical batch size of each series with recorded gradient
+    noise."""
     return [
         f"{series}: by the gradient noise, the critical batch is about "
         f"{statistics.median(batches):,.3g} ({counted(len(batches), 'run')}"

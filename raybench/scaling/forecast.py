@@ -57,7 +57,7 @@ FEWEST_RUNS = 6
 FIT_ROUNDS = 3
 """Number of fits; each uses the noise that was estimated by the previous fit."""
 NUM_SHARED = 9
-"""Number of model parameters that all cells share."""
+"""Number of parameters of `OptimumModel` that all cells share."""
 
 
 class SmallRun(NamedTuple):
@@ -141,7 +141,7 @@ class OptimumModel:
 
     @property
     def levels(self) -> dict[tuple[float, float], float]:
-        """Loss at the optimum, by cell (model parameters, samples) with runs."""
+        """Loss at the optimum of each cell with runs, keyed by cell (model parameters, samples)."""
         measured = sorted(set(self._cell_of))
         return {self.cells[index]: math.exp(self._mode[NUM_SHARED + index]) for index in measured}
 
@@ -270,7 +270,8 @@ class OptimumModel:
         return sentences
 
     def _row(self, parameters: float, samples: float) -> Floats:
-        """Return the terms of the power laws: (1, log N D, log N / D), around the mean cell."""
+        """Return (1, log(N D), log(N / D)) relative to the mean cell: the terms of the power
+        laws."""
         size, length = np.log([parameters, samples]) - self._center
         return np.array([1.0, size + length, size - length])
 
@@ -339,7 +340,7 @@ class OptimumModel:
         """Return the expected log losses of runs, shape [runs].
 
         Args:
-            mode: Parameters of the model.
+            mode: Parameters of this `OptimumModel`.
             cells: Cell of each run, as an index into `self.cells`.
             rate: Log learning rate of each run.
             batch: Log batch size of each run.
@@ -359,7 +360,7 @@ class OptimumModel:
         """Linearize the expected log losses of runs around the mode.
 
         Returns:
-            - Derivatives with respect to the model's parameters, shape [runs, parameters].
+            - Derivatives with respect to the fitted parameters, shape [runs, parameters].
             - Variances of the residuals, shape [runs].
         """
         cells = np.array([self.cells.index(run.size) for run in runs])

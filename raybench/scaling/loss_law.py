@@ -4,7 +4,8 @@
 
 With g = 1, this is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2). With E = 0 and g
 = beta, it is the law of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). With values in
-between, its errors on measured grids are a third of either's (`benchmarks/scaling/forecast.py`).
+between, its errors on measured grids are a third of those of either law
+(`benchmarks/scaling/forecast.py`).
 All parameters have priors; the posterior is approximated by a normal distribution (Laplace).
 """
 
@@ -45,7 +46,7 @@ FEWEST_SIZES = 2
 
 
 class LossLaw:
-    """The law fitted to runs: a posterior distribution of its parameters.
+    """Law of the loss, fitted to runs: a posterior distribution of its parameters.
 
     Args:
         parameters: Model parameters of each run, shape [runs].
@@ -175,7 +176,8 @@ def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floa
         mode: Parameters at which to differentiate, shape [parameters].
 
     Returns:
-        Derivatives, shape [parameters, *shape of the value of the function]."""
+        Derivatives, shape [parameters, *shape of the value of the function].
+    """
     base, step = function(mode), 1e-5
     return np.array([(function(mode + step * unit) - base) / step for unit in np.eye(len(mode))])
 
@@ -184,7 +186,8 @@ def heavy_tailed(scaled: Floats) -> Floats:
     """Transform residuals for a heavy-tailed (Cauchy-like) error distribution.
 
     The square of a transformed residual grows only as the log of the residual, so that an outlying
-    run has little influence on a fit."""
+    run has little influence on a fit.
+    """
     residuals: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
     return residuals
 
@@ -205,7 +208,8 @@ def _log_loss(law: Floats, sizes: Floats) -> Floats:
 
     Args:
         law: Logarithms of E, A, alpha, B, beta and g.
-        sizes: Centered logarithms of model parameters and training samples, shape [runs, 2]."""
+        sizes: Centered logarithms of model parameters and training samples, shape [runs, 2].
+    """
     alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
     of_size = (law[1] - alpha * sizes[:, 0]) / sharpness
     of_samples = (law[3] - beta * sizes[:, 1]) / sharpness

@@ -21,7 +21,7 @@ NINE_OF_TEN = 1.645
 
 
 class Predicted(NamedTuple):
-    """A value with its 90 % interval; an end is 0 or infinite if it is unbounded."""
+    """A value with its 90 % interval. An end that is unbounded is 0 or infinite."""
 
     value: float
     low: float
@@ -126,7 +126,7 @@ def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> p
     Args:
         path: The file.
         needed: Columns that the file must have.
-        names: Alternative column names in the file, with the names in the returned table.
+        names: Names in the returned table, keyed by alternative names in the file.
 
     Raises:
         UserError: The file cannot be read, or a column is missing.

@@ -1,5 +1,7 @@
-"""Plans: predicted time and cost to reach the target, for combinations of machines, worker count
-and batch size; the best of these; and the plans of measured scaling studies.
+"""Plans, which predict the time and cost of reaching the target on rented machines.
+
+A plan has a row for each combination of machine type, worker count and batch size; `answers` are
+its best rows. `target_plans` makes the plans of measured scaling studies.
 
 A job is one training on rented machines, and a cloud bills all of it. Machines and the worker group
 start, data and model are set up, and the first step is compiled; then the model is trained and
@@ -32,9 +34,9 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.scaling_study import CPU, MONEY, WORKER_SECONDS, MachinePrice
 
 TIE = 0.05
-"""Rows of a plan within this fraction of the best time (or cost) are tied. Among tied rows, the one
-with the lowest cost (or time) wins, so that a trivial predicted gain does not change the answer
-(petuum/adaptdl issue 27)."""
+"""Fraction of the best time (or cost) within which rows of a plan are tied with the best. Among
+tied rows, the one with the lowest cost (or time) wins, so that a trivial predicted gain does not
+change the answer (petuum/adaptdl issue 27)."""
 FASTEST, CHEAPEST = "fastest", "cheapest"
 WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
@@ -90,8 +92,7 @@ def by_worker(kind: str, hourly: float = HOUR) -> Offer:
 def offers_of(
     kinds: Sequence[str], price: Mapping[str, MachinePrice] | float | None
 ) -> list[Offer]:
-    """Return the offers (machines or single workers) that provide kinds of worker that were
-    measured.
+    """Return the offers (machines or single workers) whose kind of worker was measured.
 
     Args:
         kinds: Kinds of worker that were measured.
@@ -342,8 +343,8 @@ class TargetPlan:
 
     series: str
     sentences: tuple[str, ...]
-    """Sentences about the critical batch size, or about why there is no plan, and about machines
-    that were not measured."""
+    """Sentences about the critical batch size, or about why there is no plan. They also name the
+    machines that were left out."""
     table: pd.DataFrame
     """Result of `with_measured` with two more columns: `series` and `unit`, the unit of costs.
     Empty if there is no plan."""
@@ -394,7 +395,7 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
     | beside_s | seconds of evaluating, saving and reporting, per training sample |
     | stalls | training seconds, divided by those without stalls |
     | work_s | seconds of training, evaluating, saving and reporting up to the target; missing if |
-    |  | it was not reached |
+    |  | the target was not reached |
     """
     rows = []
     for study, row, spec, series in study_runs(*studies):

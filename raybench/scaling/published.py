@@ -14,16 +14,17 @@ items:
 | how | how the cells with the least and greatest value of that key are compared: ratio (greatest \
 / least), inverse (least / greatest), share (1 - least / greatest), difference (greatest - least); \
 or range: the range over all values of the key |
-| first | value of the key with which all other values are compared, not least with greatest |
+| first | value of the key with which all other values are compared, instead of least with \
+greatest |
 | then | second comparison, which compares the results of the first by another key |
 | holds | bounds within which the result confirms the claim: above, below, from, to |
 | unit, scale | unit and factor with which values are printed |
 | judged_at | greatest value of the key in the publication; only cells with the greatest measured \
-value count, and the claim is judged only if that is this value |
-| against | second key; the claim holds if the range over it is smaller than that over the first |
+value count, and the claim is judged only if that value is the one in the publication |
+| against | second key; the claim holds if values vary less over it than over the first key |
 | best | key with one of its values; the claim holds if this value has the greatest mean |
-| most | key and column; the claim holds if the value of the key that is greatest in the column \
-has a greater median than the one that is least |
+| most | key, and column with the size of each of its values; the claim holds if the largest value \
+has a greater median than the smallest |
 """
 
 import itertools
@@ -301,7 +302,7 @@ def _by_key(points: list[Point], key: str, min_count: int) -> dict[Any, list[flo
 
 
 def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the value of a key that the claim names has the greatest mean."""
+    """Judge whether the value that the claim names has the greatest mean of all values of a key."""
     ((key, expected),) = entry["best"].items()
     means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
     if len(means) < 2:

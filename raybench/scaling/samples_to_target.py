@@ -1,4 +1,4 @@
-"""Predict how many training samples a run needs to reach the target, by global batch size.
+"""Prediction of the training samples that a run needs to reach the target, by global batch size.
 
 The median number of samples S at global batch size B follows the law
 
@@ -56,7 +56,7 @@ class Convergence:
 
     @property
     def medians(self) -> dict[BatchSize, float]:
-        """Median samples to target, for the batch sizes that have a median."""
+        """Median samples to target, keyed by batch size; those without a median are missing."""
         return {size: size.samples for size in self.batch_sizes if size.samples is not None}
 
 
@@ -163,8 +163,8 @@ def middles(number: int) -> Floats:
 
 
 def scattered(number: int, seed: int) -> Floats:
-    """Return `number` quantiles of the standard normal distribution at evenly spaced probabilities,
-    shuffled."""
+    """Return shuffled quantiles of the standard normal distribution, at `number` evenly spaced
+    probabilities."""
     return np.asarray(np.random.default_rng(seed).permutation(ndtri(middles(number))))
 
 

@@ -39,8 +39,8 @@ SYNTHETIC_BYTES = 256 * 2**20
 VALIDATION_SAMPLES = 256
 """Number of synthetic validation samples; the accuracy of a probe does not matter."""
 BATCH_RATIO = 4
-"""Factor between the batch size of the run spec and the other batch size that is measured, which is
-smaller if possible."""
+"""Factor between the batch size of the run spec and the second batch size that probes measure. The
+second one is smaller if possible, otherwise larger."""
 
 
 @dataclass(frozen=True, order=True)
@@ -64,11 +64,11 @@ class Probes:
     alone: Probe
     """Probe with data in memory and without gradient exchange, like a step of a single worker."""
     other_batch: Probe
-    """Like `alone` with another batch size; it determines the time of a step that does not depend
-    on the number of samples."""
+    """Probe like `alone`, but with another batch size. The step times at the two batch sizes
+    determine the part that does not depend on the number of samples."""
     other_exchange: Probe
-    """Like `other_batch` with gradient exchange; it determines how much of the exchange overlaps
-    with compute."""
+    """Probe like `other_batch`, but with gradient exchange. It shows how much of the exchange
+    overlaps with compute."""
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":
@@ -365,7 +365,7 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
         work_s += max(later.train_s - earlier.train_s - work_s.max(), 0.0)
         if later.rank_s is not None:
             work_s = np.array(later.rank_s)
-        # Losing cores to other processes while it waits for other ranks costs a rank no time.
+        # A rank loses no time if other processes use its cores while it waits for other ranks.
         min_s = np.maximum(used / cores, max(work_s.min() / 10, 1e-9))
         rows["compute"].append(np.maximum(work_s - taken - waited, min_s))
         rows["cores"].append(np.maximum(work_s - waited, min_s))
@@ -377,8 +377,8 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     """Return the workers that are consistently slower than the others.
 
     Args:
-        measured: Seconds of work by measurement and rank. The reason for which a worker is slow is
-            the first of the three versions in which it is.
+        measured: Seconds of work by measurement and rank. The reason why a worker is slow is the
+            first of the three versions in which it is slow.
         where: Host and device of each rank.
     """
     slow: dict[int, SlowRank] = {}

@@ -1,4 +1,4 @@
-"""The law that predicts the step time from worker count, node count, batch size and passes.
+"""Law that predicts the step time from worker count, node count, batch size and passes.
 
 There are k workers on n nodes, m on each. In a step, each worker computes s passes (forward and
 backward) of b samples. The compute time C of a pass is constant until the device is fully used,
@@ -121,7 +121,7 @@ class Sites:
 
 @dataclass(frozen=True)
 class Law:
-    """The law for given cells; the methods return log seconds, shape [parameter sets, cells]."""
+    """The law for given cells. Most methods return log seconds, shape [parameter sets, cells]."""
 
     scale: Scale
     layout: Layout
