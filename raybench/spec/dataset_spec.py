@@ -255,7 +255,7 @@ AUGMENTATIONS: dict[str, type[Document]] = {
     "mixup": Mixup,
     "color_jitter": ColorJitter,
 }
-"""Classes of the entries of the list `augment`, by the value of their key `kind`."""
+"""Classes of augmentations, keyed by the value of `kind` in an entry of the list `augment`."""
 
 
 def _with_kind(content: Any) -> Any:

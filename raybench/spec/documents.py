@@ -275,7 +275,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
     Unknown keys are reported before missing keys, because an unknown key may be a missing key that
     is misspelled. If a key accepts a number or a mapping, and its value is an invalid mapping, the
-    problem inside the mapping is reported, not that the mapping is no number. A UserError that a
+    error names the problem inside the mapping and does not ask for a number. A UserError that a
     validator raises is passed on unchanged.
 
     Args:
@@ -368,7 +368,7 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
 
 
 def key_in_section(model: type[BaseModel], key: str) -> str | None:
-    """Return the dotted key of a key that belongs to a section of a file.
+    """Return the dotted form of a key that was given without its section of the file.
 
     Args:
         model: Model of the file.

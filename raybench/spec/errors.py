@@ -174,8 +174,8 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""End of an error message that names a replacement, by removed command, option or key. An option is
-listed as "COMMAND --option", a key as "key NAME"."""
+"""Removed commands, options and keys, each with the end of its error message, which says what to
+use instead. An option is listed as "COMMAND --option", a key as "key NAME"."""
 
 
 def removed(name: str) -> str | None:

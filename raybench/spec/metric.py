@@ -192,7 +192,7 @@ OTHER_METRIC_NAMES = {
     "auroc": "roc_auc",
     "f1_macro": "f1",
 }
-"""Names that other tools use for shipped metrics, and the names in METRICS."""
+"""Names of shipped metrics in METRICS, keyed by the names that other tools use for them."""
 ACCURACY = METRICS["accuracy"]
 
 

@@ -1,4 +1,4 @@
-"""Objective of a run: metric, target and budget, stopping rule, and score.
+"""Objective of a run (metric, target and budget), its stopping rule and its score.
 
 The score is a number that the search minimizes.
 """
@@ -42,8 +42,8 @@ class Objective(Document):
     metric: str | None = None
     """Metric on the validation split: accuracy, top5_accuracy, f1 and average_precision (macro
     averages), balanced_accuracy, roc_auc, loss, perplexity, rmse, r2, mean_absolute_error, or the
-    workload's own metric. The default is the workload's own metric, if
-    any, else accuracy, rmse or loss, depending on the task."""
+    workload's own metric. The default is the workload's own metric if it has one, else accuracy,
+    rmse or loss, depending on the task."""
     direction: Direction | None = None
     """Whether higher (`max`) or lower (`min`) values are better; only needed for metrics that your
     own training loop reports."""
@@ -58,7 +58,8 @@ class Objective(Document):
     """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, `auto`
     lets reference runs set the target."""
     baseline_value: float | None = None
-    """Metric of a constant prediction; by default computed from the labels."""
+    """Value of the metric for a constant prediction, such as always the most frequent class; by
+    default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Number of consecutive evaluations that must reach the target; the time to target is that of
     the first of these evaluations."""
@@ -72,7 +73,7 @@ class Objective(Document):
         try:
             groups = 1 if pattern is None else re.compile(pattern).groups
         except re.error as error:
-            raise ValueError(f"is no regular expression ({error})") from None
+            raise ValueError(f"is not a valid regular expression ({error})") from None
         if groups < 1:
             raise ValueError("needs a group around the number, such as accuracy=(\\S+)")
         return pattern
@@ -185,7 +186,7 @@ class StopReason(StrEnum):
     TARGET = "target"
     """The target was reached."""
     MAX_TRAIN_SECONDS = "max_train_seconds"
-    """The training seconds of the objective were over."""
+    """The run had trained for `max_train_seconds` of the objective."""
     EPOCHS = "epochs"
     """All epochs were done."""
     SCHEDULER = "scheduler"
@@ -290,7 +291,8 @@ GUESSES = {
     "rmse": _MEAN,
     "r2": _MEAN,
 }
-"""Description of the constant prediction from which the baseline is computed, by metric name."""
+"""Descriptions of the constant predictions from which baselines are computed, keyed by metric
+name."""
 PART_OF_GAP = 0.01
 """Negligible difference of a metric that does not lie between 0 and 1, as a fraction of the
 difference between its value and the baseline."""
@@ -301,8 +303,8 @@ class Baseline:
     """Metric of the best constant prediction on a split, and how far chance can improve on it.
 
     All runs are evaluated on the same rows, so new seeds do not average out the luck of a model
-    whose predictions happen to fit these rows. Compared to the constant prediction, predictions
-    that deviate from it by d gain at most z standard errors (proportional to d) by chance, but lose
+    whose predictions happen to fit these rows. Predictions that deviate from the constant
+    prediction by d gain by chance at most z standard errors, which are proportional to d, but lose
     a term proportional to d squared. The net gain is therefore at most `z**2 * square`. If
     deviating costs nothing, as with equally frequent classes, it is at most `z * error` (binomial).
     """
@@ -326,7 +328,7 @@ class Baseline:
 
         Args:
             metric: The metric.
-            errors: Number z of standard errors of luck.
+            errors: Number z of standard errors that chance may contribute.
 
         Returns:
             Value in the unit of the metric; None if the effect of chance is unknown.
@@ -445,15 +447,15 @@ def baseline_value_of(objective: Objective, num_classes: int | None) -> float | 
 def small_difference(
     metric: Metric, value: float, baseline_value: float | None, *, points: float = 0.01
 ) -> float:
-    """Return the largest difference from `value` that is negligible, in the unit of the metric.
+    """Return the largest difference from a metric value that counts as negligible.
 
     Args:
         metric: The metric.
         value: Value of the metric.
         baseline_value: Metric of a constant prediction; None if unknown.
-        points: Negligible difference of a metric that lies between 0 and 1; 0.01 is one percentage
-            point. For other metrics, it is 1 % of the difference between value and baseline, or 1 %
-            of the value if the baseline is unknown.
+        points: Result for a metric that lies between 0 and 1; 0.01 is one percentage point. For
+            other metrics, the result is 1 % of the difference between value and baseline, or 1 % of
+            the value if the baseline is unknown.
     """
     if metric.is_share:
         return points

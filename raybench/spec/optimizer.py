@@ -25,8 +25,8 @@ DEFAULTS: dict[str, dict[str, float]] = {
 OPTIMIZER_DEFAULT_KEYS = ("momentum", "beta2", "epsilon")
 """Run-spec keys whose default depends on the optimizer."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
-"""Framework of a library's optimizer class, by the prefix of the class name: `torch:SGD`,
-`keras:Nadam`."""
+"""Framework that a library's optimizer class requires, keyed by the prefix of the name, as in
+`torch:SGD` and `keras:Nadam`."""
 KEY_OF = {
     **dict.fromkeys(("lr", "learning_rate"), "learning_rate"),
     "weight_decay": "weight_decay",
@@ -34,8 +34,8 @@ KEY_OF = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency"), "ema_decay"),
     "gradient_accumulation_steps": "accumulate",
 }
-"""Run-spec key that must be used instead of an argument of a library's optimizer class, by
-argument."""
+"""Run-spec keys that replace arguments of a library's optimizer class, keyed by argument. These
+arguments are not allowed in `optimizer_options`."""
 _CLASS = r"(torch|keras):([A-Za-z_]\w*\.)*[A-Za-z_]\w*"
 
 
@@ -64,7 +64,7 @@ Optimizer = Annotated[
 
 
 def is_library_class(name: str) -> bool:
-    """Whether an optimizer is a library's class, such as `torch:SGD`."""
+    """Return whether an optimizer is a library's class, such as `torch:SGD`."""
     return ":" in name
 
 

@@ -30,10 +30,12 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 MARK = "$ "
 """Prefix of a workload that is a command started once per run."""
 LAUNCH_MARKS = {"torchrun": "$torchrun "}
-"""Prefix of a workload that is a command started once per worker, by name of the launcher."""
+"""Prefixes of workloads that are commands started once per worker, keyed by the name of the
+launcher."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 """Parts of the error message for a command whose output lacks the metric. A message with both parts
-ends a search, because every configuration would fail in the same way."""
+ends a study in which no run has trained yet, because every configuration would fail in the same
+way."""
 OWN_DATA = {"name": "workload"}
 """Value of `dataset` for a user's own training loop, which loads its data itself."""
 IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
@@ -45,7 +47,7 @@ ABBREVIATIONS = {
     "bs": "batch_size_per_worker",
     "wd": "weight_decay",
 }
-"""Abbreviations that users may write in placeholders, and the keys that they mean."""
+"""Keys that the error message about an unknown placeholder suggests, keyed by abbreviation."""
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 """Pattern of a placeholder for a value. The group is the key."""
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")

@@ -227,7 +227,8 @@ class RunSpec(Document):
     schedule: ScheduleName = "constant"
     """Learning-rate schedule over the training samples, from the end of the warm-up to `epochs`.
     `one_cycle` rises from 1/25 of the rate during the first 30 % of these samples; `ramp_decay`
-    rises for 5 epochs, then decays by a factor of 0.8 per epoch. Neither allows another warm-up."""
+    rises for 5 epochs, then decays by a factor of 0.8 per epoch toward its initial rate of 1e-5.
+    Neither allows another warm-up."""
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up. It starts from the unscaled learning rate, or from 0 if
     `learning_rate_scaling` does not raise the rate."""
@@ -291,8 +292,8 @@ class RunSpec(Document):
     batches, such as the last one of an epoch, are not compiled."""
     prefetch: Annotated[int, Field(ge=0)] = 0
     """Number of batches (with tensorflow: of optimizer steps) prepared ahead, by as many threads.
-    It helps only if samples are augmented or read on demand (which one thread at a time does).
-    More threads than `cpus_per_worker` do not help."""
+    It helps only if samples are augmented or read on demand; only one thread at a time reads. More
+    threads than `cpus_per_worker` do not help."""
     eval_every_samples: PositiveInt | None = None
     """Training samples between two evaluations; by default one epoch. In a search, reference runs
     (runs of a default configuration before the search) set the default."""
@@ -304,8 +305,8 @@ class RunSpec(Document):
     record_steps: bool = False
     """Whether to record step times, memory, exchanged bytes, gradient noise, tokens per sample and
     (torch only) floating-point operations per sample in the `eval` lines of `records.jsonl`, under
-    the key `steps` (see `StepTimes`) and the keys after it. `raybench train` then prints TFLOP/s
-    and MFU."""
+    the key `steps` (see `StepTimes`) and the keys listed after `steps`. `raybench train` then
+    prints TFLOP/s and MFU."""
 
     @model_validator(mode="before")
     @classmethod
@@ -385,8 +386,8 @@ class RunSpec(Document):
     def complete(self) -> dict[str, Any]:
         """Return the run spec as plain data for other programs.
 
-        Momentum, beta2 and epsilon have the optimizer's default if they are not set, and are left
-        out if the optimizer does not use them. `without_defaults` is the inverse.
+        If momentum, beta2 or epsilon is not set, it has the default of the optimizer, or is left
+        out if the optimizer does not use it. `without_defaults` reverses this.
         """
         defaults, document = DEFAULTS.get(self.optimizer, {}), self.document()
         for key in OPTIMIZER_DEFAULT_KEYS:

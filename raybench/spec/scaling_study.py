@@ -40,7 +40,8 @@ from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
 OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
-"""Run-spec keys that the grid sets, and the keys of the scaling study that list their values."""
+"""Run-spec keys that the grid sets, each with the key of the scaling study that lists its
+values."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
 """Run-spec keys that cannot be axes of the grid."""
 ALWAYS = {"record_steps": True}
@@ -121,8 +122,8 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with the given worker counts, or unchanged if it already sets worker
-        counts or lists its cells."""
+        """Return the study with the given worker counts; a study that already sets worker counts or
+        lists its cells is returned unchanged."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})

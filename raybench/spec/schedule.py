@@ -10,7 +10,7 @@ RAMP_START = 1e-5
 RAMP_EPOCHS = 5
 """Number of epochs in which the rate of `ramp_decay` rises."""
 RAMP_DECAY = 0.8
-"""Factor by which the rate of `ramp_decay` decays per epoch after the rise."""
+"""Factor by which the rate of `ramp_decay` decays toward RAMP_START per epoch after the rise."""
 
 CYCLE_RISE = 0.3
 """Fraction of `one_cycle` in which the rate rises (Smith, Topin 2017, arXiv 1708.07120; as in
@@ -35,7 +35,8 @@ def scaling_factor(num_workers: int, rule: str) -> float:
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the learning rate of `ramp_decay`: a linear ramp, then a decay by 0.8 per epoch.
+    """Return the learning rate of `ramp_decay`: a ramp from RAMP_START to `peak`, then a decay back
+    toward RAMP_START.
 
     The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers, which
     is `learning_rate: 5.0e-5` with `learning_rate_scaling: linear`.
@@ -53,7 +54,8 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
 def one_cycle(progress: float, *, final: float) -> float:
     """Return the learning rate of `one_cycle` as a fraction of the peak rate.
 
-    The rate rises from CYCLE_START to 1 and then falls to `final`, each on half a cosine.
+    The rate rises from CYCLE_START to 1 and then falls to `final`; both the rise and the fall are
+    half a cosine.
 
     Args:
         progress: Trained fraction of the samples of the schedule, from 0 to 1.

@@ -204,7 +204,7 @@ def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[
 def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int | None:
     """Return the number of distinct configurations; None if there is a range of real numbers.
 
-    `fixed` has the fixed keys on which conditions (`when`) may depend.
+    `fixed` contains the values of fixed keys, on which conditions (`when`) may depend.
     """
     cases = [dimension for dimension in space.values() if isinstance(dimension, Cases)]
     conditions = set().union(*(dimension.keys() for dimension in cases))
@@ -223,7 +223,7 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
 
 def resolve(dimension: Dimension, values: dict[str, Any]) -> Simple:
-    """Return the dimension of a key for given values of the other keys, without cases.
+    """Return the dimension without cases that a key has for given values of the other keys.
 
     Args:
         dimension: A dimension; one without cases is returned unchanged.
@@ -233,8 +233,8 @@ def resolve(dimension: Dimension, values: dict[str, Any]) -> Simple:
 
 
 NEAR = 0.05
-"""Distance from an end of a range within which a value counts as at that end, as a fraction of the
-length of the range (of the logarithms if the range is logarithmic)."""
+"""Largest distance at which a value counts as at an end of its range, as a fraction of the length
+of the range. Distances in a logarithmic range are those of the logarithms."""
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
@@ -267,7 +267,7 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
-    """Return all values of a dimension; only the bounds for a range of real numbers."""
+    """Return all values of a dimension, or the two bounds of a range of real numbers."""
     if isinstance(dimension, Range) and dimension.is_integer:
         return range(int(dimension.low), int(dimension.high) + 1)
     return possible_values(dimension)

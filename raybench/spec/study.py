@@ -33,7 +33,7 @@ NUM_REFERENCE_RUNS = 3
 NUM_FASTEST_CHECKED = 3
 """Number of configurations (the fastest ones) whose fastest placement is checked after a search."""
 MOST_RACE_RUNS = 200
-"""Maximum number of confirmation runs with new seeds that run in parallel (`confirm.race`)."""
+"""Largest value allowed for `confirm.race`, the number of confirmation runs with new seeds."""
 MOST_SOLO_ROUNDS = 3
 """Largest number of rounds of solo runs. If the results of a round change the winner, the new
 winner has its solo runs in the next round."""
@@ -46,9 +46,9 @@ class ConfirmSpec(Document):
     """Confirmation: the best candidates train again with new seeds, then each winner runs alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST_RACE_RUNS)] = 24
-    """Maximum number of runs with new seeds in which the best configurations of the search are
-    compared, to find the fastest. The same number finds the cheapest, but most runs serve both
-    purposes. A time budget may allow fewer runs; 0 skips confirmation."""
+    """Maximum number of runs with new seeds for finding the fastest among the best configurations
+    of the search. Up to as many runs find the cheapest, but most runs serve both purposes. A time
+    budget may allow fewer runs; 0 skips confirmation."""
     fresh: PositiveInt = 3
     """Number of runs of each winner, alone on the machine, from which the reported time is
     computed."""
@@ -151,7 +151,7 @@ class StudySpec(Document):
         return "target" in self.auto and not self.is_set
 
     def with_auto_values(self, values: Mapping[str, Any]) -> "StudySpec":
-        """Return the study with values for its `auto` keys, in which no key is left to set."""
+        """Return the study with the given values for its `auto` keys, which then count as set."""
         objective = {key: value for key, value in values.items() if key != EVAL_INTERVAL}
         fixed = {key: value for key, value in values.items() if key == EVAL_INTERVAL}
         return self.model_copy(
@@ -288,8 +288,8 @@ def _check_first(configuration: dict[str, Any], where: str) -> None:
 
 
 def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's content with the keys set whose values follow from the user's own training
-    loop: `dataset`, and if possible `framework`."""
+    """Return a study's content with the values that follow from the user's own training loop:
+    `dataset`, and if possible `framework`."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(section) or {}) for section in ("space", "fixed"))
     framework = framework_of(str(workload))

@@ -81,8 +81,8 @@ def split_command(given: str) -> list[str]:
 
 
 def program() -> str:
-    """Return the program that runs this process: `raybench` if the shell finds it under this name,
-    else its path."""
+    """Return the name under which a shell finds the program of this process: `raybench` if it is on
+    the PATH, else its path."""
     path = sys.argv[0]
     is_on_path = _is_script(path) and shutil.which(SCRIPT) == path
     return SCRIPT if is_on_path else path
@@ -224,9 +224,9 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 def redact_text(text: str, environment: Mapping[str, str]) -> str:
     """Return a message or a traceback with secrets replaced by `***`.
 
-    The same secrets are replaced as in `redact`. After a key with a secret name, however, only the
-    next word or quoted string is hidden, so that the rest of the message can still be read. The
-    number of lines does not change.
+    The secrets are those of `redact`, and credentials after `Bearer` or `Basic`. After a key with a
+    secret name, only the next word or quoted string is hidden, so that the rest of the message can
+    still be read. The number of lines does not change.
     """
     text = _hide_values(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -239,7 +239,8 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
     another.
 
     These are the values of variables with a secret name, each line of these values, the passwords
-    in URLs, and the URL-encoded forms of all these values.
+    in URLs, and the URL-encoded forms of all these values. Values with fewer than SHORTEST
+    characters are left out.
     """
     values: set[str] = set()
     for name, value in environment.items():
