@@ -1,5 +1,5 @@
 """The summary of a study in sentences, which is the same on the terminal, on the page, in JSON and
-in Python. Also the comment in best.yaml, and the display of a study in notebooks."""
+in Python. This module also writes the comment in best.yaml, and displays a study in notebooks."""
 
 import html
 import math
@@ -65,8 +65,7 @@ from raybench.stats.record import Phase, Role, State
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
-"""The summary mentions a difference between two costs, or two times, only if it is at least this
-fraction."""
+"""Minimum fraction by which two costs, or two times, must differ for the summary to mention it."""
 
 
 def configuration_words(results: Study, spec: RunSpec) -> str:
@@ -230,7 +229,7 @@ def _compared_with_first(results: Study, winner: str) -> list[str]:
 
 
 def _has_setting(spec: RunSpec, key: str, value: Any) -> bool:
-    """Return whether a key of a run spec has a value, which is given as in a YAML file."""
+    """Return whether a key of a run spec has the given value, written as in a YAML file."""
     actual = value_of(spec, key)
     return is_one_of(key, actual, [value]) or identity(actual) == identity(value)
 
@@ -274,8 +273,10 @@ def _others_as_good(others: Sequence[str], adjective: str) -> str:
 
 
 def _cost(results: Study, result: ConfigurationResult) -> float:
-    """Return the cost of training to the target, in worker-seconds, or in billed worker-seconds if
-    the study has a price. The cheapest configuration is chosen by this cost."""
+    """Return the cost of training to the target, by which the cheapest configuration is chosen.
+
+    It is in worker-seconds, or in billed worker-seconds if the study has a price.
+    """
     configuration = repeated(results).get(result.trial)
     if configuration is not None:
         return result.seconds * configuration.cost
@@ -365,7 +366,7 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
 
 
 def _test_words(results: Study, result: ConfigurationResult) -> str:
-    """Return the end of a sentence: the value on the test split, or why there is none."""
+    """Return the end of a sentence: the value on the test split, or that there is no such split."""
     metric = results.metric
     if math.isnan(result.test):
         return "" if results.has_test else "; not tested: there is no test split"
@@ -508,8 +509,8 @@ def _why_no_winner(results: Study) -> str:
 
 
 def _cut_by_budget(results: Study) -> str:
-    """Return a clause about the time budget if it ended the search before all trials had run, else
-    ""."""
+    """Return a clause about the time budget; "" unless it ended the search before all trials had
+    run."""
     search = results.study["study"].get("search") or {}
     budget, num_asked = search.get("time_budget_s"), results.num_trials_asked
     num_done = int((results.trials["role"] == Role.TRIAL).sum())

@@ -36,7 +36,7 @@ class Error(_Part):
     )
     code: ErrorCode | None = Field(
         default=None,
-        description="kind of mistake, see docs/errors.md; null unless kind is user",
+        description="code of the mistake, see docs/errors.md; null unless `kind` is user",
     )
     message: str = Field(description="one sentence that says what to do")
 
@@ -51,27 +51,37 @@ class Configuration(_Part):
     trial: str
     configuration: str = Field(description="the configuration in one line")
     spec: dict[str, Any] = Field(description="the run spec, as in best.yaml")
-    is_confirmed: bool = Field(description="whether it was trained again with new seeds")
-    runs: int = Field(description="number of runs with new seeds")
-    hits: int = Field(description="number of these runs that reached the target")
+    is_confirmed: bool = Field(
+        description="whether it was trained again with new seeds, and `hits` is not 0"
+    )
+    runs: int = Field(description="number of runs with new seeds that are reported")
+    hits: int = Field(
+        description="number of these runs that reached the target; without a target, that did not "
+        "fail"
+    )
     seconds: float | None = Field(
         description="training seconds to the target; null without a target"
     )
-    low_s: float | None = Field(description="90 % interval of `seconds`")
-    high_s: float | None
-    worker_seconds: float | None
+    low_s: float | None = Field(description="low end of the 90 % interval of `seconds`")
+    high_s: float | None = Field(description="high end of this interval")
+    worker_seconds: float | None = Field(description="number of workers times `seconds`")
     value: float | None = Field(
-        description="median of the metric over the new runs, or the value of its single run"
+        description="median of the metric over the runs with new seeds; without such runs, the "
+        "best value of the search run"
     )
-    value_low: float | None = Field(description="90 % interval of `value`")
-    value_high: float | None
-    test_value: float | None = Field(description="mean of the metric on the test split")
+    value_low: float | None = Field(
+        description="low end of the 90 % interval of `value`; null with a target"
+    )
+    value_high: float | None = Field(description="high end of this interval")
+    test_value: float | None = Field(
+        description="mean of the metric on the test split over the runs with new seeds"
+    )
 
 
 class NextStep(_Part):
     """A step that the user can take next."""
 
-    what: str
+    what: str = Field(description="purpose of the step in a few words")
     do: str = Field(description="a command, or a file to open")
 
 
@@ -84,17 +94,23 @@ class CommandResult(_Part):
     answer: list[str] = Field(
         default=[], description="conclusions as sentences, the most important first"
     )
-    configurations: list[Configuration] = Field(default=[], description="winners of a search")
-    details: dict[str, Any] = Field(default={}, description="further results, by command")
-    next: list[NextStep] = []
-    notes: list[str] = Field(default=[], description="what limits the answer")
+    configurations: list[Configuration] = Field(
+        default=[], description="winners of a search, and configurations tied with the fastest"
+    )
+    details: dict[str, Any] = Field(
+        default={}, description="further results; the keys depend on the command"
+    )
+    next: list[NextStep] = Field(default=[], description="next steps that the user can take")
+    notes: list[str] = Field(default=[], description="sentences that limit the answer")
     results: str | None = Field(default=None, description="results folder or URL")
     error: Error | None = None
 
 
 def document_of(command: str, ended: Ended) -> CommandResult:
-    """Return the JSON document of a command that has ended, including the findings in its results
-    folder."""
+    """Return the JSON document of a command that has ended.
+
+    If the command has a results folder, the document includes the findings in it.
+    """
     error = None
     if (problem := ended.error) is not None:
         error = Error(kind=problem.kind, code=problem.code, message=problem.message)
@@ -152,13 +168,13 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
 
 
 def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return the fields of one `Configuration` per winner, and per trial that is tied with the
-    fastest.
+    """Return the fields of one `Configuration` for each winner, and for each trial that is tied
+    with the fastest.
 
     Args:
         results: The study.
         verdict: The verdict for one GPU model.
-        gpu: Name of this GPU model; empty without GPUs.
+        gpu: Name of this GPU model; "" without GPUs.
     """
     winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     winners += [("tied", trial) for trial in verdict.others()]

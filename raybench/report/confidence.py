@@ -122,8 +122,8 @@ class MoreRuns(NamedTuple):
 
 
 def as_what(results: Study, verdict: Verdict) -> str:
-    """Return what configurations tied with a winner may equally be: `fast`, `fast or cheap`, or
-    `good` without a target."""
+    """Return the adjective for configurations that may be as good as a winner: `fast`, `fast or
+    cheap`, or (without a target) `good`."""
     if not results.is_timed:
         return "good"
     return "fast" if verdict.is_one else "fast or cheap"
@@ -151,7 +151,7 @@ def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
 
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""If the fraction of trials that reach the target is outside this range, the target hardly
+"""Range of the fraction of trials that reach the target. Outside of it, the target hardly
 distinguishes between trials."""
 ENOUGH_TRIALS = 8
 
@@ -184,7 +184,7 @@ def code_line(results: Study) -> list[str]:
 
 
 LEAST_SHARE = 0.05
-"""Phases that took less than this fraction of the time of all runs are not mentioned."""
+"""Minimum fraction of the time of all runs that a phase must take to be mentioned."""
 LONGEST_MESSAGE = 300
 """Maximum length of the message of a failure, in characters."""
 FAILURES_IN_WORDS = {
@@ -208,7 +208,7 @@ IN_WORDS = {
 
 
 def ledger_line(results: Study) -> str:
-    """Return a sentence with the fraction of each phase in the time of all runs, largest first."""
+    """Return a sentence about the phases that took most of the time of all runs, longest first."""
     trials = results.trials
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]

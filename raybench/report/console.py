@@ -26,7 +26,7 @@ class WholeLines(Console):
     """A console on which only one thread prints at a time.
 
     Rich writes a live screen in two steps. Without the lock `turn`, a line that another thread
-    prints between the two would appear beside the last line of the screen.
+    prints between these steps would appear beside the last line of the screen.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -90,7 +90,7 @@ NOTEBOOK_WIDTH = 90
 
 
 class Sentences(tuple[str, ...]):
-    """List of sentences that is displayed as wrapped paragraphs (`repr` and `str`)."""
+    """Tuple of sentences that is displayed as wrapped paragraphs (`repr` and `str`)."""
 
     def __repr__(self) -> str:
         return "\n".join(
@@ -110,7 +110,7 @@ def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
 MISSING, MARK = "-", "*"
 """MISSING: text for a missing or infinite value. MARK: suffix of an interpolated value."""
 LONGEST_CELL = 400
-"""Maximum number of characters in a cell; the files contain the whole text."""
+"""Maximum number of characters in a cell; files such as trials.csv contain the whole text."""
 
 
 class _Formatter(string.Formatter):
@@ -127,9 +127,9 @@ class _Missing:
 
 
 CellFormat = str | Callable[[Mapping[Any, Any]], str]
-"""Determines the text of a cell from a row of data: a format string such as `{low:.2f} -
-{high:.2f}`, where the format of seconds is `s` (see `seconds_text`), or a function of the row if a
-format string cannot contain the names of the columns."""
+"""Type of what determines the text of a cell from a row of data: a format string such as
+`{low:.2f} - {high:.2f}`, or a function of the row if a format string cannot contain the names of
+the columns. In a format string, `s` is the format of seconds (see `seconds_text`)."""
 
 
 def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
@@ -137,7 +137,7 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
 
     Args:
         frame: Data with the same rows as the table; NaN and infinity are missing values.
-        forms: Format of each column of the table, by title.
+        forms: Format of each column of the table, keyed by its title.
     """
     is_known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
@@ -169,7 +169,8 @@ MIN_TEXT = 30
 """Minimum width of a column of WRAPPED; other columns are dropped if there is less space."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
-"""A column is right-aligned if all its cells match this expression, unless it is one of LEFT."""
+"""Pattern of numeric cells. A column is right-aligned if all its cells match, unless it is one of
+LEFT."""
 DROPPED = (
     *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),
     *("worker-s", "alone s"),
@@ -237,7 +238,7 @@ def print_frame(
 
 
 def _has_title(column: str, title: str) -> bool:
-    """Whether a column has a title, or a title that begins with it if it ends with a space."""
+    """Return whether a column has a title; a title that ends with a space is a prefix."""
     return column == title or (title.endswith(" ") and column.startswith(title))
 
 

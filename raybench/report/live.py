@@ -1,7 +1,7 @@
 """The live screen of a study on a terminal or in a notebook, and the state that it shows: progress,
 the best run so far, a table of open runs, failures by cause, and the remaining time.
 
-An open run was requested and has not ended. The state depends only on events, not on a clock, a
+A run is open from its request until its end. The state depends only on events, not on a clock, a
 terminal or files. Times (`at`) are in seconds of any monotonic clock.
 """
 
@@ -31,7 +31,7 @@ from raybench.spec.text import clean, seconds_text, shorten
 from raybench.stats.record import Evaluation, Phase, Role, RunRecord
 
 ENOUGH_RUNS = 3
-"""Number of finished runs from which the remaining time of a phase is estimated by their pace."""
+"""Minimum number of finished runs for estimating the remaining time of a phase by their pace."""
 
 
 @dataclass
@@ -72,12 +72,12 @@ class TimeLeft(NamedTuple):
 
     seconds: float
     is_budget: bool
-    """Whether the time budget ends the study."""
+    """Whether `seconds` is the rest of the time budget, which ends the study."""
 
 
 @dataclass
 class LiveRun:
-    """A run that was requested and has not ended."""
+    """An open run: it was requested and has not ended."""
 
     name: str
     asked_s: float
@@ -97,7 +97,7 @@ class LiveRun:
 
 @dataclass
 class Cause:
-    """A cause of failures: the first trial that failed by it, and the number of failures."""
+    """A cause of failures, with the first trial that failed by it and the number of failures."""
 
     trial: str
     failure: str
@@ -121,8 +121,8 @@ class LiveState:
         self.runs: dict[str, LiveRun] = {}
         """Open runs by name, in the order in which they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """Resource for which each run without workers waits, and the seconds waited, by run
-        name."""
+        """Pairs (resource for which a run without workers waits, seconds waited), keyed by name of
+        the run."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
@@ -130,7 +130,7 @@ class LiveState:
         self.target: float | None = None
         """Target value of the search; None if there is none."""
         self.num_searched, self.num_reached = 0, 0
-        """Number of finished search runs, and number of those that reached the target."""
+        """Number of finished search runs, and number of these runs that reached the target."""
         self.keys = tuple(keys)
         """Keys that labels of configurations include; see `spec.run.label_keys`."""
 
@@ -232,8 +232,10 @@ class LiveState:
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
-    """Return a metric value as text, with the name of the metric unless it is a proportion: `97.3
-    %`, `RMSE 0.4`."""
+    """Return a metric value as text, such as `97.3 %` or `RMSE 0.4`.
+
+    The name of the metric is left out if the metric is a proportion.
+    """
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
@@ -271,7 +273,7 @@ PHASE_NAMES = {
     Role.CONFIRM: "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen, by internal name, if the two differ."""
+"""Names of phases on the screen, keyed by internal name; only names that differ are listed."""
 
 
 def result_words(record: RunRecord) -> str:
@@ -384,7 +386,7 @@ def _facts_grid(
 SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 60, "curve": 60, "samples/s": 100}
-"""Minimum width of the terminal at which a column is shown; 30 for the columns not listed."""
+"""Minimum width of the terminal at which a column is shown; 30 for columns that are not listed."""
 LONGEST_NAME, LEAST_RUNS = 20, 4
 """LONGEST_NAME: maximum width of the name of a trial. LEAST_RUNS: number of runs that are listed
 even if the terminal has few lines."""

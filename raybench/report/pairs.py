@@ -31,7 +31,7 @@ outcomes that occurs determines the exit code."""
 
 @dataclass(frozen=True)
 class Side:
-    """One of the configurations that are compared."""
+    """A configuration that is compared with others."""
 
     name: str
     """A, B, C, ...; A is the baseline, and the others are alternatives."""
@@ -52,10 +52,10 @@ class Pairs:
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters to the user, as a fraction of the seconds or of the metric
-    value; if the metric is a proportion, it is an absolute difference."""
+    """Smallest difference that matters to the user. It is a fraction of the seconds or of the
+    metric value, or an absolute difference if the metric is a proportion."""
     errors: float = ALPHA
-    """Family-wise error rate: probability of any wrong decision in all comparisons together."""
+    """Family-wise error rate: probability that any of the comparisons leads to a wrong decision."""
     is_throughput: bool = False
     """Whether training seconds per sample are compared (`--metric samples_per_s`)."""
 
@@ -66,8 +66,8 @@ class Pairs:
 
     @property
     def _test_limits(self) -> tuple[float, float]:
-        """(Smallest difference that matters, in units of `differences`; error rate of each
-        comparison)."""
+        """Smallest difference that matters, in the unit of `differences`, and error rate of each
+        comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
@@ -95,8 +95,8 @@ class Pairs:
         """Return one number per pair, which is positive if the side `name` is better than the
         baseline.
 
-        The number is the log ratio of the seconds, or the difference of the metric values; the
-        latter is divided by the median of the baseline unless the metric is a proportion. The
+        The number is the log ratio of the seconds, or the difference of the metric values. Unless
+        the metric is a proportion, the difference is divided by the median of the baseline. The
         number is infinite if only one run of the pair reached the target, and NaN if neither did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
@@ -124,8 +124,10 @@ def pairs_of(
     errors: float,
     is_throughput: bool = False,
 ) -> Pairs:
-    """Return the pairs in the records of a comparison, without runs that were cut short, were lost,
-    or failed before they trained."""
+    """Return the pairs of runs in the records of a comparison.
+
+    Runs that were cut short, were lost, or failed before they trained are left out.
+    """
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_valid = record.counts_for(Purpose.MEASUREMENT) and not record.is_start_failure
@@ -142,7 +144,7 @@ def pairs_of(
 def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float | None:
     """Return the training seconds per sample of a run; None if it did not train.
 
-    If there are several evaluations, only the training after the first counts.
+    If there are several evaluations, only the training after the first evaluation counts.
     """
     samples, seconds = record.samples, record.ledger["train"]
     if len(curve) > 1:  # the time before the first evaluation includes warm-up

@@ -4,9 +4,9 @@ If there is neither a terminal nor a notebook, each event is a line:
 
     2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
 
-A line consists of the time (UTC), the seconds since the first event, the phase with its number of
-finished and of all runs, the event, and the values of the event as `key=value` in a fixed order;
-values with spaces are quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`,
+A line consists of the time (UTC), the seconds since the command started, the phase with its numbers
+of finished runs and of all runs, the event, and the values of the event as `key=value` in a fixed
+order; values with spaces are quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`,
 `status` (every minute) and `note` (with a sentence).
 
 With `--progress jsonl`, the events are written to stderr as JSON objects, and there is one more
@@ -43,8 +43,8 @@ def lines_for(progress: str) -> TextIO | None:
 
 
 class EventLines:
-    """Prints each event of a study on a line: as JSON to the stream `lines` if there is one,
-    otherwise as text to the console."""
+    """Prints each event of a study on a line: as JSON if there is a stream `lines`, otherwise as
+    text to the console."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None) -> None:
         self._console, self._state, self._lines = console, state, lines
@@ -70,7 +70,7 @@ class EventLines:
         say(self._console, " ".join(filter(None, [*texts, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
-        """Print an evaluation, but only as JSON."""
+        """Print an evaluation as JSON; without a stream for JSON, do nothing."""
         if self._lines is not None:
             keys = ("value", "train_s", "samples", "epoch")
             values = {key: getattr(evaluation, key) for key in keys}
@@ -150,7 +150,8 @@ class ProgressDisplay:
             num_trials: Number of runs in the first phase.
             num_done: Number of these runs that have already finished.
             keys: Keys that labels of configurations include; see `spec.run.label_keys`.
-            outcome: Describes a finished run; None if runs compete, so that the best run is shown.
+            outcome: Function that describes a finished run; None if the runs compete, in which case
+                the best run is shown.
             began: Time, by `clock`, at which the command started; None for now.
             ends_in_s: Remaining seconds of the time budget.
             num_workers: Function that returns how many workers of a run spec can run at the same
@@ -238,9 +239,10 @@ class ProgressDisplay:
         """Show what runs without workers wait for.
 
         Args:
-            resources: By name of the run, the resource for which it waits and the seconds waited.
-            head: Name of the run for which resources are missing; without a live screen, it is
-                printed once per resource.
+            resources: Pairs (resource for which a run waits, seconds waited), keyed by name of the
+                run.
+            head: Name of the first run for which resources are missing; None if there is none.
+                Without a live screen, the run and the resource are printed when they change.
         """
         with self._changing:
             self.state.waiting = resources

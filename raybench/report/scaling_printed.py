@@ -54,7 +54,7 @@ CELLS = {
     "MFU": "{mfu:.0%}",
     "even": "{evenness:.2f}",
 }
-"""Columns of the table of cells: format by title."""
+"""Formats of the columns of the table of cells, keyed by title."""
 
 
 UNITS = {
@@ -64,13 +64,14 @@ UNITS = {
     "memory_mb": ("memory_peak_bytes", 1e6),
     "tflops": ("flops_per_s", 1e12),
 }
-"""Values in another unit: column and divisor by the name in the formats of CELLS."""
+"""Values that are printed in another unit: pairs (column, divisor), keyed by the name that the
+formats of CELLS use."""
 NAMES = (*CELLS, *UNITS, "series", "outliers", "failed", "target after s")
-"""Names that a metric of a scaling study cannot have, since a column or a format has them."""
+"""Names that a metric of a scaling study cannot have, since columns or formats use them."""
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
-    """Print one table of cells (run specs) for weak scaling, and one for strong scaling."""
+    """Print one table of cells (run specs) for each kind of scaling, weak and strong."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
     for scaling in kinds:
         table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
@@ -117,8 +118,8 @@ def outlier_lines(results: Study) -> list[str]:
 
 
 def other_lines(cells: pd.DataFrame) -> list[str]:
-    """Return sentences about failures, missing baselines, cells on more hosts than necessary, runs
-    of less than an epoch, and batches larger than the dataset."""
+    """Return sentences about failures, missing runs on one worker, cells on more hosts than others,
+    cells whose runs did not go beyond the first epoch, and batches larger than the dataset."""
     lines = []
     for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
         runs = counted(row["failed"], "run")
@@ -154,7 +155,7 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 def straggler_lines(results: Study) -> list[str]:
     """Return sentences about workers that are slower than the others."""
     rows_by_places: dict[tuple[str, ...], RankRows] = {}
-    # Runs without gradient exchange override the others, since they time workers independently.
+    # Runs without gradient exchange override the others, since no worker waits for another in them.
     for exchanges in (True, False):
         measured: dict[tuple[str, ...], RankRows] = {}
         for name, run in results.runs.items():
@@ -188,13 +189,13 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""Beginning of the sentence of `scaling_answer`, and format of the batch size that is constant, by
-kind of scaling."""
+"""Pairs (beginning of the sentence of `scaling_answer`, format of the constant batch size), keyed
+by kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
-    """Return one sentence about the best speed-up with weak scaling, and one with strong scaling;
-    [] if no speed-up is known."""
+    """Return one sentence about the best speed-up with each kind of scaling, weak and strong; [] if
+    no speed-up on several workers is known."""
     with_speedup = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
     with_speedup = with_speedup.sort_values("speedup", ascending=False, kind="stable")
     best = with_speedup.drop_duplicates("scaling").to_dict("records")

@@ -99,8 +99,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return sentences about each recommended option, and about a budget or deadline that cannot be
-    met."""
+    """Return one sentence about each recommended option, and one about each limit (budget or
+    deadline) that cannot be met."""
     recommended: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         option = tuple(row[key] for key in ("offer", *KEYS))
@@ -134,7 +134,12 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
 
 
 def _cost_text(cost: float, row: Mapping[Any, Any] | None = None) -> str:
-    """Return a cost as text, with the unit in the row of a plan unless it is money."""
+    """Return a cost as text.
+
+    Args:
+        cost: The cost.
+        row: Row of a plan, whose unit is appended unless it is money; None to append no unit.
+    """
     unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
@@ -160,12 +165,12 @@ class PlanReport:
         Args:
             studies: Scaling studies.
             terms: Prices, budget and deadline.
-            predict: Worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to
-                consider in addition to the measured ones. None adds two and four times the largest
+            predict: Worker counts to consider in addition to the measured ones, such as "4,8", or a
+                CSV file of worker counts and batch sizes. None adds two and four times the largest
                 measured worker count.
 
         Raises:
-            UserError: If no study has a target, or none has measured steps.
+            UserError: No study has a target, or none has measured steps.
         """
         fitted = fit_study(*studies, predict=predict, allow_few=True)
         if all(study.target is None for study in studies):
@@ -199,7 +204,7 @@ class PlanReport:
 
     @cached_property
     def parts(self) -> list[PagePart]:
-        """One part per series about its plan, for terminal and page."""
+        """Parts about the plans, one per series, for terminal and page."""
         return [plan_part(plan) for plan in self.plans]
 
     def plot(self) -> Figure:
@@ -228,8 +233,8 @@ BASELINE = (
     "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
     "for one worker with the same batch, not for the best one"
 )
-"""Caption of predictions. It names the baseline of their efficiency, which is not that of measured
-efficiency."""
+"""Caption of predictions. It explains to what their efficiency is relative, which differs from the
+efficiency of measurements."""
 FIT = {
     "workers": "{num_workers}",
     "nodes": "{num_nodes}",
@@ -273,8 +278,8 @@ def fit_part(fitted: FittedSeries) -> PagePart:
 
 
 PREDICT, NAMED = "predict", "named"
-"""Keys of a scaling study's `study.yaml`. PREDICT: the last argument of `--predict`; NAMED: the
-name of the published study that it repeats."""
+"""Keys of the `study.yaml` of a scaling study: PREDICT contains the last argument of `--predict`,
+NAMED the name of the published study that the scaling study repeats."""
 
 
 @dataclass(frozen=True)
@@ -293,8 +298,8 @@ class ScalingReport:
 
         Args:
             results: The study.
-            predict: Argument of `--predict`; None for the last one that was used for the study, if
-                any.
+            predict: Argument of `--predict`; None for the last argument with which the study was
+                predicted, if any.
         """
         predict_option = predict or results.study.get(PREDICT)
         fitted = fit_study(results, predict=predict_option)
@@ -325,8 +330,8 @@ class ScalingReport:
 
         Args:
             console: Where to print.
-            written: Files that were written; the page, or without a page the pictures, are listed
-                at the end.
+            written: Files that were written. The page is listed at the end; without a page, the
+                pictures are.
             verbose: Whether to print fits and predictions even if they were not requested.
         """
         results, summary = self.results, summary_of(self.results)
@@ -370,8 +375,8 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """Sentences about each fit: its data, and its errors at measurements that were left out of
-        it."""
+        """Sentences about each fit: its data, its errors at measurements that were left out of it,
+        and what to measure next."""
         return Sentences(line for series in self.fitted for line in series.sentences())
 
     @property
@@ -404,8 +409,7 @@ class ScalingReport:
 def claims_table(results: Study) -> pd.DataFrame:
     """Return the claims of the published study that a study repeats, with the values measured here.
 
-    Returns:
-        Table with the columns claim, published, here, and holds (yes, no, not measured).
+    Columns: claim, published, here, and holds (yes, no or not measured).
 
     Raises:
         UserError: The study does not repeat a published study.
@@ -448,12 +452,14 @@ def fit_to_files(
         predict: Worker counts, or a CSV file of worker counts and batch sizes; None predicts
             nothing.
         out: File to which the predictions are written.
-        network: Time of an all-reduce between hosts, divided by that within a host (`--network`).
+        network: Ratio of the time of an all-reduce between hosts to that within a host
+            (`--network`).
 
     Returns:
         - The printed sentences.
-        - Rows of the tables `predictions` and `measure_next`. The latter lists what to measure
-          next, with its cost and the spread of the prediction that then remains.
+        - Rows of the tables `predictions` and `measure_next`, keyed by name of the table. The table
+          `measure_next` lists what to measure next, with its cost and the spread of the prediction
+          that then remains.
     """
     if out is not None:
         if predict is None:

@@ -37,7 +37,8 @@ from raybench.stats.record import Role, State
 MOST_CAUSES_PRINTED = 8
 """Maximum number of causes of failures that are printed; `trials.csv` lists all failures."""
 MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
-"""Maximum number of rows in the tables of search runs and of confirmation runs, by `is_brief`."""
+"""Maximum number of rows in the tables of search runs and of confirmation runs, keyed by whether
+the output is brief."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
@@ -64,8 +65,9 @@ def show(
     Args:
         console: Where to print.
         results: A search, a single training, or a comparison of pairs.
-        plots: Pictures that were written; they are listed at the end.
-        verbose: Whether to print all tables, not only those that the summary refers to.
+        plots: Pictures that were written. They are listed at the end if there is no page, or with
+            `verbose`.
+        verbose: Whether to print all tables with all columns, not only the most important ones.
     """
     if (pairs := comparison_of(results)) is not None:
         for line in pair_lines(pairs):
@@ -157,7 +159,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
-    """Return columns for hosts and GPUs if runs differ in them.
+    """Return columns for the number of hosts and for the GPUs, each only if runs differ in it.
 
     Failed runs are ignored, since they may never have had workers.
     """
@@ -173,7 +175,7 @@ def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     """Return the table of the configurations that were trained again with new seeds.
 
-    It shows their seconds to the target, or without a target their metric values.
+    It shows their seconds to the target or, without a target, their metric values.
     """
     table, metric = confirmed(results), results.metric
     rows = table.head(MOST_CONFIRMED_ROWS[is_brief])

@@ -115,8 +115,14 @@ class StudyResults(Study):
 
     @property
     def best(self) -> Chosen:
-        """The winner, with `.spec`, `.trial`, `.command` and `.train()`; UserError if there is
-        none."""
+        """The winner, with `.spec`, `.trial`, `.command` and `.train()`.
+
+        It is the fastest configuration or, without a target, that with the best value; in a study
+        with a single training, it is the trained configuration.
+
+        Raises:
+            UserError: There is no winner.
+        """
         return self._winner()
 
     @property
@@ -178,8 +184,8 @@ class StudyResults(Study):
 
         Args:
             workers: Worker counts such as `[4, 8]`, or a CSV file of worker counts and batch sizes,
-                as for `--predict`. None for the last `--predict` of the study or, if there was
-                none, for two and four times the largest measured worker count.
+                as for `--predict`. None for the last argument of `--predict` in this study or, if
+                there was none, for two and four times the largest measured worker count.
 
         Returns:
             A report with `.words`, `.predictions` (a DataFrame) and `.plot()`.
@@ -345,7 +351,7 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """The runs of all studies; a study without a column has missing values in it."""
+        """The runs of all studies; values are missing in columns that a study does not have."""
         return self._joined([study.trials for study in self])
 
     @property
@@ -372,7 +378,7 @@ class Studies(Sequence[StudyResults]):
         | ties | number of configurations tied with the winner |
         | trials | number of runs of the search |
 
-        Do not compare the seconds of studies with different targets, data or machines.
+        The seconds of studies with different targets, data or machines cannot be compared.
         """
         rows = [
             {STUDY_COLUMN: name} | winner_row(study) for name, study in self._names_and_studies()

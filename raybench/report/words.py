@@ -24,7 +24,7 @@ ROLES: dict[str, str] = {
     Role.SCALING: "repeat of a cell",
     Role.PAIR: "run of a pair",
 }
-"""Purpose of a run in words, by role."""
+"""Purpose of a run in words, keyed by its role."""
 ENDINGS: dict[str, str] = {
     StopReason.TARGET: "the target was reached",
     StopReason.MAX_TRAIN_SECONDS: "its seconds of training were over",
@@ -32,7 +32,7 @@ ENDINGS: dict[str, str] = {
     StopReason.INTERRUPTED: "it was interrupted",
     StopReason.TIME_BUDGET: "the time budget was over",
 }
-"""Why a run ended, by its `stop`."""
+"""Reason why a run ended in words, keyed by its stop reason."""
 
 
 def duration(seconds: float) -> str:
@@ -66,12 +66,13 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
     """Return the wall-clock time of training a trial's configuration, as text such as
     `0.74 s including evaluation, plus 0.37 s of setup`.
 
-    It is computed from the runs of the trial that were alone on the machine; "" if there are none.
+    The ratio of wall-clock to training time is measured in the configuration's reported runs. The
+    text is empty unless all of these runs were alone on the machine.
 
     Args:
         results: The study.
         trial: The trial.
-        train_s: Training seconds.
+        train_s: Training seconds to convert.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or not configuration.is_alone:
@@ -89,8 +90,8 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 def refuted_words(results: Study, trial: str) -> str:
     """Return text such as `reached it once, in 0 of 3 runs with new seeds`.
 
-    "" if the trial never reached the target, or did not run again. To be used only for studies
-    without a confirmed winner.
+    The text is empty if the trial did not reach the target in the search, or if its configuration
+    did not run again. The function may be used only for studies without a confirmed winner.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or results.runs[trial].time_to_target_s is None:
@@ -102,12 +103,14 @@ def refuted_words(results: Study, trial: str) -> str:
 def price_of(results: Study, worker_seconds: float, trial: str) -> str:
     """Return text such as `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`.
 
-    "" if the study has no price. The cost includes start-up, setup, compilation and evaluation.
+    The text is empty if the study has no price. The cost includes startup, setup, compilation and
+    evaluation.
 
     Args:
         results: The study.
         worker_seconds: Worker-seconds of training.
-        trial: Trial from whose reported runs the ratio of billed to training time is computed.
+        trial: Trial of the configuration; the ratio of billed to training time is computed from the
+            configuration's reported runs.
     """
     price = results.study["study"].get("price")
     if price is None:
@@ -163,8 +166,10 @@ those of a run spec."""
 
 
 def settings_of(spec: RunSpec) -> list[tuple[str, str]]:
-    """Return pairs (key, value) with which `raybench train --set` trains a run spec; values are
-    written as JSON, which is also YAML."""
+    """Return pairs (key, value) with which `raybench train --set` trains a run spec.
+
+    Values are written as JSON, which is also YAML.
+    """
     content, default = spec.document(), RunSpec().document()
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)

@@ -87,7 +87,7 @@ def cause_of(failure: str, message: str | None) -> str:
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct causes of failures, the most frequent first.
 
-    Columns: failure, runs (number of runs), for example (first message).
+    Columns: `failure`, `runs` (number of runs) and `for example` (message of the first of them).
     """
     failed = trials[trials["state"] == State.FAILED]
     causes = map(cause_of, failed["failure"], failed["message"])
@@ -123,8 +123,14 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_dominated(costs: np.ndarray) -> np.ndarray:
-    """Return a mask, shape (n,), of the Pareto-optimal rows of `costs`, shape (n, 2); smaller costs
-    are better."""
+    """Return a mask of the Pareto-optimal rows of `costs`.
+
+    Args:
+        costs: Two costs per row, shape (n, 2); smaller is better.
+
+    Returns:
+        Boolean mask, shape (n,).
+    """
     is_optimal = np.zeros(len(costs), dtype=bool)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
     smallest, last = np.inf, np.array([np.nan, np.nan])
@@ -216,7 +222,7 @@ MOST_IMPORTANCE_RUNS = 1000
 """Maximum number of runs from which importance is computed; if there are more, a random sample is
 used."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
-"""Number of cross-validation folds, of shuffles per key and fold, and of trees in a forest."""
+"""Numbers of cross-validation folds, shuffles per key and fold, and trees per forest."""
 
 
 def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

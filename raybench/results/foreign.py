@@ -31,11 +31,11 @@ to the target, training seconds, and training samples."""
 LEFT_OUT = "none"
 """Meaning by which the user excludes a column."""
 OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
-"""Names of run-spec keys in other tools, and the keys of raybench."""
+"""Run-spec keys of raybench, keyed by their names in other tools."""
 OTHER_NAMES = OTHER_KEYS | dict.fromkeys(
     ("train_s", "duration", "runtime", "_runtime", "train_runtime", "time_total_s"), SECONDS
 )
-"""Names of columns in other tools, and their meanings."""
+"""Meanings of columns, keyed by their names in other tools."""
 BOOKKEEPING = ("", "trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
 """Columns that are neither settings nor results."""
 SETTING = re.compile(r"^(params[._]|config[/.])")
@@ -60,7 +60,7 @@ class ForeignTable:
     place: str
     """Path or URL given by the user."""
     rows: Sequence[Mapping[str, Any]]
-    """Values by column of each run that ended normally; unknown values are left out."""
+    """One mapping from column to value per run that ended normally; unknown values are left out."""
     num_failed: int = 0
     """Number of runs that did not end normally."""
     direction: Direction | None = None
@@ -97,8 +97,10 @@ def read_csv(path: Path) -> ForeignTable:
 
 
 def cell_value(text: str) -> Any:
-    """Return the value of a table cell, parsed as YAML or as Python's None; the text itself if it
-    is not valid YAML."""
+    """Return the value of a table cell, which is parsed as YAML; `None` is also read as null.
+
+    Text that is not valid YAML is returned unchanged. An apostrophe before `=` is removed.
+    """
     if text == "None":
         return None
     try:
@@ -235,9 +237,10 @@ def _metric_of(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, str]:
-    """Return the metric and the name of its column, preferably that for the validation split.
+    """Return the metric and the name of its column.
 
-    For the arguments see `match_columns`; `meanings` has a meaning for every column.
+    If several columns contain the metric, that of the validation split is preferred. For the
+    arguments see `match_columns`; `meanings` has a meaning for every column.
     """
     place, wanted_direction = table.place, direction or table.direction
     metric_columns: dict[str, str] = {}

@@ -187,8 +187,8 @@ def comparable(
     Args:
         before: Content of the key `study` of a `study.yaml`.
         file: Path of that file, for error messages.
-        study: Study that may be another one. If it does not set the metric, the metric of `before`
-            is filled in.
+        study: New study, which is compared with the study in the file. If it does not set the
+            metric, the metric of `before` is filled in.
 
     Returns:
         Plain data of the study in the file, and of the given study.
@@ -237,7 +237,11 @@ def is_url(place: str | Path) -> bool:
 
 
 def local_path(place: str | Path) -> Path:
-    """Return a local path unchanged, or the path in a `file://` URL."""
+    """Return the local path of a place that is a path or a `file://` URL.
+
+    Raises:
+        UserError: The URL names another host.
+    """
     if not str(place).startswith("file://"):
         return Path(place)
     parts = urlsplit(str(place))
@@ -262,9 +266,11 @@ def place_in_words(place: str, folder: Path) -> str:
 def unique_names(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return a unique name for each study.
 
+    The unique name is the study's own name. If several studies have the same name, it is the place,
+    followed by a number if the place has occurred before.
+
     Args:
-        studies: Pairs (name, place). The unique name is the name, or the place if several studies
-            have the same name, followed by a number if the place occurs several times.
+        studies: Name and place of each study.
     """
     names = [name for name, _ in studies]
     names = [name if names.count(name) == 1 else place for name, place in studies]
@@ -343,11 +349,10 @@ def owner_of(folder: Path) -> dict[str, Any]:
 
 
 def owner_in(folder: Path) -> str | None:
-    """Return a description of the process that has locked a folder.
+    """Return a description of the other process that has locked a folder; None if there is none.
 
-    Returns:
-        None if there is no such process, if it is this process, or if it ran on this host and has
-        died (a killed process leaves OWNER_FILE behind).
+    A process that ran on this host and has died does not count; a killed process leaves OWNER_FILE
+    behind.
     """
     owner = owner_of(folder)
     is_here, pid = owner.get("host") == platform.node(), owner.get("pid", 0)

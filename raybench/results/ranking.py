@@ -54,10 +54,11 @@ class Repeated:
     cost: float
     """Cost of a second of training in worker-seconds; see `stats.standing.cost_per_s`."""
     group: ConfigurationRuns
-    """Runs by which the configuration is compared with others: its run in the search (unless that
-    run included the cold start of the study) and its race runs (in parallel, with new seeds). If
-    there is no race, its solo runs take the place of race runs. Solo runs after a race are in
-    `group.alone` and may overrule the race."""
+    """Runs by which the configuration is compared with others. With a race, these are its run in
+    the search (unless that run does not count, for example because it included the cold start of
+    the study) and its race runs (in parallel, with new seeds). Solo runs after a race are in
+    `group.alone` and may overrule the race. Without a race, only the solo runs are compared, as
+    `group.rounds`."""
     chosen_runs: tuple[str, ...]
     """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
@@ -71,7 +72,7 @@ class Repeated:
     @property
     def chosen(self) -> list[Replicate]:
         """Runs by which the configuration is compared with others: its runs in the search and in
-        the race, without the solo runs after the race."""
+        the race, or its solo runs if there is no race."""
         return self.group.runs()
 
     @property
@@ -104,10 +105,7 @@ class Repeated:
 def repeated(results: Study) -> dict[str, Repeated]:
     """Return the configurations that were trained again with new seeds, best first.
 
-    For the order see `stats.standing.best_first`.
-
-    Returns:
-        Configurations by name of their search run.
+    They are keyed by the name of their search run. For the order see `stats.standing.best_first`.
     """
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
@@ -153,8 +151,10 @@ def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
 
 
 def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
-    """Return the variation between seeds, pooled over configurations, from the runs by which they
-    are compared."""
+    """Return the variation between seeds, pooled over the configurations.
+
+    It is computed from the runs by which configurations are compared.
+    """
     if not configurations and not results.is_timed:
         return UNKNOWN_NOISE
     return pooled(configuration.chosen for configuration in configurations.values())
@@ -163,8 +163,14 @@ def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
 def _repeated(
     results: Study, search_run: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return a configuration that was trained again, from its run in the search and its race and
-    solo runs (`records`); `counts`: whether the search run is valid for comparisons."""
+    """Return a configuration that was trained again.
+
+    Args:
+        results: The study.
+        search_run: Run of the configuration in the search.
+        records: Race runs and solo runs of the configuration.
+        counts: Whether the search run is valid for comparisons.
+    """
     race = [record.trial for record in records if record.role == Role.RACE]
     alone = [record.trial for record in records if record.role == Role.CONFIRM]
     chosen = [*([search_run.trial] if counts else []), *race] if race else alone
@@ -206,22 +212,21 @@ class ConfigurationResult:
     """Label of the configuration, one line of text."""
     num_workers: int
     runs: int = 1
-    """Number of runs by which the configuration is compared with others, including the search
-    run."""
+    """Number of runs by which the configuration is compared with others; see `Repeated.group`."""
     hits: int = 0
-    """Number of these runs that reached the target; with `best_at_budget`, that did not fail."""
+    """Number of these runs that reached the target or, with `best_at_budget`, did not fail."""
     expected_s: float = math.nan
     """Expected running time: total seconds of all `runs`, including misses, divided by `hits`."""
     expected_low_s: float = math.nan
-    """Low end of the interval of a typical run's seconds, from those of `runs` with new seeds, and
-    corrected for the selection of the best of several configurations."""
+    """Low end of the interval of a typical run's seconds. It is estimated from the `runs` with new
+    seeds, and corrected for the selection of the best of several configurations."""
     expected_high_s: float = math.nan
     """High end of that interval."""
     new_runs: int = 0
     """Number of runs with new seeds from which the reported numbers are computed; 0 if there is
     only the search run."""
     new_hits: int = 0
-    """Number of new runs that reached the target; with `best_at_budget`, that did not fail."""
+    """Number of new runs that reached the target or, with `best_at_budget`, did not fail."""
     is_alone: bool = False
     """Whether all new runs are solo runs."""
     median_s: float = math.nan
@@ -231,12 +236,12 @@ class ConfigurationResult:
     high_s: float = math.nan
     """Seconds of the slowest new run; infinite if a new run did not reach the target."""
     interval_low_s: float = math.nan
-    """Low end of the interval of a typical run's seconds, from the new runs."""
+    """Low end of the interval of a typical run's seconds, estimated from the new runs."""
     interval_high_s: float = math.nan
     """High end of that interval."""
     printed_s: float = math.nan
-    """Reported seconds: `median_s` if all new runs reached the target, else the expected running
-    time of the new runs."""
+    """Reported seconds: the median if all new runs reached the target, otherwise the expected
+    running time of the new runs."""
     worker_seconds_to_target: float = math.nan
     """`num_workers` x `printed_s`."""
     search_s: float = math.nan
@@ -266,7 +271,7 @@ class ConfigurationResult:
     every_run: int = 1
     """Number of runs that are used for comparisons, for reported numbers, or both; not a column."""
     every_hit: int = 0
-    """Number of these runs that reached the target, or with `best_at_budget` did not fail; not a
+    """Number of these runs that reached the target or, with `best_at_budget`, did not fail; not a
     column."""
 
     @property
@@ -293,8 +298,7 @@ METRIC_COLUMNS = CONFIRMED_COLUMNS[CONFIRMED_COLUMNS.index("median") :]
 
 SECONDS_COLUMNS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
 SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
-"""Columns of the table `configurations` in seconds, and the corresponding columns of
-`confirmed`."""
+"""Columns of `confirmed` in seconds, keyed by the corresponding column of `configurations`."""
 
 
 def ranked_runs(trials: pd.DataFrame, phase: Phase = Phase.SEARCH) -> pd.DataFrame:
@@ -320,8 +324,9 @@ def nearest(results: Study, phase: Phase = Phase.SEARCH) -> str | None:
         phase: Phase of the study from which the run is chosen.
 
     Returns:
-        None if no run has learned anything: its best value is not significantly better than that of
-        a constant prediction on the same number of rows.
+        Name of the run with the best score. None if there is no run with a metric value, or if this
+        run has learned nothing: its value is not significantly better than that of a constant
+        prediction on the same number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (baseline := results.baselines.get("validation")) is not None:
@@ -358,9 +363,9 @@ def confirmed(results: Study) -> pd.DataFrame:
     `best_at_budget`, seconds are NaN. If there is no race (parallel runs with new seeds), the order
     and the reported numbers are from the same runs.
 
-    Rows are sorted by the upper confidence bound of expected_s, so that one lucky run does not
-    outrank five good runs (see `stats.replicates`), or with `best_at_budget` by that of the mean
-    value.
+    Rows are sorted by the upper confidence bound of expected_s or, with `best_at_budget`, of the
+    mean value, so that one lucky run does not outrank five good runs (see `stats.replicates`). Solo
+    runs may overrule this order (see `stats.standing.best_first`).
     """
     names = {column: f"{column}_{results.metric.name}" for column in METRIC_COLUMNS}
     rows = [asdict(result) for result in confirmed_results(results).values()]
@@ -369,7 +374,10 @@ def confirmed(results: Study) -> pd.DataFrame:
 
 @once
 def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
-    """Return the results of the configurations that were trained again, by trial, best first."""
+    """Return the results of the configurations that were trained again, best first.
+
+    They are keyed by the name of the trial, which is the configuration's search run.
+    """
     by_trial = repeated(results)
     new_and_alone = [
         runs
@@ -418,8 +426,13 @@ def _result_of(
 ) -> ConfigurationResult:
     """Return the results of a configuration that was trained again.
 
-    `chosen_ends` is the interval of seconds (or scores) from its new runs, corrected for selection;
-    `tested` is that of the metric value on the test split.
+    Args:
+        results: The study.
+        configuration: The configuration with its runs.
+        noise: Variation between seeds, pooled over configurations.
+        chosen_ends: Interval of the seconds (with `best_at_budget`, of the score), computed from
+            the new runs and corrected for selection.
+        tested: Interval of the metric value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
     printed_ends = chosen_ends
@@ -454,8 +467,13 @@ def _result_of(
 
 
 def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` in seconds, given the intervals from the runs by
-    which configurations are compared, and from those that are reported."""
+    """Return the fields of `ConfigurationResult` that are in seconds.
+
+    Args:
+        configuration: The configuration with its runs.
+        chosen_ends: Interval from the runs by which configurations are compared.
+        printed_ends: Interval from the runs whose time is reported.
+    """
     times = [run.seconds if run.is_hit else math.inf for run in configuration.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(configuration.printed)
@@ -478,8 +496,14 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
 def _values(
     results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
 ) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` for the metric values of the new runs, which are
-    the rows `runs`; `ends`, the interval of the score, is used only with `best_at_budget`."""
+    """Return the fields of `ConfigurationResult` that are metric values of the new runs.
+
+    Args:
+        results: The study.
+        configuration: The configuration with its runs.
+        runs: Rows of `Study.trials` for the new runs.
+        ends: Interval of the score; used only with `best_at_budget`.
+    """
     worst = worst_value(results.metric)
     values = (
         runs[results.metric.best_column].fillna(worst).mask(runs["state"] == State.FAILED, worst)
@@ -493,9 +517,10 @@ def _values(
 
 
 def _tested(results: Study) -> dict[str, Ends]:
-    """Return the 90 % interval of each configuration's metric value on the test split, by trial.
+    """Return the 90 % interval of each configuration's metric value on the test split.
 
-    The ends are NaN if the sampling error of the rows or the variation between seeds is unknown.
+    Intervals are keyed by the name of the configuration's trial. The ends are NaN if the sampling
+    error of the rows or the variation between seeds is unknown.
     """
     sign = -results.metric.sign
     groups = {
@@ -585,8 +610,10 @@ def worst_value(metric: Metric) -> float:
 
 @once
 def configurations(results: Study) -> pd.DataFrame:
-    """Return a table with one row per run of the search, best first; confirmed configurations
-    precede all others.
+    """Return a table with one row per ranked run of the search, best first.
+
+    Confirmed configurations precede all others. Runs that failed or are not ranked (see `ranked`)
+    have no row.
 
     The columns are trial, config, is_confirmed, runs, hits, expected_s, expected_low_s,
     expected_high_s, time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or
@@ -595,8 +622,8 @@ def configurations(results: Study) -> pd.DataFrame:
 
     The row of a confirmed configuration (trained again with new seeds) has the values of the table
     `confirmed` (time_to_target_s is `printed_s`), not those of the search run, which is
-    selection-biased. Any other row has the values of its single run. Seconds are missing if no run
-    reached the target; `high_s` is missing unless all runs reached it.
+    selection-biased. Any other row has the values of its single run. Seconds are missing if none of
+    the row's runs reached the target; `high_s` is missing unless all of them did.
     """
     search = ranked_runs(results.trials).set_index("trial")
     confirmed_rows = confirmed(results).set_index("trial").reindex(search.index)

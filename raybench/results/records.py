@@ -56,7 +56,7 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
     """Return a warning about lines that are not records; None if there are no such lines.
 
     Args:
-        bad: Line number and reason for each line that is not a record.
+        bad: Pairs (line number, reason), one for each line that is not a record.
     """
     if not bad:
         return None
@@ -71,7 +71,8 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
 def decoded(text: str, *, is_last: bool) -> Any:
     """Parse a line of JSON and clean its strings (`spec.text.clean`).
 
-    NaN and infinity become None, and integers beyond 64 bits become floats.
+    NaN and infinity become None. Integers beyond 64 bits become floats, or None beyond the range of
+    floats.
 
     Args:
         text: The line.
@@ -113,9 +114,11 @@ def uncollected() -> Iterator[None]:
 
 
 def _whole_number(digits: str) -> int | float | None:
-    """Convert the digits of a JSON integer to an int, or to a float if they may exceed 64 bits,
-    since columns of a table are limited to 64 bits; None if the number exceeds the range of
-    floats."""
+    """Convert the digits of a JSON integer to a number that fits into 64 bits.
+
+    The number is an int if it certainly fits, otherwise a float, since columns of a table are
+    limited to 64 bits. It is None if it exceeds the range of floats.
+    """
     if len(digits) <= MOST_DIGITS:
         return int(digits)
     value = float(digits)
@@ -214,7 +217,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         line: JSON value of the line, with cleaned strings (see `plain`).
 
     Returns:
-        Name of the run, and the record of the run, evaluation or prediction.
+        Name of the run, and its record, evaluation or prediction.
 
     Raises:
         ValueError: The line is not a record, or has values that no run can have measured.

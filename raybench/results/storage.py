@@ -34,7 +34,7 @@ from raybench.stats.checkpoint import STATE_FILE
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 CHUNK = 2**20
-"""Number of bytes that are copied at a time."""
+"""Number of bytes per read and write when a file is copied."""
 
 
 class BucketError(Exception):
@@ -216,14 +216,18 @@ def check_place(place: str) -> str:
 
 
 def study_file(place: str) -> Path | None:
-    """Return the path of the `study.yaml` at a place (for a URL, of a local copy); None if there is
-    no such file."""
+    """Return the local path of the `study.yaml` at a place; None if there is no such file.
+
+    If the place is a URL, the file is copied to a local folder first.
+    """
     folder = _read_copy(place, [STUDY_FILE]) if is_url(place) else local_path(place)
     return folder / STUDY_FILE if (folder / STUDY_FILE).is_file() else None
 
 
 def fetch(url: str, files: Sequence[str]) -> Path:
-    """Copy a study from a URL into a local folder that is only for reading; return the folder.
+    """Copy a study from a URL into a local folder; return the folder.
+
+    The copy is only for reading: changes to it are never uploaded.
 
     Args:
         url: URL of the study.
@@ -239,7 +243,7 @@ def fetch(url: str, files: Sequence[str]) -> Path:
 
 
 def _read_copy(url: str, names: Sequence[str]) -> Path:
-    """Copy files from a URL into its local folder for reading; return the folder.
+    """Copy files from a URL into the local folder in which they are read; return the folder.
 
     Args:
         url: URL of a study.
@@ -281,8 +285,7 @@ def cache_folder(kind: str, url: str) -> Path:
 
 
 def unused_url(url: str) -> str:
-    """Return a URL below which there are no objects yet: the given URL, or the given URL with a
-    number appended."""
+    """Return a URL below which there are no objects yet: `url`, or `url` with a number appended."""
     path, mark, query = url.partition("?")
     path, number, unused = path.rstrip("/"), 2, url
     try:
@@ -330,7 +333,8 @@ class Mirror:
         """
         self.folder, self._bucket = folder, bucket
         self._copied: dict[str, Stamp | None] = dict.fromkeys(filter(is_copied, keys))
-        """Stamp of each file when it was copied to the URL, by relative path; None if unknown."""
+        """Stamp of each file when it was copied to the URL, keyed by relative path; None if
+        unknown."""
         self._may_shrink = False
 
     def forget(self) -> None:
@@ -399,8 +403,10 @@ def fetch_all(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 
 
 def files_of(folder: Path) -> dict[str, Stamp]:
-    """Return the stamp (modification time and size) of each file to copy, by path relative to
-    `folder`."""
+    """Return the stamp (modification time and size) of each file to copy.
+
+    Stamps are keyed by the path of the file relative to `folder`.
+    """
     stamps: dict[str, Stamp] = {}
     for top, _, files in os.walk(folder):
         for path in (Path(top) / file for file in files):
@@ -422,14 +428,17 @@ def is_copied(name: str) -> bool:
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the content of a log up to its last complete line; empty if there is no such file."""
+    """Return the content of a log, without an incomplete last line; b"" if the file is missing."""
     content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
 
 
 def _order(name: str) -> int:
-    """Return the sort key by which files are copied: `study.yaml` is first, since readers require
-    it, and the weights of a checkpoint precede its state."""
+    """Return the position of a file in the order of copying.
+
+    `study.yaml` comes first, since readers require it, and then the two logs. The weights of a
+    checkpoint precede its state.
+    """
     if name in (STUDY_FILE, RECORDS_FILE, JOURNAL):
         return (STUDY_FILE, RECORDS_FILE, JOURNAL).index(name)
     return 4 if name.endswith(STATE_FILE) else 3
@@ -456,10 +465,13 @@ class StudyStorage:
         self._lock = lock
 
     def check(self) -> None:
-        """Raise StudyError if another process has resumed the study; for a folder, do nothing."""
+        """Raise StudyError if another process has resumed the study at the URL.
+
+        For a local folder, do nothing, because it is locked.
+        """
 
     def forget(self) -> None:
-        """Prepare for the deletion of all records; for a folder, do nothing."""
+        """Allow the records at the URL to be deleted; for a local folder, do nothing."""
 
     def close(self) -> None:
         """Unlock the folder; for a URL, first upload the files that have changed.
@@ -583,7 +595,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 def fetch_results(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
     """Download a study's objects into a folder.
 
-    Does nothing if the folder is ahead, that is, if its records start with those in the bucket.
+    Nothing is downloaded if the folder is ahead: its records are those in the bucket and more.
 
     Args:
         bucket: Bucket that holds the study.

@@ -147,8 +147,8 @@ class Store(StudyFiles):
             folder: Results folder; created if missing.
             may_write: Function that raises StudyError if another process now owns the folder.
             forget: Function that is called before all records are deleted.
-            versions: Versions of the user's code by name, each with the digests of its files. New
-                records of runs name the last version.
+            versions: Digests of the files of the user's code, keyed by name of the version and then
+                by file. New records of runs name the last version.
         """
         super().__init__(folder)
         self.versions = {name: dict(digests) for name, digests in versions.items()}
@@ -306,10 +306,11 @@ def command() -> str:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note in `study.yaml` about a search that had no untried configurations left before it
-had run all its trials."""
+"""Last words of the note in `study.yaml` about a search that ended before it had run all its
+trials, because no untried configuration was left."""
 CODE = "code"
-"""Key of `study.yaml` for the versions of the user's code, each with the digests of its files."""
+"""Key of `study.yaml` that contains the versions of the user's code and the digests of their
+files."""
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:

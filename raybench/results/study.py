@@ -71,7 +71,7 @@ class Study:
     each trial and each placement (framework, worker count, batch size per worker, ...) on which the
     trial did not run. Unlike `trials`, these times were not measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
-    """Evaluations of each run; `curves` is a table of them."""
+    """Evaluations of each run, keyed by its name; `curves` is a table of them."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False)
     """Results that the decorator `once` has cached, by function."""
 

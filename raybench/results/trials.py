@@ -88,8 +88,11 @@ class TypicalNodes:
     """
 
     def __init__(self, *, may_spread: bool) -> None:
-        """Start without runs; `may_spread`: whether runs with `placement_strategy: spread`
-        count."""
+        """Start without runs.
+
+        Args:
+            may_spread: Whether runs with `placement_strategy: spread` count.
+        """
         self._may_spread = may_spread
         self._num_nodes: dict[TrialsLayout, int] = {}
 
@@ -205,7 +208,8 @@ EXTRA_TYPES = {
 | crossed_s | time to target that is compared and reported: as recorded, or interpolated between \
 two evaluations that are far apart (`is_interpolated`; see `stats.standing`) |
 | train_cpu_s, disturbed_s | CPU seconds of training, and training seconds that other processes \
-took, max over ranks; `is_disturbed`: see `RunRecord.is_disturbed` |
+took, each the maximum over ranks |
+| is_disturbed | see `RunRecord.is_disturbed` |
 | best_of | `curve` if `best_accuracy` is the best evaluation, `budget` if it is the last one \
 within the budget |
 | code | version of the user's code; left out of `trials.csv` if it is the same for all runs |
@@ -257,9 +261,9 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
 
 
 def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
-    """Return a string that identifies the configuration of each run in `trials`, by run.
+    """Return a string for each run in `trials` that identifies its configuration.
 
-    Runs that differ only in the seed have the same string.
+    Strings are keyed by the name of the run. Runs that differ only in the seed have the same one.
     """
     keys = [*BASE_KEYS, *searched_columns(trials)]
     rows = trials[keys].itertuples(index=False, name=None)
@@ -267,10 +271,11 @@ def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
 
 
 def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":
-    """Return the score of each row of `trials`, for the interpolated time to target (`crossed_s`).
+    """Return the score of each row of `trials`, corrected to the interpolated time (`crossed_s`).
 
-    The recorded score is the log of the recorded time. To correct it, the log of the ratio of
-    interpolated to recorded time is added.
+    For a run that reached the target, the recorded score is the log of the recorded time. To
+    correct it, the log of the ratio of interpolated to recorded time is added. Other scores are
+    unchanged.
     """
     correction = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
     return trials["score"] + correction
@@ -292,7 +297,8 @@ def trial_table(
         space: Search space of the study; each of its keys is a column.
         fixed: Fixed keys of the study.
         metric: Metric of the study.
-        curves: Evaluations by run, from which the time to target is interpolated.
+        curves: Evaluations of each run, keyed by its name; the time to target is interpolated
+            between them.
         baseline_value: Metric value before training, which is also used for the interpolation.
     """
     runs = list(runs)
@@ -344,7 +350,8 @@ def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) 
 
 
 def curve_table(curves: Mapping[str, Sequence[Evaluation]], metric: Metric) -> pd.DataFrame:
-    """Return the learning curves as a table, one row per evaluation; columns CURVE_TYPES."""
+    """Return the learning curves as a table with the columns CURVE_TYPES, one row per
+    evaluation."""
     evaluations = [point for points in curves.values() for point in points]
     types = for_metric(CURVE_TYPES, metric)
     names = np.array(list(curves), dtype=object)
@@ -359,7 +366,8 @@ def curve_table(curves: Mapping[str, Sequence[Evaluation]], metric: Metric) -> p
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
-    """Return predictions as a table, one row per prediction; columns PREDICTION_COLUMNS."""
+    """Return predictions as a table with the columns PREDICTION_COLUMNS, one row per
+    prediction."""
     rows = [astuple(prediction) for prediction in predictions]
     return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS), dtype=object).astype(
         PREDICTION_TYPES

@@ -34,21 +34,23 @@ class Verdict:
     """The fastest and the cheapest configuration of a study."""
 
     fastest: str
-    """Trial with the lowest training seconds to the target."""
+    """Trial of the configuration with the lowest training seconds to the target; with
+    `best_at_budget`, of the configuration with the best metric value."""
     cheapest: str
-    """Trial with the lowest worker-seconds of training to the target; if the study sets a price,
-    the trial with the lowest bill, which covers all seconds in which a run occupied workers."""
+    """Trial of the configuration with the fewest worker-seconds of training to the target. If the
+    study sets a price, it is that with the lowest bill, which covers all seconds in which a run
+    occupied workers. With `best_at_budget`, it is the same as `fastest`."""
     is_confirmed: bool
     """Whether both winners were chosen by repeated runs; otherwise, each was chosen by a single run
     of the search."""
     ties: tuple[str, ...]
-    """Trials that are statistically tied with the fastest one, which is included."""
+    """Trials that are statistically tied with the fastest one, which comes first."""
     once: tuple[str, ...]
     """Configurations that ran only in the search and may be as good as the fastest; each is named
     by its best trial."""
     cheapest_ties: tuple[str, ...] = ()
-    """Trials that are statistically tied with the cheapest one, which is included; empty without a
-    target."""
+    """Trials that are statistically tied with the cheapest one, which comes first; empty without a
+    target, or if the winners are not confirmed."""
     cheapest_once: tuple[str, ...] = ()
     """Configurations that ran only in the search and may be as good as the cheapest; each is named
     by its best trial."""
@@ -68,19 +70,20 @@ class Verdict:
 
 
 def verdict_of(results: Study) -> Verdict | None:
-    """Return the winners of a study; None if no run reached the target.
+    """Return the winners of a study; None if there are none.
 
-    With `best_at_budget`, the fastest and the cheapest are both the configuration with the best
-    value. If there are runs on several GPU models, this is the first verdict of `verdicts_of`.
+    There is no winner if no run reached the target, if the fastest configuration is no better than
+    the baseline, or if the runs were imported. If there are runs on several GPU models, the verdict
+    is the first of `verdicts_of`.
     """
     return next(iter(verdicts_of(results).values()), None)
 
 
 @once
 def verdicts_of(results: Study) -> dict[str, Verdict]:
-    """Return the winners for each GPU model ("" without GPUs).
+    """Return the winners for each GPU model, keyed by its name ("" without GPUs).
 
-    The model of the best run comes first, models without confirmed winners come last.
+    Models with confirmed winners come first. Otherwise, models are in the order of their best runs.
     """
     return find_verdicts(results)
 
@@ -90,11 +93,11 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
 
     Args:
         results: The study.
-        untested: Whether to include a verdict that is no better than the baseline so far if its
-            fastest configuration still lacks solo runs (alone on the machine).
+        untested: Whether to include a verdict whose fastest configuration is no better than the
+            baseline so far, provided that its solo runs (alone on the machine) are still missing.
 
     Returns:
-        Verdicts by GPU model; {} for imported runs.
+        Verdicts, keyed by GPU model; {} for imported runs.
     """
     verdicts: dict[str, Verdict] = {}
     if results.is_imported:  # single runs, measured by an unknown clock
@@ -116,16 +119,14 @@ def best_of(results: Study, gpu_model: str) -> Verdict | None:
 
 
 def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
-    """Return whether the fastest configuration is better than a constant prediction.
+    """Return whether the fastest configuration is better than a constant prediction; None if
+    unknown.
 
     Its mean value on the test split, on which no choice depended, is compared with the best value
     that chance may reach there. This is the bound for a single value, although several seeds are
     averaged, because all seeds are evaluated on the same rows. If there is no test value and none
     will follow, the validation split is used. Its bound is stricter, because the best evaluation of
     each run was selected on this split.
-
-    Returns:
-        None if it is not known yet.
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -189,8 +190,11 @@ def mean_reported_value(results: Study, trial: str, part: str) -> float | None:
 
 
 def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
-    """Return the winners by repeated runs on a GPU model; None if no repeated configuration has
-    reached the target with new seeds."""
+    """Return the winners by repeated runs on a GPU model.
+
+    None if no repeated configuration reached the target, or if solo runs refuted all that did (see
+    `Repeated.is_refuted`).
+    """
     on_model = set(results.trials["trial"][gpu_model_of(results.trials) == gpu_model])
     # A configuration is refuted if its solo runs missed the target, unlike its run in the search.
     candidates = [
@@ -218,8 +222,8 @@ def _confirmed_winners(results: Study, gpu_model: str) -> Verdict | None:
 
 
 def _search_winners(results: Study, gpu_model: str) -> Verdict | None:
-    """Return the winners by single search runs on a GPU model, for when `_confirmed_winners`
-    returns None."""
+    """Return the winners by single search runs on a GPU model; used if `_confirmed_winners` returns
+    None."""
     runs = ranked_runs(results.trials)
     runs = runs[gpu_model_of(runs) == gpu_model]
     if results.is_timed:
@@ -252,7 +256,8 @@ def _ties(
 
     Args:
         results: The study.
-        groups: Runs of the configurations that may win, in the unit of `axis`, by trial.
+        groups: Runs of the configurations that may win, keyed by trial name. Their seconds are in
+            the unit of `axis`.
         gpu_model: GPU model; "" without GPUs.
         axis: Unit of the comparison: seconds or worker-seconds.
     """
@@ -283,8 +288,8 @@ WINNER_COLUMNS = (
 
 @once
 def winners(results: Study) -> pd.DataFrame:
-    """Return a table of the winners and of the configurations that are statistically tied with the
-    fastest one; empty if no run reached the target.
+    """Return a table of the winners, and of the configurations that are statistically tied with the
+    fastest one; empty if there is no winner.
 
     | column | content |
     |---|---|
@@ -328,10 +333,11 @@ def winners(results: Study) -> pd.DataFrame:
 def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `configurations` that reached the target, fastest first.
 
-    Here, time_to_target_s and worker_seconds_to_target are computed from the expected running time,
-    by which configurations are compared, and low_s and high_s are its 90 % interval (only for
-    confirmed configurations). If there are runs on several GPU models, only configurations on the
-    model of the winner are included. The table is empty with `best_at_budget`.
+    Unlike in `configurations`, time_to_target_s is the expected running time, by which
+    configurations are compared, worker_seconds_to_target is computed from it, and low_s and high_s
+    are its 90 % interval (for an unconfirmed configuration, the time of its single run). If there
+    are runs on several GPU models, only configurations on the model of the winner are included. The
+    table is empty with `best_at_budget`.
     """
     table = configurations(results)
     if (verdict := verdict_of(results)) is not None:

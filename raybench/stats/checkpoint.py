@@ -4,7 +4,7 @@ The folder of a run contains one folder per checkpoint, named after the index of
 evaluation:
 
     000012/state.json     state of the run (RunState), size and SHA-256 of the weights file
-    000012/weights.pt     `Trainer.state` (`weights.npz` for TensorFlow)
+    000012/weights.pt     `Trainer.state` (other names in WEIGHTS_FILES)
 
 A checkpoint is written to a hidden folder that is then renamed, so a visible folder is complete.
 """
@@ -33,10 +33,15 @@ IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 
 
 class DamagedCheckpointError(UserError):
-    """Raised for an incomplete or corrupted checkpoint; the previous one may still be valid."""
+    """Raised for an incomplete or corrupted checkpoint; the previous checkpoint may be valid."""
 
     def __init__(self, source: str, problem: str) -> None:
-        """Create the error; `source` names the checkpoint, `problem` is a clause about it."""
+        """Create the error.
+
+        Args:
+            source: Name of the checkpoint.
+            problem: What is wrong with it, as a clause.
+        """
         super().__init__(
             f"{source} is damaged ({problem}); remove it, and the run resumes from the previous "
             "checkpoint or starts again.",
@@ -193,11 +198,14 @@ def write_checkpoint(
 
 
 def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
-    """Return the newest complete checkpoint of a run, given the folder of the run; None if there is
-    no checkpoint.
+    """Return the newest valid checkpoint of a run; None if there is no checkpoint.
+
+    Args:
+        folder: Folder of the run.
+        spec: Run spec of the run.
 
     Raises:
-        UserError: The newest complete checkpoint belongs to another run spec or format version, or
+        UserError: The newest undamaged checkpoint belongs to another run spec or format version, or
             all checkpoints are damaged.
     """
     refused: list[str] = []
@@ -268,8 +276,10 @@ def _checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def _remove_others(folder: Path, index: int) -> None:
-    """Delete all checkpoints except the last KEPT that are not newer than `index`; newer ones are
-    damaged."""
+    """Delete incomplete folders, and all checkpoints except the last KEPT up to `index`.
+
+    Checkpoints newer than `index` are damaged.
+    """
     kept = [path for path in _checkpoint_folders(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_checkpoint_folders(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

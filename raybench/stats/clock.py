@@ -1,4 +1,4 @@
-"""Ledger (wall-clock seconds of a run by phase), CPU usage of a process, and Unix time."""
+"""Ledger (seconds that a run spends in each phase), CPU usage of a process, and Unix time."""
 
 import functools
 import math
@@ -35,8 +35,8 @@ CPU_NAMES = ("train_cpu", "disturbed")
 """Ledger entries measured during the phase `train`: CPU seconds of the worker, and seconds in which
 other processes, the hypervisor (steal) or a CPU quota (throttling) kept the worker from running."""
 AWAY = "away"
-"""Phase of a worker's ledger between two commands of the driver, which assigns these seconds to one
-of the other phases."""
+"""Phase of a worker's ledger between two commands of the driver. These seconds are not in
+`Ledger.snapshot`; the driver, which knows their cause, counts them for other phases."""
 
 
 class CpuUse(NamedTuple):
@@ -199,7 +199,7 @@ class Ledger:
         return self._phase
 
     def seconds(self, phase: str) -> float:
-        """Return the seconds spent in a phase so far, up to now for the current phase."""
+        """Return the seconds spent in a phase so far; for the current phase, up to now."""
         running = self._clock() - self._since if phase == self._phase else 0.0
         return self._seconds[phase] + running
 
@@ -213,7 +213,7 @@ class Ledger:
 
 
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
-    """Return the maximum over ranks of each entry of the ledgers.
+    """Return one ledger whose entries are the maximum over the ledgers of all ranks.
 
     Ranks synchronize at the end of every phase, so the sum of the maxima is about the wall time of
     the workers (see `OTHER`).

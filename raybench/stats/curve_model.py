@@ -29,8 +29,8 @@ does not."""
 MOST_SHAPES = 40
 """Maximum number of stored curve shapes; the latest are kept."""
 MORE_SHAPES = 8
-"""Number of new curve shapes after which all curves are extrapolated again, once MOST_SHAPES shapes
-are stored."""
+"""Number of new curve shapes after which all curves are extrapolated again, if MOST_SHAPES shapes
+are stored; otherwise, each new shape has this effect."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Curve:
         reached: Training amount at which the run reached the target; None if it has not.
         has_missed: Whether the run ended without reaching the target.
         has_failed: Whether the run diverged.
-        extra_sd: Standard deviation of the log training amount in addition to that between seeds,
-            such as for a run on another machine or with an earlier version of the code.
+        extra_sd: Additional standard deviation of the log training amount, beside that between
+            seeds, such as for a run on another machine or with an earlier version of the code.
     """
 
     point: Array
@@ -95,17 +95,17 @@ class ModelSettings:
     """Minimum assumed difference between the log amount of a diverged run and the smallest known
     log amount."""
     missed: float = 2.0
-    """Minimum assumed difference between the log amount to the target and the log amount trained so
-    far, for a run that ended without reaching the target."""
+    """Minimum assumed difference between the log amount to the target and the log amount that was
+    trained, for a run that ended without reaching the target."""
     missed_sd: float = 0.2
     """Standard deviation of the log amount of a run to which `missed` applies."""
     beyond: float = 0.8
-    """Distance between the lower bound and the assumed mean of the log amount, in standard
-    deviations, for a curve that is still at its starting value, of which only the lower bound is
-    known. The value is the mean of a half-normal distribution."""
+    """Assumed distance of the log amount above its lower bound, in standard deviations, for a curve
+    that is still at its starting value and thus determines only the lower bound. The value 0.8 is
+    the mean of a half-normal distribution."""
     floor: float = 0.14
-    """Standard deviation that is added in quadrature when a run is compared with the best run, or a
-    curve shape with a learning curve."""
+    """Standard deviation that is added in quadrature when a run is compared with the best run, and
+    when a curve shape is compared with a learning curve."""
     few: int = 3
     """Number of runs that must have passed the interim target, which is used until a run reaches
     the target itself."""
@@ -123,8 +123,8 @@ class Shapes:
     """Shapes of the learning curves that reached the target.
 
     Progress is the improvement over the baseline, divided by the improvement at the target (0 to
-    1). The shape of a curve is the fraction of the training amount to the target (samples or
-    seconds) that was used up when the run reached a given progress.
+    1). The shape of a curve maps progress to training: it is the amount (samples or seconds) after
+    which the run had made a given progress, as a fraction of the amount at the target.
 
     Args:
         baseline: Metric of a constant prediction.
@@ -159,7 +159,7 @@ class Shapes:
         self.num_added += 1
 
     def progress(self, best: Array) -> Array:
-        """Convert metric values to progress (0 to 1), an array of the same shape."""
+        """Convert metric values to progress (0 to 1)."""
         length = max(abs(self.target - self.baseline), 1e-12)
         progress: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
         return progress
@@ -220,8 +220,16 @@ class Shapes:
         return shares
 
     def _log_shares(self, progress: Array) -> Array:
-        """Return the log of the fraction of the training amount to the target at which each stored
-        shape reaches the given progress, shape [shapes, *progress.shape]."""
+        """Return the log fraction of the training amount at which each shape reaches a progress.
+
+        Fractions are relative to the training amount to the target.
+
+        Args:
+            progress: Values of progress, of any shape.
+
+        Returns:
+            Array of shape [shapes, *progress.shape].
+        """
         position = progress * (LEVELS - 1)
         low = np.minimum(position.astype(int), LEVELS - 2)
         fraction = position - low
@@ -282,8 +290,7 @@ class Surface:
         return len(self._points)
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean, shape [n], and covariance, shape [n, n], of the log training amount at
-        points, shape [n, axes]."""
+        """Return mean [n] and covariance [n, n] of the log training amount at points [n, axes]."""
         cross = self._kernel(self._kernel_terms(points, self._points))
         prior = self._kernel(self._kernel_terms(points, points))
         return self.mean + cross @ self._weights, prior - cross @ self._inverse @ cross.T
@@ -293,8 +300,8 @@ class Surface:
 
         Args:
             points: Configurations, shape [n, axes].
-            pending: Configurations of which one more noisy observation each is assumed, shape
-                [m, axes].
+            pending: Configurations, shape [m, axes]. One more noisy observation of each of them is
+                assumed.
         """
         inverse, observed = self._inverse, self._points
         if len(pending):
@@ -318,14 +325,16 @@ class Surface:
         return variances
 
     def means(self, points: Array) -> Array:
-        """Return the mean of the log training amount at points, shape [n]."""
+        """Return the mean [n] of the log training amount at points [n, axes]."""
         cross = self._kernel(self._kernel_terms(points, self._points))
         means: Array = self.mean + cross @ self._weights
         return means
 
     def without(self, number: int) -> tuple[float, float]:
-        """Return the leave-one-out prediction of an observation: its mean and its variance, which
-        includes the noise (Rasmussen and Williams 2006, equation 5.12).
+        """Return mean and variance of an observation as predicted from all others (leave-one-out).
+
+        The variance includes the noise of the observation (Rasmussen and Williams 2006, equation
+        5.12).
 
         Args:
             number: Index of the observation.
@@ -367,8 +376,13 @@ class Surface:
         scales: Array | None = None,
         signal_sd: float | None = None,
     ) -> Array:
-        """Return the kernel, shape [n, m], from the results of `_kernel_terms`; by default with the
-        fitted length scales and signal standard deviation."""
+        """Return the kernel, shape [n, m].
+
+        Args:
+            terms: Result of `_kernel_terms`.
+            scales: Length scales, shape [numbers]; None for the fitted ones.
+            signal_sd: Signal standard deviation; None for the fitted one.
+        """
         correlations, squares, linear = terms
         scales = self.scales if scales is None else scales
         signal_sd = self.signal_sd if signal_sd is None else signal_sd
@@ -389,7 +403,7 @@ class Surface:
 
         Args:
             terms: Result of `_kernel_terms`.
-            values: Log of the amount of training needed to reach the target, shape [n].
+            values: Log training amounts to the target, shape [n].
             deviations: Standard deviations of the observations, shape [n].
         """
         noise = np.diag(deviations**2)
@@ -437,9 +451,8 @@ class CurveModel:
         settings: Constants of the model.
         slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers].
             If None, all are 0.
-        expected: Function that returns the prior mean of the log training amount, shape [n], at
-            points, shape [n, axes]. A constant offset does not matter. If None, the prior mean is
-            constant.
+        expected: Function that returns the prior mean [n] of the log training amount at points
+            [n, axes]. A constant offset does not matter. If None, the prior mean is constant.
     """
 
     def __init__(
@@ -463,7 +476,7 @@ class CurveModel:
         self._num_reached = 0
         self._shapes: Shapes | None = None
         self._rows: dict[str, int] = {}
-        """Index of each run's observation in the Gaussian process (`surface`), by run."""
+        """Index of each run's observation in the Gaussian process (`surface`), keyed by run."""
         self._is_stale = True
 
     def begin(self, run: str, point: Array, *, extra_sd: float = 0.0) -> None:
@@ -497,8 +510,10 @@ class CurveModel:
         self._shapes.add(curve, reached)
 
     def _set_shapes(self) -> None:
-        """While no run has reached the target, set the interim target, and store the shapes of the
-        curves that passed the interim target."""
+        """Set the interim target, and store the shapes of the curves that passed it.
+
+        Nothing is done once a run has reached the target itself.
+        """
         if self._num_reached:
             return
         curves = [curve for curve in self.curves.values() if curve.best]
@@ -540,8 +555,11 @@ class CurveModel:
         return min((curve.best[0] for curve in self.curves.values() if curve.best), default=0.0)
 
     def extrapolate(self, curve: Curve) -> tuple[float, float]:
-        """Return mean and standard deviation of a run's log training amount to the target,
-        estimated only from its own learning curve, which must have at least one evaluation."""
+        """Return mean and standard deviation of a run's log training amount to the target.
+
+        They are estimated only from the run's own learning curve, which must have at least one
+        evaluation.
+        """
         shapes = self._shapes
         num_added = 0 if shapes is None else shapes.num_added
         if num_added >= MOST_SHAPES:  # one more shape changes little, and extrapolating is slow
@@ -593,8 +611,8 @@ class CurveModel:
 
     @property
     def modeled(self) -> list[str]:
-        """Names of the runs that the Gaussian process was fitted to: those with the smallest
-        amounts to the target, and the latest."""
+        """Names of the runs that the Gaussian process was fitted to: all runs, or if there are more
+        than `settings.most`, those with the smallest amounts to the target and the latest."""
         return list(self._rows)
 
     @property
@@ -603,14 +621,13 @@ class CurveModel:
         return len(self.surface) > 0
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return mean, shape [n], and covariance, shape [n, n], of the log training amount to the
-        target at points, shape [n, axes]."""
+        """Return mean [n] and covariance [n, n] of the log training amount to the target at points
+        [n, axes]."""
         mean, covariance = self.surface.predict(points)
         return mean + self._expected(points), covariance
 
     def means(self, points: Array) -> Array:
-        """Return the mean of the log training amount to the target, shape [n], at points, shape
-        [n, axes]."""
+        """Return the mean [n] of the log training amount to the target at points [n, axes]."""
         return self.surface.means(points) + self._expected(points)
 
     def expected_improvements(
@@ -627,7 +644,7 @@ class CurveModel:
             points: Configurations, shape [n, axes].
             offsets: Numbers to add to the log training amounts, such as the log of the seconds per
                 sample, shape [n].
-            best: Log training amount plus offset that is to be improved.
+            best: Log training amount plus offset that the configurations are to fall below.
             pending: Configurations of running trials without an evaluation, shape [m, axes]. They
                 are treated as observed at their predicted mean, so that other configurations are
                 preferred.

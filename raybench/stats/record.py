@@ -43,7 +43,8 @@ class Role(StrEnum):
     TRIAL = "trial"
     """Run proposed by the search."""
     PLACEMENT_CHECK = "placement_check"
-    """Trial rerun on workers, GPU, compilation or framework predicted to be faster."""
+    """Rerun of a trial on workers, GPU, compilation or framework that were predicted to be
+    faster."""
     RACE = "race"
     """Run of a candidate with a new seed, in parallel with others, to find the winner."""
     CONFIRM = "confirm"
@@ -94,12 +95,12 @@ class Failure(StrEnum):
 
 
 MACHINE_FAULTS = (Failure.WORKER_LOST,)
-"""Failures that the configuration did not cause; such runs may be retried."""
+"""Failures that the configuration did not cause; runs that failed this way may be retried."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
-"""Limits above which a run counts as disturbed: the fraction of its training seconds, and the
-number of seconds, that other processes took from its cores; both limits must be exceeded. One
-competing process per core takes half of the time. On a busy machine, the search process and the
-hypervisor took 9 to 20 % of ten short runs."""
+"""Limits that the time that other processes took from a run's cores must exceed for the run to
+count as disturbed. DISTURBED_SHARE is a fraction of its training seconds, DISTURBED_S a number of
+seconds; both must be exceeded. One competing process per core takes half of the time. On a busy
+machine, the search process and the hypervisor took 9 to 20 % of ten short runs."""
 
 
 class Purpose(StrEnum):
@@ -128,11 +129,11 @@ CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
     Purpose.IMPORTANCE: (StopReason.INTERRUPTED, StopReason.TIME_BUDGET),
     Purpose.TRANSFER: (),
 }
-"""Stop reasons for which a run does not count, by purpose (see `RunRecord.counts_for`)."""
+"""Stop reasons of runs that do not count for a purpose (see `RunRecord.counts_for`)."""
 NOT_CAUSED: dict[Purpose, tuple[Failure, ...]] = dict.fromkeys(Purpose, MACHINE_FAULTS) | {
     Purpose.TRANSFER: (*MACHINE_FAULTS, Failure.TIMEOUT, Failure.ERROR)
 }
-"""Failures for which a run does not count, by purpose: the configuration did not cause them."""
+"""Failures that the configuration did not cause; runs with them do not count for a purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +141,7 @@ class Evaluation:
     """One point of a learning curve, reduced over all workers."""
 
     index: Whole
-    """0, 1, 2, ... within the run."""
+    """Number of the evaluation within the run: 0, 1, 2, ..."""
     epoch: Measured
     """Epochs trained so far."""
     samples: Whole
@@ -159,7 +160,7 @@ class Evaluation:
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """Value by which the run is judged: the best value so far, or with `best_at_budget` the
+    """Value by which the run is judged: the best value so far or, with `best_at_budget`, the
     latest."""
     time_to_target_s: float | None = None
     """Training seconds to the target; None until the target is reached for as many consecutive
@@ -175,9 +176,9 @@ class Evaluation:
     """Training seconds of each rank since the last evaluation, excluding waits for other ranks;
     None if workers exchange gradients."""
     rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
-    """For each rank since the last evaluation: CPU seconds, seconds that other processes took from
-    its cores, and seconds spent waiting for data. None for a single worker, and unless
-    `record_steps` is set or workers do not exchange gradients."""
+    """Tuples (CPU seconds, seconds that other processes took from its cores, seconds spent waiting
+    for data) since the last evaluation, one for each rank. None for a single worker, and if workers
+    exchange gradients while `record_steps` is not set."""
     steps: StepTimes | None = None
     """Step times since the last evaluation; None if no step had a full global batch. This field and
     all following fields are None unless `record_steps` is set, except `skipped_steps` and, in a
@@ -205,8 +206,8 @@ class Evaluation:
     """Sums of gradient-noise estimates, from which `scaling.fits.noise_scales` computes the
     gradient noise scale."""
     skipped_steps: Whole | None = None
-    """With `precision: fp16`: number of steps so far that were skipped because a gradient was not
-    finite; on rank 0 if workers do not exchange gradients."""
+    """Number of steps so far that were skipped because a gradient was not finite; None unless
+    `precision` is `fp16`. If workers do not exchange gradients, it is the number on rank 0."""
 
     def line(
         self, trial: str, *, role: Role | None = None, spec: RunSpec | None = None
@@ -239,8 +240,8 @@ OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted time to the target of a trial if it were run on another placement (framework,
-    number of workers, GPU model, ...)."""
+    """Predicted time to the target of a trial on another placement (framework, number of workers,
+    GPU model, ...), on which it has not run."""
 
     trial: str
     framework: str
@@ -327,10 +328,9 @@ class RunRecord:
     def counts_for(self, purpose: Purpose) -> bool:
         """Return whether the run is valid evidence about its configuration, for a given purpose.
 
-        Returns:
-            False if the configuration did not cause the run's failure (`NOT_CAUSED`), and if the
-            purpose excludes its stop reason (`CUT_SHORT`). A failure of the configuration itself,
-            such as out of memory or NaN, always counts.
+        A run does not count if the configuration did not cause its failure (`NOT_CAUSED`), or if
+        the purpose excludes its stop reason (`CUT_SHORT`). A failure of the configuration itself,
+        such as out of memory or NaN, always counts.
         """
         return self.failure not in NOT_CAUSED[purpose] and self.stop not in CUT_SHORT[purpose]
 
@@ -381,8 +381,8 @@ class RunOutcome:
     traceback: str = ""
     """Traceback of the exception that made the run fail; empty if there is none."""
     baseline_value: float | None = None
-    """Baseline value to use if the objective does not set one: 1 / number of classes; None if
-    unknown."""
+    """Baseline value to use if the objective does not set one, which is 1 / number of classes; None
+    if unknown."""
     saved: int | None = None
     """Index of the first evaluation after the newest checkpoint; None without a checkpoint."""
     notes: tuple[str, ...] = ()

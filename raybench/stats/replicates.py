@@ -31,7 +31,8 @@ the pooled noise."""
 UPPER_QUANTILE = 0.95
 """Probability below the upper end of a two-sided 90 % interval."""
 APART = 0.975
-"""Probability of the quantile that a significant difference exceeds (two-sided test at 5 %)."""
+"""Probability of the quantile that a difference must exceed to be significant (two-sided test at
+5 %)."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Replicate:
     """One run of a configuration."""
 
     seconds: float
-    """Training seconds to the target; for a run that missed the target or failed, all of its
-    training seconds.
+    """Training seconds to the target; for a run that missed the target or failed, the seconds that
+    it cost (see `stats.standing.replicate_of`).
 
     With `best_at_budget`, this is the metric value instead, negated if higher values are better; it
     is ignored for a failed run.
@@ -79,8 +80,8 @@ class Noise:
 
     @cached_property
     def half_width(self) -> float:
-        """Half-width of the interval around the mean of a configuration that contains 90 % of its
-        runs (Student's t), in the unit of `sigma`."""
+        """Half-width, in the unit of `sigma`, of the interval around a configuration's mean that
+        contains 90 % of its runs (Student's t)."""
         return self.t_quantile(UPPER_QUANTILE) * self.sigma if self.freedom else math.inf
 
     def t_quantile(self, share: float) -> float:
@@ -92,7 +93,7 @@ class Noise:
 
 
 UNKNOWN_NOISE = Noise(math.inf, 0.0, is_timed=False)
-"""Noise of metric values if no configuration has two runs; their prior is unknown."""
+"""Noise of metric values if no configuration has two runs, since metric values have no prior."""
 
 
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
@@ -190,7 +191,7 @@ def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]
     failed runs is compared first. The sort is stable.
 
     Args:
-        groups: Runs by name of the configuration.
+        groups: Runs of each configuration, keyed by its name.
         noise: Run-to-run variation, pooled over all configurations.
     """
 
@@ -284,11 +285,11 @@ def intervals_of_chosen(
     more the estimate is shrunk (Efron and Morris, "Data analysis using Stein's estimator", 1975).
 
     Args:
-        groups: Runs by configuration, without the run of the search.
+        groups: Runs of each configuration, without its run in the search, keyed by its name.
         noise: Run-to-run variation, pooled over these groups.
 
     Returns:
-        (low, high) by configuration, as returned by `interval`.
+        (low, high) of each configuration, as returned by `interval`, keyed by its name.
     """
     intervals = {name: interval(runs, noise) for name, runs in groups.items()}
     counted = {name: runs for name, runs in groups.items() if effective_runs(runs, noise)}
@@ -323,7 +324,8 @@ def _between_variance(centers: Iterable[float], errors: Iterable[float]) -> floa
 
 
 def _center(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the center of an interval: the score, or the mean log seconds if all runs hit."""
+    """Return the center of an interval: the mean log seconds if all runs hit the target, otherwise
+    the score."""
     if noise.is_timed and all(repeat.is_hit for repeat in repeats):
         return fmean(measures(repeats))
     return score(repeats)
@@ -355,8 +357,12 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
 
 
 def _noise_of_others(values: Sequence[float], noise: Noise) -> Noise:
-    """Return the pooled noise of all other configurations; `values` are the log seconds or metric
-    values of the configuration to leave out."""
+    """Return the pooled noise without one of the configurations.
+
+    Args:
+        values: Log seconds or metric values of the configuration to leave out.
+        noise: Run-to-run variation, pooled over all configurations including this one.
+    """
     freedom = noise.freedom - max(len(values) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
@@ -375,8 +381,13 @@ def _f_quantile(numerator: int, denominator: float) -> float:
 def _own_noise(
     repeats: Sequence[Replicate], noise: Noise, *, max_freedom: float = OWN_FREEDOM
 ) -> Noise:
-    """Return the noise of one configuration, combined from its own runs and from the noise of all
-    other configurations, which counts with at most `max_freedom` degrees of freedom."""
+    """Return the noise of one configuration, estimated from its own runs and from all others.
+
+    Args:
+        repeats: Runs of the configuration.
+        noise: Run-to-run variation, pooled over all configurations including this one.
+        max_freedom: Maximum degrees of freedom with which the noise of the others counts.
+    """
     values = measures(repeats)
     other_noise = _noise_of_others(values, noise)
     weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)

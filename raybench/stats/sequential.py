@@ -58,8 +58,8 @@ def compare(
     Args:
         differences: Difference of each pair, positive if B is better; infinite if one of the two
             runs missed its target, NaN if both did.
-        smallest: Equivalence margin: if the difference is shown to be smaller, the outcome is
-            `same`.
+        smallest: Equivalence margin. The outcome is `same` if the difference is shown to be
+            smaller; 0 excludes this outcome.
         errors: One-sided error rate.
     """
     valid = [difference for difference in differences if not math.isnan(difference)]
@@ -100,8 +100,8 @@ def pairs_needed(
     """Return how many more pairs of runs lead to a decision with a probability of 80 %.
 
     The number is estimated by a bootstrap with 40 draws from the pairs so far. It is None if there
-    are fewer than 3 pairs, or if more than 8 times as many pairs as so far are needed. For the
-    arguments see `compare`.
+    are fewer than 3 pairs, or if it exceeds 8 times the number of pairs so far. Pairs in which both
+    runs missed the target do not count. For the arguments see `compare`.
     """
     valid = [difference for difference in differences if not math.isnan(difference)]
     if len(valid) < 3:
@@ -133,8 +133,10 @@ def log_wealth(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return, for each absolute difference, the median of all earlier finite ones; 0 for the
-    first."""
+    """Return the scale of each difference: the median of all earlier finite absolute differences.
+
+    The scale is 0 if there are none.
+    """
     earlier, scales = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2

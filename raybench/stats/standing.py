@@ -1,11 +1,11 @@
 """Comparison of configurations by their recorded runs, and the choice of configurations to run
 again.
 
-That a run has reached the target is noticed only at its next evaluation, on average half an
-evaluation interval late. If the interval is 0.1, 0.3, 0.5 or 0.8 of the time to target, the delay
-is 6, 16, 24 or 34 % of that time. Linear interpolation between the evaluations before and after the
-target is reached keeps the error below 4 %. For short intervals, interpolation would only add the
-noise of the two metric values.
+A run that reaches the target is noticed only at its next evaluation, on average half an evaluation
+interval late. If the interval is 0.1, 0.3, 0.5 or 0.8 of the time to target, the delay is 6, 16, 24
+or 34 % of that time. Linear interpolation between the last evaluation below the target and the
+first that reached it keeps the error below 4 %. For short intervals, interpolation would only add
+the noise of the two metric values.
 """
 
 import math
@@ -45,8 +45,8 @@ def interpolated_time(
     """Return the time at which a run reached its target; None if the run did not reach it.
 
     The time is interpolated linearly between the evaluation that reached the target and the
-    evaluation before. If the interval between them is short (LONG_PERIOD), the recorded time is
-    returned.
+    evaluation before. If the interval between them is at most LONG_PERIOD of the time to target,
+    the recorded time is returned.
 
     Args:
         record: The run.
@@ -90,9 +90,9 @@ def replicate_of(
     The field `seconds` of the result is
 
     - for a run that reached the target: its training seconds to the target;
-    - for a run that missed the target: its training seconds plus the seconds of setup and
-      compilation, which a new run would repeat, and after a crash the time since the last
-      evaluation;
+    - for a run that missed the target or failed: its training seconds plus the seconds of setup and
+      compilation, which a new run would repeat, and after a failure also the seconds that no phase
+      accounts for (`OTHER`);
     - with `best_at_budget`: the best metric value, negated if larger values are better.
     """
     is_failed = record.failure is not None
@@ -176,7 +176,7 @@ class RaceRun:
 
 
 Learned = Mapping[tuple[str, int], Replicate]
-"""Results of new runs, in seconds (never worker-seconds), by name of the candidate and round."""
+"""Results of new runs in seconds (never worker-seconds), keyed by (name of candidate, round)."""
 
 
 def stages(number: int) -> Stages:
@@ -205,7 +205,7 @@ class ConfigurationRuns:
     search_run: Replicate | None = None
     """Run of the configuration in the search; None if that run does not count."""
     rounds: Mapping[int, Replicate] = field(default_factory=dict)
-    """Runs with new seeds by round; all configurations use the same seed in a round."""
+    """Runs with new seeds, keyed by round; all configurations use the same seed in a round."""
     alone: Sequence[Replicate] = ()
     """Solo runs (alone on the machine) after the race, which may overrule it: see `best_first`."""
 
@@ -243,7 +243,7 @@ def group_of(
 
     Args:
         candidate: The candidate.
-        new: Runs with new seeds by round, in seconds.
+        new: Runs with new seeds, in seconds, keyed by round.
         axis: Unit of the result: seconds or worker-seconds.
         alone: Solo runs, in seconds.
     """
@@ -254,9 +254,9 @@ def group_of(
 def best_first(groups: Mapping[str, ConfigurationRuns]) -> tuple[list[str], bool]:
     """Return the names of configurations, best first, and whether solo runs overruled the race.
 
-    Normally, the runs of the race decide the order. The exception is that the winner of the race
-    has solo runs (alone on the machine), and that another configuration leads when solo runs are
-    counted too. The other configuration is then the winner in each of these cases:
+    Normally, the runs of the search and of the race decide the order. Solo runs (alone on the
+    machine) may overrule it if the winner of the race has some, and if another configuration leads
+    when they are counted too. The other configuration is then the winner in each of these cases:
 
     - It also has solo runs.
     - A solo run of the race winner missed the target.
@@ -311,11 +311,11 @@ def ties_of(
 ) -> Ties:
     """Return the configurations that are not significantly worse than the best one.
 
-    A configuration without a run that counts is undecided.
+    A configuration in `groups` without a run that counts is undecided.
 
     Args:
-        groups: Runs of the configurations that were trained again with new seeds, by name.
-        once: Runs of configurations that ran only in the search, by name. They are listed
+        groups: Runs of the configurations that were trained again with new seeds, keyed by name.
+        once: Runs of configurations that ran only in the search, keyed by name. They are listed
             separately, because their results are selection-biased.
     """
     order, is_overruled = best_first(groups)
@@ -361,8 +361,8 @@ def difference(first: Replicate, other: Replicate) -> float:
     """Return by how much the run `other` is better than the run `first`.
 
     Returns:
-        The log ratio of their seconds, or the difference of their metric values; infinite (with the
-        sign) if only one of the runs missed the target, NaN if both did.
+        Log ratio of their seconds, or difference of their metric values; positive if `other` is
+        better. If only one of the runs missed the target, it is infinite; if both did, it is NaN.
     """
     if first.is_hit != other.is_hit:
         return math.inf if other.is_hit else -math.inf
@@ -389,7 +389,7 @@ def runs_to_decide(
         learned: Results of new runs so far, in seconds.
         number: Maximum number of runs to return.
         axis: Unit of the comparison: seconds or worker-seconds.
-        alone: Solo runs by candidate, in seconds.
+        alone: Solo runs in seconds, keyed by name of the candidate.
     """
     new = {
         candidate.name: {

@@ -140,8 +140,8 @@ gradients are float32 for any `precision`."""
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
     """Return the number of bytes that one worker contributes to the gradient all-reduce of a step.
 
-    With `strategy: single_process`, it is the number for one replica, without the weights, samples
-    and outputs that nn.DataParallel copies.
+    It is 0 if there is no exchange. With `strategy: single_process`, it is the number for one
+    replica, without the weights, samples and outputs that nn.DataParallel copies.
 
     Args:
         spec: Run spec.

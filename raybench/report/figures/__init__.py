@@ -44,8 +44,8 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "slices": FigureKind(
         "Outcome over each setting",
-        "A point is a configuration. In the shaded range are those as good as the best: the wider "
-        "it is, the less that setting needs to be tuned.",
+        "A point is a configuration. The shaded range contains those that are as good as the best: "
+        "the wider it is, the less that setting needs to be tuned.",
         outcomes.slices_figure,
         outcomes.slices_table,
         lambda results: (
@@ -79,6 +79,8 @@ FIGURES: dict[str, FigureKind] = {
 
 
 def kinds_of(results: Study) -> dict[str, FigureKind]:
-    """Return the figures of a search or of a scaling study by name, including those for which there
-    are no data."""
+    """Return the figures of a search or of a scaling study, keyed by name.
+
+    Figures for which the study has no data are included (see `FigureKind.applies`).
+    """
     return SCALING_FIGURES if results.is_scaling else FIGURES

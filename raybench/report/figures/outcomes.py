@@ -1,4 +1,4 @@
-"""Figures of the outcomes of configurations, over cost and over each searched key, and of the
+"""Figures that compare configurations: their outcomes over cost and over each searched key, and the
 importance of the keys. An outcome is the seconds to the target, or the metric value."""
 
 from collections import Counter
@@ -23,10 +23,10 @@ from raybench.results.verdict import reached_target, verdict_of
 from raybench.spec.text import clean, counted, short, shorten
 
 NEAR = 1.1
-"""Configurations whose seconds are at most this multiple of the best count as equally good."""
+"""Maximum multiple of the best seconds at which a configuration counts as equally good."""
 NEAR_SHARE = 0.1
-"""Configurations count as equally good if their metric value differs from the best by at most this
-fraction of the difference between the best and the median."""
+"""Maximum distance from the best metric value at which a configuration counts as equally good, as a
+fraction of the difference between the best and the median value."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def outcome(results: Study) -> StudyOutcomes:
     """Return the outcomes of a study.
 
     These are the expected seconds to the target if any configuration reached it, otherwise the best
-    values of the metric. Confirmed configurations have their confirmed value.
+    values of the metric. The outcome of a confirmed configuration is that of its repeated runs.
     """
     rows, metric = configurations(results), results.metric
     is_seconds = bool(results.is_timed and rows["expected_s"].notna().any())
@@ -152,9 +152,9 @@ def keys_by_importance(results: Study) -> list[str]:
 
 
 LOG_VALUES_FROM = 20.0
-"""An axis is logarithmic if the largest value is at least this multiple of the smallest."""
+"""Minimum ratio of the largest to the smallest value at which an axis is logarithmic."""
 MOST_DISTINCT = 6
-"""Numbers are drawn as categories if there are at most this many distinct values."""
+"""Maximum number of distinct values of a numeric key that are drawn as categories."""
 MOST_NAMES = 8
 """Maximum number of categories on an axis; rare categories are merged."""
 NULL_NAME = "null"
@@ -248,8 +248,8 @@ def slices_figure(results: Study) -> Figure:
 def plateaus(results: Study) -> pd.DataFrame:
     """Return the best value of each key, and the range of values that are equally good.
 
-    Columns: key, best, from, to. For categories, `from` lists all equally good values and `to` is
-    empty.
+    Columns: key, best, from, to. If the values of a key are drawn as categories, `from` lists all
+    equally good values, and `to` is empty.
     """
     outcomes = outcome(results)
     rows = outcomes.with_outcome[outcomes.with_outcome["trial"].isin(plateau(results, outcomes))]

@@ -1,9 +1,9 @@
 """Building blocks of all figures: sizes, colors, markers, axes, legends, text, the selection of a
 limited number of points, and the SVG of a figure for a page.
 
-That SVG has selectable text, the colors of the page's theme, and trials that can be clicked. The
-SVG of matplotlib has six decimals per number, a global style sheet, and the same ids in every
-figure; `svg` changes it so that several figures fit on one page.
+The SVG of matplotlib has six decimals per number, a global style sheet, and the same ids in every
+figure. `svg` changes it so that several figures can be on one page, with selectable text, the
+colors of the page's theme, and trials that can be clicked.
 """
 
 import html
@@ -54,7 +54,7 @@ LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """Values of `gid` of a matplotlib artist that are not names of trials."""
 FAR = 30.0
-"""A time axis extends to at most this multiple of the seconds of the best configuration."""
+"""Maximum end of a time axis, as a multiple of the seconds of the best configuration."""
 ItemT = TypeVar("ItemT")
 
 
@@ -67,11 +67,12 @@ class FigureKind:
     reading: str
     """How to read the figure, in one or two sentences."""
     draw: Callable[[Study], Figure]
-    """Draws the figure; the study must have data for it (`applies`)."""
+    """Function that draws the figure; the study must have data for it (`applies`)."""
     table: Callable[[Study], pd.DataFrame]
-    """Returns the numbers in the figure as a table; column names are words with units."""
+    """Function that returns the numbers in the figure as a table; column names are words with
+    units."""
     applies: Callable[[Study], bool]
-    """Returns whether the study has data for the figure."""
+    """Function that returns whether the study has data for the figure."""
 
 
 def new_figure(height: float) -> tuple[Figure, Axes]:
@@ -242,8 +243,8 @@ def stacked_bars(
         height: Height of a bar in data units.
 
     Returns:
-        - One legend entry per part.
-        - The right end of each bar.
+        - One legend entry per part of the stack.
+        - The right end of each bar in data units.
     """
     left, keys = np.zeros(len(places)), list[Artist]()
     for label, widths, (color, hatch) in stack:
@@ -256,7 +257,7 @@ def stacked_bars(
 
 
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
-    """Draw the marker of a trial; this takes half the time of `axes.plot`."""
+    """Draw the marker of a trial, in half the time that `axes.plot` takes."""
     axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
 
 
@@ -323,7 +324,7 @@ def in_words(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
 
     Args:
         table: The table.
-        titles: Title by name of the column; other columns are dropped.
+        titles: Titles of the columns to show, keyed by column name; other columns are dropped.
     """
     selected = table[[key for key in titles if key in table]].head(MOST_ROWS)
     for column in selected.select_dtypes("bool"):
@@ -353,8 +354,9 @@ DATA_SHARE = 0.7
 MARGIN = 0.05
 """Free space above and below the values, as a fraction of their range."""
 FAR_BELOW = 0.25
-"""The axis of an unbounded metric extends beyond the baseline value by this fraction of the range
-of better values. Without a limit, diverged runs would determine the scale of the figure."""
+"""Length of the axis of an unbounded metric beyond the baseline value, as a fraction of the range
+between the baseline value and the best value. Without a limit, diverged runs would determine the
+scale of the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
@@ -378,7 +380,7 @@ def metric_axis(
     Args:
         axes: Axes on which to draw.
         results: The study.
-        values: Values that are drawn; None for those of all learning curves.
+        values: Values that are drawn; None for the values of all learning curves.
         is_labeled: Whether to label the target.
     """
     metric, target = results.metric, results.target
@@ -526,7 +528,7 @@ def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
     Args:
         tag: The tag.
         prefix: Prefix of HTML ids.
-        gids: Name of the trial, or one of MARKS, by id in the SVG.
+        gids: Name of a trial, or one of MARKS, keyed by id in the SVG.
     """
     mark = re.search(rf'id="({GID}\d+)"', tag)
     tag = LONG_DECIMALS.sub(lambda match: f"{float(match[0]):.2f}", FONTS.sub("sans-serif", tag))

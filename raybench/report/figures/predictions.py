@@ -56,7 +56,7 @@ class SurfaceMap:
 
 @once
 def surface_of(results: Study) -> SurfaceMap | None:
-    """Compute the surface for the best optimizer; None if no run reached the target, or if too few
+    """Return the surface for the best optimizer; None if no trial reached the target, or if too few
     settings were tried."""
     trials = [run for run in results.runs.values() if run.role == Role.TRIAL and run.samples]
     best = ranked_runs(results.trials)
@@ -128,8 +128,10 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the smallest training seconds per sample of any trial, for each global batch size,
-    shape [batches]."""
+    """Return the training seconds per sample of the fastest trial with each global batch size.
+
+    The shape is [batches].
+    """
     fastest = []
     for batch in batches:
         runs = [run for run in trials if run.spec.global_batch_size == batch]
@@ -175,8 +177,8 @@ def surface_figure(results: Study) -> Figure:
 
 
 def surface_table(results: Study) -> pd.DataFrame:
-    """Return, as a table for display, the predicted best learning rate for each global batch size
-    with its expected seconds."""
+    """Return a table for display with the predicted best learning rate for each global batch size,
+    and the expected seconds at this rate."""
     surface = surface_of(results)
     assert surface is not None
     seconds = surface.seconds

@@ -147,9 +147,9 @@ MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 def race_figure(results: Study) -> Figure:
     """Draw the runs of each configuration that was trained again with new seeds, best first.
 
-    Configurations are compared by expected seconds to the target, or without a target by the median
-    of the metric. The line shows this number, and the bar its 90 % interval. A cross is a run that
-    missed the target.
+    Configurations are compared by expected seconds to the target or, without a target, by the
+    median of the metric. A line shows this number, and a bar its 90 % interval. A cross is a run
+    that missed the target.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
@@ -266,8 +266,8 @@ def _race_legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_ou
 SLACK_S = 1.0
 """Resolution of recorded end times in seconds; runs in the same lane may overlap by this time."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""A period without runs is an interruption if it is longer than LEAST_PAUSE_S seconds, and longer
-than the fraction PAUSE_SHARE of the total time with runs."""
+"""Limits that a period without runs must exceed to count as an interruption: LEAST_PAUSE_S in
+seconds, and PAUSE_SHARE as a fraction of the total time with runs."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class Spans:
     lanes: list[str]
     """Framework and worker count of each lane, in words."""
     pauses: dict[float, float]
-    """Length in seconds of each interruption, by its position in seconds."""
+    """Length in seconds of each interruption, keyed by its position in seconds."""
     total_s: float
 
 

@@ -36,7 +36,7 @@ MOST_BARS = 24
 BAR = 0.34
 """Height of a bar including its margin, in inches."""
 LEAST_SHARE = 0.1
-"""A part of a step is left out if it is below this percentage in all bars."""
+"""Percentage of a step that a part must reach in at least one bar to be drawn."""
 MOST_CURVES = 12
 """Maximum number of curves in a panel."""
 PANEL = 2.9
@@ -97,7 +97,7 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
 
     - input wait: the measured time of waiting for data.
     - as one worker alone: the step time of one worker with the same batch size, without input wait.
-    - exchange of gradients: the time that is saved in a cell without gradient exchange.
+    - exchange of gradients: the time that a step takes less in a cell without gradient exchange.
     - more than one worker: the remaining time (contention, waiting for the slowest worker). It is
       called "not distinguishable" if no cell has one worker.
 
@@ -233,8 +233,8 @@ MODEL_COLUMNS = (
     *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
     *("low", "high", "extrapolated"),
 )
-"""Columns of MODEL_FILE. `kind` is `predicted` or `measured`; there is one measured row per repeat,
-in which the last three columns are missing."""
+"""Columns of MODEL_FILE. `kind` is `predicted` or `measured`. There is one measured row per repeat;
+the last three columns are missing in it."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:

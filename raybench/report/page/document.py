@@ -147,7 +147,7 @@ class PageFigure:
     """A figure on the page."""
 
     id: str
-    """HTML id; empty if the figure needs none beside the heading of its part."""
+    """HTML id; empty if the figure has no heading of its own, since that of its part suffices."""
     title: str
     reading: str
     """How to read the figure."""
@@ -188,7 +188,7 @@ FAILED_CAPTION = "Failed runs by cause, the most frequent first"
 
 
 OnFault = Callable[[str, Exception], None]
-"""Function that is called with the title of a figure that could not be drawn, and with the
+"""Type of the function that is called if a figure could not be drawn, with its title and the
 error."""
 
 
@@ -272,7 +272,8 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
 
 @cache
 def glossary() -> dict[str, dict[str, str]]:
-    """Return the meaning of each term, by subject and term; code is between backticks."""
+    """Return the meanings of terms, keyed by subject and then by term; code is between
+    backticks."""
     terms: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
     return terms
 
@@ -362,13 +363,13 @@ def write_page(
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
-    """Write the page that compares several studies; UserError if that fails."""
+    """Write the page that compares several studies; raise UserError if that fails."""
     write_out(file, page_text(studies))
     return file
 
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
-    """Write a page with parts that belong to no single study; UserError if that fails."""
+    """Write a page with parts that belong to no single study; raise UserError if that fails."""
     parts = [replace(part, name=f"extra-{number}") for number, part in enumerate(extras)]
     study = StudyPart("s1", "Plan", PageAnswer(title, escaped(title), (), (), (), ()), parts)
     write_out(file, _rendered([study], "Plan"))

@@ -66,8 +66,8 @@ MOST_TABLE_ROWS = 100
 def table_of(frame: pd.DataFrame, caption: str, *, csv_file: str = "") -> HtmlTable:
     """Convert the first MOST_TABLE_ROWS rows of a table.
 
-    If there are more rows, the caption says so, and refers to the file `csv_file` that contains all
-    of them.
+    If there are more rows, the caption says so, and names the file `csv_file`, which contains all
+    rows.
     """
     first = frame.head(MOST_TABLE_ROWS)
     if len(frame) > MOST_TABLE_ROWS:
@@ -249,7 +249,10 @@ def _rounded(value: float) -> float | None:
 
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
-    """Return, by run name, [seconds, metric values] of at most POINTS evaluations."""
+    """Return the learning curves as [seconds, metric values], keyed by run name.
+
+    Each curve has at most POINTS evaluations.
+    """
     curves = {}
     for trial, curve in results.evaluations.items():
         points = curve[:: -(-len(curve) // POINTS) or 1]
@@ -347,7 +350,7 @@ def compared(studies_by_name: Named) -> PageComparison:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study as text, by key of COMPARED_CONDITIONS."""
+    """Return the conditions of a study as text, keyed as COMPARED_CONDITIONS."""
     study, dataset = results.study["study"], results.study["study"].get("dataset") or {}
     dataset_keys = {
         key: value for key, value in dataset.items() if key not in DERIVED_KEYS and value
