@@ -1,7 +1,7 @@
 """Candidate configurations for the curve model: random draws, neighbors, and input vectors.
 
-The curve model (`stats/curve_model.py`) predicts learning curves. `Axes` converts configurations to
-its input vectors; `ConfigurationSpace` generates the configurations that it ranks.
+The curve model (`stats/curve_model.py`) predicts learning curves. `ConfigurationSpace` generates
+the configurations that the model ranks, and `Axes` converts them to its input vectors.
 """
 
 import math
@@ -34,16 +34,15 @@ from raybench.stats.curve_model import Array
 Values = Mapping[str, Any]
 AXIS_LENGTH = 4.0
 """Length to which a numeric axis is scaled. The axes of learning rate, batch size and worker count
-are not scaled: they have natural logarithms as units."""
+are natural logarithms and are not scaled."""
 RATE_FACTORS = (0.5, 0.71, 1.41, 2.0)
-"""A neighbor of a configuration has a value (such as the learning rate) multiplied by one of these
-factors, if the range of the key is logarithmic."""
+"""Factors by which a value on a logarithmic range, such as the learning rate, is multiplied to get
+the neighbors of a configuration."""
 RANGE_STEPS = (-0.2, -0.07, 0.07, 0.2)
-"""A neighbor of a configuration has a value shifted by one of these fractions of the range, if the
-range of the key is linear."""
-SAME_RATE = 1.2
-"""Two runs whose learning rates differ by at most this factor count as runs of the same
+"""Fractions of a linear range by which a value is shifted to get the neighbors of a
 configuration."""
+SAME_RATE = 1.2
+"""Largest factor by which the learning rates of two runs of the same configuration may differ."""
 
 
 class Axes:
@@ -78,7 +77,7 @@ class Axes:
 
     @property
     def tolerances(self) -> Array:
-        """Largest distance between equal configurations along each axis, shape [axes]."""
+        """Largest distance along each axis at which configurations count as equal, shape [axes]."""
         rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
         return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
@@ -174,7 +173,7 @@ class ConfigurationSpace:
         )
 
     def _simple(self, key: str, other_values: dict[str, Any]) -> Simple:
-        """Return the dimension of a key that applies to the other values.
+        """Return the dimension without cases that a key has for given values of the other keys.
 
         The range of the learning rate is widened if `widen` is set.
         """
@@ -215,7 +214,7 @@ class ConfigurationSpace:
     ) -> list[dict[str, Any]]:
         """Return `neighbor` with the learning rate of `values` scaled to its batch size.
 
-        Empty if the learning rate is not searched.
+        The list is empty if the learning rate is not searched.
         """
         if "learning_rate" not in values:
             return []

@@ -30,8 +30,8 @@ PHASES_ONCE, PHASES_PER_EVALUATION = ("setup", "compile"), ("eval", "report")
 """Phases of a run besides training, on workers that are already running: phases that occur once per
 run, and phases that occur at every evaluation."""
 SIMILAR_RATE = 1.3
-"""Configurations that differ only in the learning rate, and by less than this factor, are similar;
-only the best of them is a candidate."""
+"""Factor below which two learning rates count as similar. Of configurations that differ only in
+similar learning rates, only the best is a candidate."""
 NUM_PLACEMENT_CHECKS = 3
 """Expected number of placement checks before the race: runs that measure predicted placements
 (`check_placements`)."""
@@ -39,18 +39,18 @@ NUM_PLACEMENT_CHECKS = 3
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a trial of the search that the confirmation may repeat."""
+    """Trial of the search that the confirmation may repeat, with its rank and its cost."""
 
     trial: str
     spec: RunSpec
     rank: float
-    """Value by which trials are ranked, lower is better: seconds to the target, or without a target
-    the metric value (negated if it is maximized)."""
+    """Value by which trials are ranked; lower is better. With a target, it is the seconds to the
+    target. Without one, it is the metric value, negated if the metric is maximized."""
     worker_seconds: float
-    """Worker-seconds to the target. If the study has a price, worker-seconds of setup and
-    evaluations are included."""
+    """Worker-seconds to the target, or of the whole training if there is no target. If the study
+    has a price, setup and evaluations are included."""
     train_s: float
-    """Expected training seconds of a repeat of the run, before any slack."""
+    """Expected training seconds of a repeat, not yet multiplied by SOLO_SLACK or RACE_SLACK."""
     layout: TrialsLayout
 
 
@@ -103,7 +103,7 @@ class ConfirmBudget:
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
-    """Returns how many runs with a given spec can run at the same time."""
+    """Function that returns how many runs with a given spec can run at the same time."""
     least_race: int = 0
     """Number of race runs from which the number of candidates is derived, if it is larger than
     `confirm.race` of the study."""
@@ -111,14 +111,15 @@ class ConfirmBudget:
     """Seconds that were left of the time budget when the search began; None for the whole
     budget."""
     baseline_value: float | None = None
-    """Value of the metric before training, if the objective does not state it."""
+    """Metric value of a constant prediction, used if the objective does not set it; None if
+    unknown."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
     _cached: tuple[Candidates, list[Cost]] | None = None
     """Cached candidates and winners; None after a run was added."""
     _overhead_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run outside training (PHASES_ONCE and PHASES_PER_EVALUATION), by framework: the
-    minimum over all runs."""
+    """Seconds of a run outside training (PHASES_ONCE and PHASES_PER_EVALUATION), keyed by
+    framework. They are the minimum over all runs."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -212,7 +213,8 @@ class ConfirmBudget:
     def is_comparable(self, record: RunRecord) -> bool:
         """Return whether a repeated run is comparable with its trial.
 
-        It is if it ran on the same GPU model and on a usual node layout, or if it failed.
+        A repeated run is comparable if it failed, or if it ran on the same GPU model and on a usual
+        node layout.
         """
         if record.failure is not None:
             return True
@@ -269,8 +271,8 @@ class ConfirmBudget:
     def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
         """Return the largest confirmation that fits into the remaining time.
 
-        It is at most the size set in the study (`confirm`). If time is short, the solo runs get up
-        to half of it (MOST_FRESH), and the race gets the rest.
+        The confirmation is at most as large as the study sets (`confirm`). If time is short, the
+        solo runs get up to half of the time (MOST_FRESH), and the race gets the rest.
 
         Args:
             answered: Confirmation runs that earlier sessions finished; they are not run again.

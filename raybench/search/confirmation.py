@@ -193,7 +193,7 @@ RACE_SEEDS = 3000
 
 @dataclass
 class LiveRace:
-    """Trains the runs of two races (repeated runs): one finds the fastest candidate, the other the
+    """Trains the repeated runs of two races: one race finds the fastest candidate, the other the
     cheapest."""
 
     budget: ConfirmBudget
@@ -380,11 +380,12 @@ class Confirmation:
     slots: int
     """Largest number of concurrent runs in the race."""
     at_once: Callable[[RunSpec], int]
-    """Returns how many runs with a given spec can run at the same time."""
+    """Function that returns how many runs with a given spec can run at the same time."""
     baseline_value: float | None
-    """Value of the metric before training, if the objective does not state it."""
+    """Metric value of a constant prediction, used if the objective does not set it; None if
+    unknown."""
     note: Callable[[str], None]
-    """Adds a note for the user to the results."""
+    """Function that adds a note for the user to the results."""
 
     def run(self) -> None:
         """Run the unfinished part of the race and of the solo runs, within the time budget."""
@@ -412,8 +413,8 @@ class Confirmation:
     def run_more(self, number: int) -> bool:
         """Run at most `number` more runs of tied candidates, then solo runs of the winners.
 
-        The number of candidates is that of a race with as many runs as all race runs together,
-        earlier ones included.
+        The number of candidates is that of a race with `number` runs plus the race runs already
+        done.
 
         Returns:
             Whether all these runs were run.
@@ -499,8 +500,9 @@ class Confirmation:
         Returns:
             - Names of the fastest and the cheapest trial, and with several GPU models also of the
               fastest trial on each of the others.
-            - Training seconds by trial after which a run counts as a miss even if the time budget
-              ends it, because leaving out slow runs would bias the reported time.
+            - Limit in training seconds, keyed by trial. A solo run that the time budget ends after
+              this limit counts as a miss, because leaving out slow runs would bias the reported
+              time.
         """
         winners: list[str] = []
         results = load(self.single_run.store.folder)

@@ -31,17 +31,17 @@ LEAST_LEFT = 0.05
 """A running trial is assumed to need at least this fraction of its predicted total samples more."""
 SPEED_SETTINGS = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Keys that determine on which placements (framework, workers, ...) a configuration can run, and
-the seconds per sample on each."""
+its seconds per sample on each placement."""
 
 
 class Decision(Enum):
-    """Decision, after an evaluation, whether a running trial continues or why it stops."""
+    """Decision about a running trial after an evaluation: whether it continues, or why it stops."""
 
     CONTINUE = None
     """The trial may still become the best."""
     STOP_SLOW = StopReason.SCHEDULER
-    """The trial is predicted to reach the target later than the best, by more than the error of
-    its extrapolated learning curve."""
+    """The trial is predicted to reach the target later than the best trial, and the difference
+    exceeds the error of the prediction."""
     STOP_CAP = StopReason.CAP
     """The trial's next evaluation comes later than `search.cap_factor` times the best time."""
 
@@ -75,8 +75,8 @@ class CurvePolicy:
     """Largest number of runs of the same configuration in the search. More runs would make the
     model overconfident about neighboring configurations."""
     stop: float = 1.5
-    """A trial is stopped if its predicted log time exceeds that of the best by this number of
-    standard deviations."""
+    """Number of standard deviations by which the predicted log time of a trial must exceed that of
+    the best trial before it is stopped."""
     stop_early: float = 1.0
     """Number of standard deviations used instead of `stop` while no trial has reached the
     target."""
@@ -85,10 +85,11 @@ class CurvePolicy:
     because a target is reached fastest near the largest stable learning rate, while the default
     learning rate gives the best final accuracy."""
     rate_width: float = 2.2
-    """Distance of the log learning rate from the expected best at which the prior mean of the log
-    time is 0.5 above its minimum."""
+    """Distance between the log learning rate and its expected best at which the prior mean of the
+    log amount of training is 0.5 above its minimum."""
     most_off: float = 2.0
-    """Largest amount by which a bad learning rate raises the prior mean of the log time."""
+    """Largest increase that a bad learning rate causes in the prior mean of the log amount of
+    training."""
     batch_slope: float = 0.3
     """Prior standard deviation of d(log samples to target) / d(log batch size)."""
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -97,11 +98,10 @@ class CurvePolicy:
 class CurveSearch:
     """Proposes trials and stops them early, based on the curve model.
 
-    It stops the trials of every `search.sampler`, but proposes trials only with sampler `model`.
-    With `grid`, whose result is exact, a trial is stopped only once it can become neither the
-    fastest nor the cheapest. With `nsga2`, which searches the Pareto front of seconds and
-    worker-seconds, a trial is stopped only if both its seconds and its worker-seconds are predicted
-    to be high.
+    It stops trials with every `search.sampler`, but proposes trials only with sampler `model`. With
+    `grid`, whose result is exact, a trial is stopped only once it can become neither the fastest
+    nor the cheapest. With `nsga2`, which searches the Pareto front of seconds and worker-seconds, a
+    trial is stopped only if both its seconds and its worker-seconds are predicted to be high.
 
     Args:
         study: The study; its target must be set.
@@ -244,8 +244,8 @@ class CurveSearch:
         return candidates
 
     def _best(self, number: int) -> list[dict[str, Any]]:
-        """Return those of the `number` best tried configurations that lie inside the space, in
-        order of predicted time."""
+        """Return the `number` best tried configurations, shortest predicted time first, without
+        those that lie outside the space."""
         names = self.model.modeled
         best: dict[str, dict[str, Any]] = {}
         for index in np.argsort(self.means_of(names)):
@@ -350,7 +350,7 @@ class CurveSearch:
     # Predictions.
 
     def judge(self, trial: str, evaluation: Evaluation) -> Decision:
-        """Return whether a trial continues after its latest evaluation."""
+        """Return the decision about a trial after its latest evaluation."""
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
@@ -359,8 +359,7 @@ class CurveSearch:
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
     def _judge(self, trial: str, evaluation: Evaluation, axis: Axis) -> Decision:
-        """Return whether a trial may still become the best on one axis (seconds or
-        worker-seconds)."""
+        """Return the decision about a trial by one axis only (seconds or worker-seconds)."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._best_measured(axis) if self._reached else None
@@ -398,7 +397,8 @@ class CurveSearch:
     def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
         """Return the smallest predicted log seconds (or log worker-seconds) to target of any trial.
 
-        Only trials that reached the target count, unless there are none. None without trials.
+        Only trials that reached the target count, unless none did. The result is None if the model
+        has no trials of this study.
         """
         if not (names := self._study_trials):
             return None
@@ -471,8 +471,8 @@ class CurveSearch:
         """Return a factor in (0, 1] per configuration that penalizes waiting for workers, shape
         [n].
 
-        The factor is the shortest training time, divided by the shortest sum of training time and
-        wait. Waiting is penalized because free workers would sit idle meanwhile.
+        The factor is the shortest training time on any placement, divided by the shortest sum of
+        training time and wait. Waiting is penalized because free workers would sit idle meanwhile.
         """
         shares = np.ones(len(candidates))
         if self._placer is None:

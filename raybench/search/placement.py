@@ -99,7 +99,7 @@ class StepTime:
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds per step.
 
-        None if the lane of the placement was never measured with its worker count.
+        The result is None if the lane of the placement was never measured with this worker count.
         """
         if not self.batches(placement):
             return None
@@ -284,8 +284,8 @@ class Placer:
         """Return the predicted training time on each placement, relative to the placement of
         `spec`.
 
-        Placements without a prediction are left out. Empty if the step time on the placement of
-        `spec` cannot be predicted.
+        Placements without a prediction are left out. The result is empty if the step time on the
+        placement of `spec` cannot be predicted.
         """
         timed = self._timed(spec.optimizer, self._options(spec))
         step_s = timed.get(spec.placement)
@@ -294,8 +294,9 @@ class Placer:
     def seconds_per_sample(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.
 
-        Placements in lanes that were never measured are left out. If a placement has more workers
-        than were measured, its step is assumed to take as long as with the most workers measured.
+        If the worker count of a placement was not measured in its lane (see `Lane`), a step is
+        assumed to take as long as with the largest smaller count that was measured. A placement
+        without such a count is left out.
         """
         speeds = []
         for placement in self.factors.placements_for(values):
@@ -317,8 +318,8 @@ class Placer:
         return self._totals.get(trial, (0, 0.0))
 
     def _nearest_measured(self, option: Placement) -> Placement | None:
-        """Return `option` with fewer workers: the largest smaller worker count that was measured in
-        its lane. None if there is none."""
+        """Return `option` with the largest smaller worker count that was measured in its lane; None
+        if no smaller count was measured."""
         counts = sorted((k for k in self._counts if k < option.num_workers), reverse=True)
         fewer = (replace(option, num_workers=count) for count in counts)
         return next((placement for placement in fewer if self._model.batches(placement)), None)
@@ -326,7 +327,7 @@ class Placer:
     def ratio_to_fastest(self, spec: RunSpec) -> float:
         """Return the predicted time on the fastest placement, relative to the placement of `spec`.
 
-        1 if unknown.
+        The ratio is 1 if unknown.
         """
         return min(self.ratios(spec).values(), default=1.0)
 
@@ -355,7 +356,7 @@ class Placer:
     ) -> bool:
         """Return whether to probe a placement next.
 
-        False while a running trial probes the same lane and worker count.
+        The result is False while a running trial probes the same lane and worker count.
         """
         if any(_workers(probed) == _workers(option) for probed in self._probing.values()):
             return False
@@ -443,7 +444,8 @@ def _bound_from_other_lanes(option: Placement, timed: dict[Placement, float]) ->
 
     The bound assumes that the speedups by two keys multiply (up to MOST_SYNERGY). It needs three
     measured lanes: two that differ from the lane of `option` in one key each, and one that differs
-    in both keys. None without such lanes. `timed` has the predicted seconds per step by placement.
+    in both keys. The result is None without such lanes. `timed` contains the predicted seconds per
+    step, keyed by placement.
     """
     target = _lane(option)
     lanes: dict[tuple[object, ...], float] = {

@@ -16,12 +16,13 @@ from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked
 from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun, Stages, group_of
 
 DROP_ERRORS = 2.0
-"""A candidate drops out if it is behind the leader by this number of standard errors."""
+"""Number of standard errors behind the leader at which a candidate drops out."""
 CAP_FACTOR = 2.0
-"""A run is stopped after this multiple of the upper confidence bound on the leader's expected
-running time. The upper bound is used because a leader with few runs was partly lucky. With the
-expected running time itself, the cutoff loses a good winner in 5 of 100 studies at sigma 0.5; with
-the bound, in less than 1 of 100 (`benchmarks/search/race.py`)."""
+"""Cutoff of a run, as a multiple of the upper confidence bound on the leader's expected running
+time. The upper bound is used because a leader with few runs was partly lucky. With the expected
+running time itself, the cutoff loses a good winner in 5 of 100 studies if the standard deviation of
+log seconds over seeds is 0.5; with the bound, in less than 1 of 100
+(`benchmarks/search/race.py`)."""
 
 
 @dataclass
@@ -37,14 +38,15 @@ class Race:
     stages: Stages
     axis: Axis = field(kw_only=True)
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
-    """Results in seconds, by candidate and round."""
+    """Results in seconds, keyed by candidate and then by round."""
     _alive: list[str] = field(init=False)
-    """Candidates of the current stage, or the candidates that remain at the end, best first."""
+    """Candidates of the current stage, best first; after the last stage, the candidates that
+    remain."""
     _stage: int = field(default=0, init=False)
     dropped: dict[str, int] = field(default_factory=dict, init=False)
     """Stage (from 0) after which each dropped candidate left the race."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
-    """Number of rounds in finished stages, by candidate."""
+    """Number of rounds that each candidate has run in finished stages."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -74,8 +76,8 @@ class Race:
     def cap_s(self, name: str) -> float | None:
         """Return the training seconds after which a run of a candidate has lost and may be stopped.
 
-        None with `best_at_budget`, and while the leader has only its result from the search, which
-        was probably lucky.
+        The result is None with `best_at_budget`, without a leader, and while the leader has only
+        its result from the search, which was probably lucky.
         """
         leader, noise = self.leader(), self.noise()
         if leader is None or len(self.runs_of(leader)) < 2 or not noise.is_timed:
@@ -148,14 +150,14 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the training seconds after which a run has lost to another configuration.
+    """Return the training time after which a run has lost to another configuration.
 
     Args:
-        repeats: Results of the other configuration.
+        repeats: Results of the other configuration, in seconds or worker-seconds.
         noise: Run-to-run noise.
 
     Returns:
-        Training seconds; infinite if none of `repeats` reached the target.
+        Training time in the unit of `repeats`; infinite if none of them reached the target.
     """
     return CAP_FACTOR * math.exp(upper_score(repeats, noise))
 

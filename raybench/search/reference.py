@@ -50,7 +50,7 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 SEEDS_FROM = 2000
 """Offset between the seed of the search and the seeds of reference runs."""
 FEW_S = 10.0
-"""If the time budget leaves less than this number of seconds per reference run, only as many train
+"""Seconds per reference run. If the time budget leaves less, there are only as many reference runs
 as can run at the same time."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
@@ -64,24 +64,23 @@ a percentage point."""
 EVALUATIONS = 20
 """Number of evaluations that the reference run should need to reach the target."""
 EVALUATION_SHARE = 0.2
-"""Evaluations are spaced so that they take at most about this fraction of the training time."""
+"""Approximate largest ratio of evaluation time to training time."""
 FEWEST_EVALUATIONS = 4
 """Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
 """Training limit of a trial as a multiple of the reference run's time to target."""
 SHARE_OF_BUDGET = 5.0
-"""Reference runs take at most the time budget divided by this number."""
+"""Divisor of the time budget. The quotient is the most that reference runs may take."""
 NUM_AFFORDABLE_TRIALS = 20
 """Number of trials that should fit into the time budget."""
 SEARCH_SHARE = 0.5
 """Fraction of the remaining time that is planned for the search; the rest is for the confirmation
 and for starting workers."""
 EARLIEST_SHARE = 0.25
-"""The target is set from the values that a reference run reaches within a first part of its
-training time: at least this fraction of it."""
+"""Smallest fraction of a reference run's training time whose values set the target."""
 LATEST_SHARE = 0.5
-"""Largest fraction for the same purpose if a time limit ended the reference run, since it may still
-have been improving."""
+"""Largest fraction of a reference run's training time whose values set the target, if a time limit
+ended the run, since the metric may still have been improving."""
 DIGITS = 3
 """Number of decimals of a target for a proportion: tenths of a percentage point."""
 
@@ -307,7 +306,7 @@ def reference_spec(
 def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
-    """Return a study without working reference runs, and a sentence about its evaluation interval.
+    """Return a study whose reference runs failed, and a sentence about its evaluation interval.
 
     The evaluation interval stays that of the failed reference run.
 
@@ -341,9 +340,10 @@ def room_for(left_s: float, slots: int) -> float:
 
 
 def early_s(run: ReferenceRun, room_s: float) -> float:
-    """Return the first seconds of a reference run, whose best value sets the target.
+    """Return the length in seconds of the early part of a reference run, whose best value sets the
+    target.
 
-    They are so few that the search has time for many trials that take about as long.
+    This part is so short that the search has time for many trials of about the same length.
 
     Args:
         run: The reference run.
@@ -375,7 +375,8 @@ def target_from(
             as good.
 
     Raises:
-        UserError: `by_chance` is unknown and the values are hardly better than the baseline.
+        UserError: The median is not finite, or `by_chance` is unknown and the median is hardly
+            better than the baseline.
     """
     median = statistics.median(values)
     margin = small_difference(metric, median, baseline_value, points=TARGET_MARGIN)
@@ -403,8 +404,8 @@ def target_from(
 
 
 def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
-    """Return the best value that `hold` consecutive evaluations all reached; None if there are
-    fewer evaluations."""
+    """Return the best value that `hold` consecutive evaluations all reached; None if there are no
+    `hold` consecutive evaluations without NaN."""
     signed = [metric.sign * value for value in values]
     windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
     worst = [min(window) for window in windows if not any(map(math.isnan, window))]
@@ -432,11 +433,11 @@ def set_target(
     Args:
         study: The study.
         runs: Reference runs.
-        baseline_value: Metric value of a constant prediction, the value from which progress is
-            counted; without a sampling error. None if unknown.
+        baseline_value: Metric value of a constant prediction, from which progress is counted; None
+            if unknown.
         room_s: Training time in seconds that the search can spend per trial.
-        baseline: The same for the validation set, with its number of rows and its sampling error,
-            which bound what chance can reach; None if unknown.
+        baseline: Baseline on the validation set, whose sampling error bounds what chance can reach;
+            None if unknown.
         errors: A value must beat the baseline by more than this many standard errors to count as
             better than chance.
     """
@@ -487,8 +488,11 @@ def _median_words(
     within_s: float | None,
 ) -> str:
     """Return the part of a sentence that explains how the target follows from the values of the
-    reference runs, which were reached within `within_s` seconds of training (None for the whole
-    run)."""
+    reference runs.
+
+    The runs reached these values within the first `within_s` seconds of training; None stands for
+    the whole run.
+    """
     metric, hold = study.objective.judged_by, study.objective.hold
     form, off = ".4f", "less half a point"
     if not metric.is_share:

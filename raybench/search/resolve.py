@@ -1,4 +1,4 @@
-"""From the options of `raybench tune` to the study that will run, and its plan.
+"""Resolve the options of `raybench tune` to the study that will run, and make its plan.
 
 `study_content` reads the search-space file and applies the options. `resolve_study` fits the study
 to this machine, and checks its model and data. `ResolvedStudy.continued` adopts the settings of an
@@ -169,7 +169,7 @@ class ResolvedStudy:
 def earlier_settings(study: StudySpec, folder_study: Mapping[str, Any]) -> StudySpec:
     """Return the study with the settings that reference runs of an earlier session have made.
 
-    The study stays unchanged if there are none.
+    The study stays unchanged if there are no such settings, or if they are for other keys.
 
     Args:
         study: The study.

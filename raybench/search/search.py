@@ -39,8 +39,8 @@ RECORDED = " (recorded)"
 """Suffix for the names of earlier sessions' runs in the placer. It distinguishes an interrupted
 trial from its rerun, which has the same name without the suffix."""
 SEED_STEP = 5000
-"""The seed of a trial that repeats a configuration is `search.seed + SEED_STEP` + the number of
-trials so far."""
+"""Offset of the seeds of trials that repeat a configuration. The seed of such a trial is
+`search.seed + SEED_STEP` + the number of trials so far."""
 
 
 class Search:
@@ -182,8 +182,8 @@ class Search:
     def _curve_proposal(self) -> Proposal | None:
         """Return the next proposal of the curve model.
 
-        None with a sampler other than `model`, while other trials come first (see `Search`), or if
-        nothing is left to propose.
+        The result is None with a sampler other than `model`, while other trials come first (see
+        `Search`), and if nothing is left to propose.
         """
         if self._study.search.sampler != "model" or self._proposer.has_queued:
             return None
@@ -223,8 +223,8 @@ class Search:
     def on_end(self, record: RunRecord) -> None:
         """Process the record of a trial that has ended.
 
-        The next session suggests a trial again that was interrupted, or that the time budget ended
-        before its first evaluation.
+        If a trial was interrupted, or the time budget ended it before its first evaluation, the
+        next session suggests it again.
         """
         trial, _, spec = self._open.pop(record.trial)
         if record.runs_again:

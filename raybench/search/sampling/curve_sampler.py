@@ -131,7 +131,7 @@ class CurveSampler(BaseSampler):
 
         Returns:
             - The fitted model.
-            - The axes that convert parameters to its input vectors.
+            - The axes, which convert parameters to input vectors of the model.
         """
         sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
         axes = Axes(space_of(search_space), {})

@@ -64,8 +64,8 @@ def typical_values(
 ) -> dict[str, Any]:
     """Return a typical configuration of a space.
 
-    It has the default learning rate of its optimizer, and for every other key the given value, else
-    a typical or the first possible one.
+    It has the default learning rate of its optimizer. Every other key has its given value, else a
+    typical value, else its first possible value.
 
     Args:
         study: The study.
@@ -170,7 +170,7 @@ def default_rate_of(values: Mapping[str, Any], fixed_values: Mapping[str, Any]) 
 def batch_power(optimizer: str) -> float:
     """Return the exponent p by which an optimizer's learning rate scales: rate ~ batch size ** p.
 
-    1 for an optimizer without a known default.
+    The exponent is 1 for an optimizer without a known default.
     """
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
@@ -219,8 +219,8 @@ def initial_configurations(
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Return values of the keys that the range of the learning rate depends on and that have none
-    in `values` yet.
+    """Return values for those keys that the range of the learning rate depends on and that are
+    missing in `values`.
 
     The number of the configuration determines which of the possible values is used.
     """
@@ -238,7 +238,8 @@ def _conditions(
 
 
 def _two_values(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
-    """Return the two values at one third and two thirds of the sorted values of a key."""
+    """Return the values at one third and two thirds of the sorted values of a key, or of its range
+    on a log scale."""
     values = values_of(key, space, fixed)
     if isinstance(space.get(key), Range):
         low, high = values
@@ -256,8 +257,8 @@ def nearest_rate(dimension: Simple, rate: float) -> float:
 
 
 NEARNESS = 3.0
-"""A grid first runs the learning rates within this factor of the default rate, then those within
-the square of this factor, and so on."""
+"""Factor that divides learning rates into groups. At each worker count, a grid first runs the rates
+within this factor of the default rate, then those within its square, and so on."""
 MOST_LISTED = 200_000
 """Largest number of configurations in a space that is enumerated. A larger space is treated as
 infinite."""
@@ -346,7 +347,8 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
 
 
 def _rate_distance(study: StudySpec, values: dict[str, Any]) -> int:
-    """Return in which group of learning rates a combination runs; see NEARNESS."""
+    """Return the number of the group of learning rates to which a combination belongs; see
+    NEARNESS."""
     all_values = known_values(study.fixed, values)
     if all_values["optimizer"] not in BASE_RATES:
         return 1

@@ -315,11 +315,11 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     comparable.
 
     Returns:
-        - The study, unchanged if it has no `auto` settings without a value.
+        - The study, with the copied settings if there are any.
         - One sentence for each copied setting.
 
     Raises:
-        UserError: The earlier search has no such settings.
+        UserError: The earlier search has no value for one of these settings.
     """
     if not study.needs_reference or earlier.study is None:
         return study, []
@@ -348,7 +348,8 @@ def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
 
 
 def _not_default(spec: RunSpec) -> set[str]:
-    """Return the searchable keys of a run spec that have no default or another value than it."""
+    """Return the searchable keys of a run spec that have no default or differ from their
+    default."""
     default = RunSpec()
     settings = settings_of_spec(spec).items()
     return {key for key, value in settings if is_open(key) or value != value_of(default, key)}

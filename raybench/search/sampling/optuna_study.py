@@ -175,8 +175,8 @@ def _position_of(dimension: Simple, value: float) -> float:
 
 
 def _resolve(key: str, dimension: Dimension, all_values: dict[str, Any]) -> tuple[str, Simple]:
-    """Return the Optuna parameter name of a key, and the dimension that applies to the other
-    values."""
+    """Return the Optuna parameter name of a key, and its dimension for given values of the other
+    keys."""
     if isinstance(dimension, Cases):
         case = dimension.choose(all_values)
         key, dimension = f"{key} [{case.label()}]", case.dimension

@@ -39,9 +39,9 @@ from raybench.spec.study import StudySpec
 from raybench.spec.text import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
-"""If a draw is a duplicate, another is made: up to NUM_SAMPLED draws come from the sampler, and the
-next NUM_RANDOM are random. A further duplicate is replaced by an untried combination (finite space)
-or accepted (infinite space)."""
+"""Numbers of draws for one trial, which is drawn again while the draw is a duplicate. The first
+NUM_SAMPLED draws come from the sampler, and the next NUM_RANDOM are random. A further duplicate is
+replaced by an untried combination (finite space) or accepted (infinite space)."""
 MOST_REFUSED = 500
 """Number of draws for one trial after which the search ends if the last draw is infeasible."""
 
