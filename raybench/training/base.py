@@ -434,7 +434,7 @@ def _square(values: Tensor) -> Tensor:
 
 
 def find_backend(framework: str) -> Any:
-    """Import and return the module `loop` of a backend, which has a class `Trainer(spec, workload,
+    """Import and return a backend's module `loop`, which has a class `Trainer(spec, workload,
     dataset, world)` and a function `join`.
 
     Raises:

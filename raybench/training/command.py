@@ -429,7 +429,7 @@ def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
 
 
 class _Tail:
-    """Copies a command's stderr to that of this process, and keeps its last TAIL_BYTES bytes."""
+    """Copies a command's stderr to that of this process, and keeps the last TAIL_BYTES bytes."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._tail = b""

@@ -226,9 +226,9 @@ class Run:
             Whether to stop training.
 
         Raises:
-            UserError: The value is not one number, a metric such as accuracy is not in [0, 1],
-                `samples` is less than 1, the keyword is not the objective's metric, there was no
-                training time since the last report, or the call is inside `training`.
+            UserError: An argument is invalid, such as an accuracy outside [0, 1], `samples` below
+                1, or a keyword that is not the objective's metric. Or there was no training time
+                since the last report, or the call is inside `training`.
         """
         self._refuse_stopped()
         if self._ledger.phase == "train":
@@ -705,9 +705,9 @@ class OwnTrainer:
     def _set_process_environment(self) -> None:
         """Set the command line, the environment variables and the temporary folder of the loop.
 
-        The command line is that of a script without arguments, for loops that parse it. With torch,
-        LAUNCHER_VARIABLES are set, by which libraries find the other workers; for a single worker,
-        they are removed, as in a script that is started directly.
+        The command line is that of a script without arguments, for loops that parse it. With torch
+        and several workers, LAUNCHER_VARIABLES are set, by which libraries find the other workers.
+        With torch and a single worker, they are removed, as for a script that is started directly.
         """
         run = self.run
         sys.argv[:] = [self._spec.workload.rpartition(":")[0]]

@@ -357,8 +357,8 @@ def _next_evaluation_samples(goal: int, samples: int, train_seconds: float, spec
 
 
 def _samples_within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return how many samples the run can process within its budget of training seconds at the
-    speed so far, counted from the start of the run.
+    """Return how many samples in all, including those so far, the run can process within its budget
+    of training seconds at its speed so far.
 
     With `best_at_budget`, results after the end of the budget do not count, so the number is chosen
     for an evaluation just before the end. With a target, the run ends with its first evaluation
@@ -393,7 +393,7 @@ def evaluate_split(
 def _measure_whole_split(
     metric: Metric, totals: Totals, split: Split, world: DistributedContext
 ) -> tuple[float, float | None]:
-    """Return a metric that is not a mean over samples, on a whole split, and its standard error.
+    """Return the value on a whole split of a metric that is not a mean, and its standard error.
 
     Collective: all ranks must call it.
     """
@@ -469,7 +469,8 @@ class Recording:
             gpu.begin()
 
     def end(self, steps: list[Step]) -> dict[str, Any]:
-        """Return the fields of an `Evaluation` that are set only with `record_steps`, by name.
+        """Return the values of those fields of an `Evaluation` that only runs with `record_steps`
+        have, keyed by field name.
 
         They describe the last call of `BaseTrainer.train` and are equal on all ranks. Collective:
         all ranks must call it.

@@ -194,7 +194,7 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[list[Step], int]:
-    """Take steps from an iterator until they have at least `num_samples` samples of all workers.
+    """Take steps from an iterator until all workers together have at least `num_samples` samples.
 
     Returns:
         The steps, and their number of samples of all workers.
@@ -520,7 +520,7 @@ def batches_by_split(
     in_memory: Callable[[Split], Any],
     on_demand: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return the batches of each split that has samples, by name of the split.
+    """Return the batches of each split that has samples, keyed by name of the split.
 
     Args:
         spec: The run spec.

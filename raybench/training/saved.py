@@ -32,8 +32,8 @@ DATA_FILE = "model.json"
 
 
 class Trained:
-    """A trained model together with the description of its data; `load_model` returns it as the
-    attribute `raybench` of the model."""
+    """A trained model together with the description of its data; `load_model` attaches it to the
+    model, as the attribute `raybench`."""
 
     def __init__(self, model: Any, data: ModelData, framework: str) -> None:
         self.data = data

@@ -88,13 +88,12 @@ def free_bytes(share: float = 1) -> int:
 
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-"""Arguments of the traced function that takes several steps:
+"""Arguments of the traced function that takes several steps (`Trainer._take_steps`):
 
-1. inputs, 2. labels, 3. `Mixed`;
-4. rows of these three for each pass, and 5. weights of the samples, both of shape (steps, passes,
-   samples);
-6. `Step.shares`, shape (steps, passes, replicas);
-7. learning rates, shape (steps,).
+- inputs, labels and `Mixed`, from which each pass selects some rows;
+- these rows, and the weights of the samples, both of shape (steps, passes, samples);
+- `Step.shares`, shape (steps, passes, replicas);
+- learning rates, shape (steps,).
 """
 
 

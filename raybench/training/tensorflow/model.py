@@ -342,13 +342,13 @@ SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 
 class AveragedStatistics:
-    """Callable that makes those variables of a model that a forward pass may have changed equal on
-    all workers.
+    """Callable that makes the non-trainable variables of a model equal on all workers.
 
-    The moving means and variances of batch normalization are averaged over the workers; other
-    variables, such as a codebook or a queue, are copied from rank 0. Training does not read the
-    moving statistics, so a call is needed only before the model is evaluated or saved. Collective:
-    all workers must call it.
+    Forward passes may have changed these variables differently on each worker. The moving means and
+    variances of batch normalization are averaged over the workers; other variables, such as a
+    codebook or a queue, are copied from rank 0. Training does not read the moving statistics, so a
+    call is needed only before the model is evaluated or saved. Collective: all workers must call
+    it.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:

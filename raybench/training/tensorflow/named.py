@@ -354,7 +354,7 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
-    """Load weights under torchvision's names into a network that exists in both frameworks.
+    """Load weights that have torchvision's names into a network that exists in both frameworks.
 
     Args:
         model: The network.

@@ -47,8 +47,8 @@ class Rates(NamedTuple):
 
 
 def is_excluded(variable: tf.Variable) -> bool:
-    """Return whether a variable is excluded from weight decay and trust ratios, which biases and
-    parameters of normalization layers are."""
+    """Return whether a variable is excluded from weight decay and trust ratios, because it is a
+    bias or a parameter of a normalization layer."""
     return len(variable.shape) <= 1
 
 

@@ -201,7 +201,7 @@ class Averaging:
             self._num_steps.assign(0)
 
     def _weight_average_pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
-        """Return all pairs of a weight and its average, of every replica in this process."""
+        """Return pairs of a weight and its average, for all replicas in this process."""
         both = self._weights, self._means
         each = [
             chain.from_iterable(replica_copies(variables, self._strategy)) for variables in both

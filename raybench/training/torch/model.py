@@ -10,7 +10,7 @@ The layers of a workload are modules in their fastest form:
 | DepthwiseConv      | on a CPU, several convolutions with one       | the same sums in another   |
 |                    | filter per channel instead of one with many   | order                      |
 
-Parameters, their names and their order are those of torch's own modules.
+A fast form has the same parameters as torch's own module, with the same names, in the same order.
 """
 
 import io

@@ -108,7 +108,7 @@ def join(
         rank: Rank of this process.
         num_workers: Number of processes.
         device: Device of this process.
-        num_threads: Number of threads of torch.
+        num_threads: Number of CPU threads that torch uses for one operation.
         num_replicas: Number of replicas in this process, each on a different device.
         num_gpus: Number of GPUs that were assigned to this process.
 
@@ -150,7 +150,7 @@ def set_arithmetic(precision: str | None) -> None:
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that torch sees; call in a separate process, because it initializes them."""
+    """Return the GPUs that torch sees; call in a separate process, since torch initializes them."""
     properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
     if properties:
