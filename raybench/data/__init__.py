@@ -1,1 +1,1 @@
-"""Datasets as NumPy arrays, and the order of their samples; imports neither Ray nor a framework."""
+"""Datasets as NumPy arrays, and the order of their samples. Needs neither Ray nor a framework."""

@@ -1,7 +1,8 @@
 """Augmentation of training batches, as set by the key `augment` of a run spec.
 
-Each augmentation is a function of images (n, height, width, channels) and of random numbers for
-each image. It returns images of the same type and shape, and may overwrite its input.
+Each augmentation except mixup is a function of images (n, height, width, channels) and of random
+numbers for each image. It returns images of the same type and shape, and may overwrite its input.
+Mixup also needs other samples.
 
 Each random number is a hash of four values: the seed, the round (how often the sample was used
 before), the row of the sample, and the index of the random number. Thus, a sample is augmented in
@@ -46,7 +47,7 @@ class Draws:
     """Generator of random numbers for one augmentation of the samples of a batch."""
 
     keys: Key
-    """Hash keys of the samples (see `sample_keys`), (n,) uint64."""
+    """Hash key of each sample, (n,) uint64; see `sample_keys`."""
     place: int
     """Position of the augmentation in the list `augment`. It enters the hash, so that two
     augmentations of the same kind draw different numbers."""
@@ -92,8 +93,8 @@ def _mixed(values: Key) -> Key:
 
 
 def _mixed_number(value: int) -> int:
-    """Apply `_mixed` to a single number, as an array, since NumPy warns about overflow of
-    scalars."""
+    """Apply `_mixed` to a single number."""
+    # The number is put into an array, because NumPy warns if a scalar overflows.
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
@@ -140,9 +141,10 @@ weighted sums of bytes fit into 16-bit integers. Results are then the same on an
 loss is mixed with exactly the same weight as the pixels."""
 
 Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
-"""Linear interpolation of lines (rows or columns) of n images to `wanted` output lines. The three
-arrays have the shape (n, wanted): index of the first source line, index of the second source line,
-and weight of the second source line in units of 1 / UNITY."""
+"""Source lines and weights for the linear interpolation of n images to `wanted` output lines, where
+a line is a row or a column of pixels. The three arrays have the shape (n, wanted): index of the
+first source line, index of the second source line, and weight of the second source line in units of
+1 / UNITY."""
 
 
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
@@ -165,8 +167,9 @@ def crop_parts(
 ) -> tuple[Whole, Whole, Whole, Whole]:
     """Draw a random crop for each image.
 
-    Area and log aspect ratio are drawn until the crop fits into the image. After `MAX_TRIES`
-    attempts, the largest central crop with an allowed aspect ratio is used, as in torchvision.
+    Area and log aspect ratio are drawn uniformly until the crop fits into the image. After
+    `MAX_TRIES` attempts, the largest central crop with an allowed aspect ratio is used, as in
+    torchvision.
 
     Args:
         draws: Random numbers of n images.
@@ -175,7 +178,7 @@ def crop_parts(
         settings: Settings of the augmentation.
 
     Returns:
-        Top, left, height and width of each crop in pixels, (n,) each.
+        Four arrays (n,): top, left, height and width of each crop in pixels.
     """
     number = len(draws.keys)
     # Height and width of the largest allowed crop.
@@ -203,7 +206,7 @@ def crop_parts(
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the `Taps` (source lines and weights) that rescale some lines of each image.
+    """Return the `Taps` that rescale a range of lines of each image to `wanted` lines.
 
     Args:
         first: First source line of each image, (n,).
@@ -244,8 +247,10 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Return the weighted mean of two arrays of type uint8 (then it is rounded) or float32; the
-    weights of `other` are in units of 1 / UNITY, and their shape is broadcast."""
+    """Return the weighted mean of two uint8 or float32 arrays; for uint8, it is rounded.
+
+    `weights` are those of `other`, in units of 1 / UNITY and in a shape that broadcasts.
+    """
     if one.dtype == np.float32:
         mixed = other - one
         mixed *= weights / np.float32(UNITY)
@@ -324,8 +329,10 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
 
 @lru_cache
 def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
-    """Return the distribution function of Beta(alpha, alpha) at the bounds between multiples of
-    1 / UNITY, (UNITY,)."""
+    """Return the cumulative distribution function of Beta(alpha, alpha), shape (UNITY,).
+
+    It is evaluated halfway between successive multiples of 1 / UNITY.
+    """
     from scipy.special import betainc  # imported here so that importing raybench is fast
 
     below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(UNITY) + 0.5) / UNITY)
@@ -333,7 +340,11 @@ def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Draw the mixup weight of each sample from Beta(alpha, alpha), (n,) in units of 1 / UNITY."""
+    """Draw a mixup weight for each of n samples from Beta(alpha, alpha).
+
+    Returns:
+        Weights in units of 1 / UNITY, shape (n,).
+    """
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
@@ -342,15 +353,16 @@ def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
 
     Args:
         samples: Samples (n, ...).
-        others: The other sample of each sample, same shape.
-        shares: Weight of `samples` in units of 1 / UNITY, (n,); `others` have the remaining weight.
+        others: The samples to mix with them, in the same order and shape.
+        shares: Weights of `samples` in units of 1 / UNITY, (n,); `others` have the remaining
+            weights.
     """
     return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
 NUMBERS_AT_ONCE = 2**18
-"""Maximum number of values per chunk, which fits into the cache of a core. All augmentations are
-applied to a chunk before the next chunk is processed."""
+"""Maximum number of values in a chunk of images, so that the chunk fits into the cache of a core.
+All augmentations are applied to a chunk before the next chunk is processed."""
 
 NumberedAugmentation = tuple[int, Augmentation]
 """Position of an augmentation in the list `augment`, and its settings."""
@@ -361,12 +373,12 @@ class Augmented:
     """An augmented batch of n samples."""
 
     inputs: Batch
-    """Augmented inputs, of the same shape and type as the inputs."""
+    """Augmented inputs, with their original shape and type."""
     other_rows: Rows | None
-    """Row of the sample with which each sample is mixed, (n,); None without mixup."""
+    """Rows of the training split with which the samples are mixed, (n,); None without mixup."""
     shares: npt.NDArray[np.float32] | None
-    """Weight of the loss for each sample's own label, (n,) from 0 to 1. The loss for the label of
-    the other sample has the remaining weight. None without mixup."""
+    """Weights (from 0 to 1) of the losses for the samples' own labels, (n,). The losses for the
+    labels of the other samples have the remaining weights. None without mixup."""
 
 
 class Augmenter:
@@ -387,10 +399,11 @@ class Augmenter:
         """Create an augmenter.
 
         Args:
-            augmentations: Augmentations in order.
+            augmentations: Augmentations, in the order in which they are applied.
             split: Training split.
             seed: Seed of the run.
-            read: Thread-safe replacement for `split.read`, which reads the other samples of mixup.
+            read: Thread-safe function that reads the other samples of mixup; by default
+                `split.read`.
         """
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         numbered = list(enumerate(augmentations))
@@ -405,7 +418,7 @@ class Augmenter:
         Mixup mixes all inputs. Other augmentations change only images, which are inputs of shape
         (n, height, width, channels) and type uint8 or float32. All images of a sample are changed
         in the same way. Augmentations before mixup in the list are also applied to the other
-        samples, with the random numbers that these samples have in this round.
+        samples, with the random numbers of these samples in the same round.
 
         Args:
             inputs: Result of `Split.read(rows)`; not overwritten.
@@ -433,7 +446,7 @@ class Augmenter:
     def _changed(
         self, augmentations: list[NumberedAugmentation], inputs: Batch, rows: Rows, rounds: Rows
     ) -> Batch:
-        """Return inputs to which the given augmentations (without mixup) are applied."""
+        """Return the inputs after the given augmentations, none of which is mixup."""
         if not augmentations:
             return inputs
         keys = sample_keys(self._seed, rounds, rows)
@@ -453,8 +466,10 @@ def is_image(inputs: Any) -> bool:
 
 
 def _change(images: Array, keys: Key, augmentations: list[NumberedAugmentation]) -> Array:
-    """Apply augmentations (without mixup) to a copy of images (n, height, width, channels), in
-    chunks that fit into the CPU cache."""
+    """Apply augmentations other than mixup to a copy of images (n, height, width, channels).
+
+    The images are processed in chunks that fit into the CPU cache.
+    """
     changed = images.copy()
     size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
@@ -466,7 +481,7 @@ def _change(images: Array, keys: Key, augmentations: list[NumberedAugmentation])
 
 
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
-    """Raise UserError if `augment` has an augmentation that cannot be applied to the inputs."""
+    """Raise UserError if an augmentation does not suit the inputs, or if mixup is listed twice."""
     if sum(isinstance(augmentation, Mixup) for augmentation in augmentations) > 1:
         raise UserError("augment: mixup is listed twice; keep one of them.", ErrorCode.CONFLICT)
     for augmentation in augmentations:

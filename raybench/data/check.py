@@ -1,7 +1,7 @@
 """Checks of a dataset before training, and warnings about the dataset.
 
-Every search prints these warnings. They are about samples that occur in two splits (found by hashes
-of their inputs), and about classes that are missing from a split.
+A failed check raises UserError. Every search prints the warnings, such as the one about samples
+that occur in two splits; equal samples are found by hashes of their inputs.
 """
 
 import itertools
@@ -16,25 +16,25 @@ from raybench.spec.errors import ErrorCode, UserError
 
 Bools = npt.NDArray[np.bool_]
 SAMPLES_TRIED = 8
-"""Number of samples that are checked here in a split that is read on demand: evenly spaced, the
-last sample first. Other samples are checked when training reads them."""
-VALUES_AT_ONCE = 2**24  # values checked together, to limit the memory of the check to 16 MB
+"""Number of samples that `check_dataset` reads from a split that is read on demand. They are evenly
+spaced, and the last one is read first. Other samples are checked when training reads them."""
+VALUES_AT_ONCE = 2**24  # values checked together, so that an array of results has at most 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> None:
     """Check that a model can be trained and evaluated on a dataset.
 
-    Arrays are checked completely; of inputs that are read on demand, only a few samples are
-    checked.
+    All samples of arrays are checked, but only a few samples of inputs that are read on demand.
 
     Args:
         dataset: The dataset.
         source: Start of error messages, such as "load_dataset of workload my:Net".
-        is_own: Whether a user's workload loads the dataset; its loss may then ignore the labels.
+        is_own: Whether a user's workload loads the dataset. A dataset with a single class is then
+            allowed, because the workload's own loss may ignore the labels.
 
     Raises:
-        UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights
-            have invalid values.
+        UserError: The training or validation split is empty, splits differ in shape or type,
+            inputs, labels or weights have invalid values, or all training labels are the same.
     """
     # Tokens among named inputs cannot be distinguished from codes and masks.
     num_tokens = None if isinstance(dataset.train.inputs, dict) else dataset.num_tokens
@@ -65,16 +65,18 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
 
 
 def _named(split: Split) -> dict[str, One]:
-    """Return the inputs by the text that names them in error messages, such as " as input age"; the
-    text is empty for a single input."""
+    """Return the inputs, keyed by the text that names them in error messages.
+
+    The text is, for example, " as input age"; it is empty for a single input.
+    """
     if isinstance(split.inputs, dict):
         return {f" as input {name}": inputs for name, inputs in sorted(split.inputs.items())}
     return {"": split.inputs}
 
 
 def _check_alike(split: Split, train: Split, where: str) -> None:
-    """Raise UserError if inputs or labels differ in shape or type from those of the training
-    split."""
+    """Raise UserError if inputs have an invalid shape, or if inputs or labels differ in shape or
+    type from those of the training split."""
     for name, inputs in _named(split).items():
         if 0 in inputs.shape[1:] or not (inputs.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
@@ -202,15 +204,15 @@ def check_something_to_learn(
     )
 
 
-MAX_BYTES_HASHED = 2**30  # maximum bytes per split that are compared, from the first samples
+MAX_BYTES_HASHED = 2**30  # bytes per split up to which samples are compared, from the first sample
 REPEATED = 50
-"""Mean number of occurrences of each distinct training sample above which equal samples in two
-splits are not reported, because they are then to be expected."""
+"""Mean number of copies of a training sample above which equal samples in two splits are to be
+expected and are not reported."""
 Codes = npt.NDArray[np.int64]
 
 
 def dataset_warnings(dataset: Dataset) -> list[str]:
-    """Return sentences that warn about problems of a dataset.
+    """Return warnings about a dataset, one sentence for each problem.
 
     The problems are training inputs that are all equal, samples that occur in two splits,
     validation or test splits with a single class, and classes without training samples.
@@ -221,8 +223,7 @@ def dataset_warnings(dataset: Dataset) -> list[str]:
 
 
 def _keys(split: Split) -> Codes:
-    """Return a hash of the inputs of each sample, for the first samples of the split (at most
-    MAX_BYTES_HASHED bytes)."""
+    """Return the hash of each sample's inputs, for the first MAX_BYTES_HASHED bytes of a split."""
     arrays = parts(split.arrays)
     row_bytes = sum(array.nbytes for array in arrays) // len(split)
     keys = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
@@ -232,7 +233,7 @@ def _keys(split: Split) -> Codes:
 
 
 def _duplicate_warnings(keys: Mapping[str, Codes]) -> Iterator[str]:
-    """Yield warnings about equal samples, given the hashes of the samples by split."""
+    """Yield warnings about samples with equal inputs; `keys` are their hashes, keyed by split."""
     if "train" in keys:
         num_train, num_distinct = len(keys["train"]), len(np.unique(keys["train"]))
         if num_distinct == 1 < num_train:

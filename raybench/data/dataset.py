@@ -1,10 +1,11 @@
-"""Datasets: training, validation and test split, the same for both frameworks.
+"""Datasets with a training, a validation and a test split, in one form for both frameworks.
 
 The inputs of a split are an array, an object that reads samples on demand, or a dict of such inputs
 by name.
 
-The order of samples depends only on the seed, the epoch, the rank and the number of workers, so
-each worker can compute it without communication, and it is the same in both frameworks.
+The order of the samples in an epoch depends only on the seed and the epoch. The samples of a batch
+that a worker processes depend only on its rank and the number of workers. Workers therefore need no
+communication to agree on them, and they are the same in both frameworks.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,7 @@ One = Array | OnDemand
 """A single input of a split."""
 Inputs = One | dict[str, One]
 """All inputs of a split: a single input, or several inputs by name."""
-Batch = Array | dict[str, Array]  # the inputs of the samples of a batch, in memory
+Batch = Array | dict[str, Array]  # inputs of a batch of samples, in memory
 
 
 class Selected:
@@ -74,9 +75,10 @@ class Selected:
 
 
 def _select(inputs: One, rows: Rows | slice) -> One:
-    """Return the samples at `rows`, in that order, without reading `OnDemand` inputs yet.
+    """Return the samples at `rows`, in that order.
 
-    Memory-mapped arrays are not read yet either, if the selected samples would not fit into memory.
+    `OnDemand` inputs are not read yet, and neither is a memory-mapped array if too many of its
+    samples are selected (see `is_beyond_memory`).
     """
     if isinstance(inputs, np.ndarray):
         if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
@@ -278,8 +280,10 @@ class Split:
         return each(self.inputs, lambda inputs: read_one(inputs, rows))
 
     def take(self, indices: Rows | slice) -> "Split":
-        """Return a split with only the samples at `indices`, in that order; inputs that are read on
-        demand are not read yet."""
+        """Return a split with only the samples at `indices`, in that order.
+
+        Inputs that are read on demand are not read yet.
+        """
         weights = None if self.weights is None else self.weights[indices]
         inputs = each(self.inputs, lambda inputs: _select(inputs, indices))
         return Split(inputs, self.labels[indices], weights)
@@ -287,10 +291,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training, validation and test split, with the meaning of inputs and labels.
+    """Training, validation and test split, and what their inputs and labels mean.
 
-    The search compares trials on the validation split. The test split is used only for confirmation
-    runs of the best configurations.
+    The search compares trials on the validation split. The test split is evaluated only at the end
+    of confirmation runs and of `raybench train`.
 
     Example:
         >>> inputs, labels = np.zeros((90, 4), np.float32), np.arange(90) % 3
@@ -314,17 +318,18 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty if classes have no names."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """Divisor with which regression labels were standardized, float32 of shape () or (outputs,).
-    Metrics are multiplied by it to convert them to the original unit. None means 1."""
+    """Number by which regression labels were divided to standardize them, float32 of shape () or
+    (outputs,). Errors are multiplied by it, so that all metrics except the loss are in the original
+    unit. None means 1."""
     label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """Offset that was subtracted from regression labels before the division, float32 of shape () or
     (outputs,). None means 0."""
     vocabulary: tuple[str, ...] = ()
     """Tokens, in the order of their ids; empty if the inputs are not tokens."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Encoding of raw samples as inputs, as JSON values: the encoders of `columns` for a table (see
-    `sources.encode`), the kind of `tokens` for texts, or the pixel value of `white` for images of
-    more than 8 bits. None if raw samples were not encoded."""
+    """How raw samples were encoded as inputs, as JSON values under one key: `columns`, the encoders
+    of a table (see `sources.encode`); `tokens`, the kind of tokens of texts; or `white`, the pixel
+    value of white in images of more than 8 bits. None for all other inputs."""
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -376,7 +381,7 @@ NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all fields of a dataset except the splits, as JSON values by field name."""
+    """Return the fields of a dataset except the splits, as JSON values keyed by field name."""
     about = {entry.name: getattr(dataset, entry.name) for entry in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
@@ -399,7 +404,7 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 
 
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
-    """Return the inputs, labels and weights of all splits, by the names of `named_arrays`."""
+    """Return the inputs, labels and weights of all splits, keyed as by `named_arrays`."""
     arrays: dict[str, Any] = {}
     for name, split in dataset.splits.items():
         arrays |= named_arrays(split, name)
@@ -407,8 +412,10 @@ def all_arrays(dataset: Dataset) -> dict[str, Any]:
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:
-    """Return the inputs, labels and weights of a split by name, such as `train-labels`; the name
-    can be used as a file name."""
+    """Return the inputs, labels and weights of a split, keyed by names such as `train-labels`.
+
+    The names can be used as file names.
+    """
     if isinstance(split.inputs, dict):
         prefix = f"{part}-input-"
         arrays = {prefix + quote(name, safe=""): array for name, array in split.inputs.items()}
@@ -419,8 +426,7 @@ def named_arrays(split: Split, part: str) -> dict[str, One]:
 
 
 def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
-    """Rebuild a split from arrays with the names of `named_arrays`; `part` is the name of the
-    split."""
+    """Rebuild the split named `part` from the arrays that `named_arrays` returned."""
     prefix = f"{part}-input-"
     inputs = arrays.get(f"{part}-inputs")
     if inputs is None:
@@ -446,7 +452,7 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     return max(1, round(part * total)) if isinstance(part, float) else part
 
 
-_STREAM = 1  # makes these random numbers independent of the initial weights (same seed)
+_STREAM = 1  # makes the order independent of the initial weights, which use the same seed
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Rows:

@@ -57,8 +57,7 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Return the weight of each input pixel in each output pixel along one axis, (size_out,
-    size_in)."""
+    """Return a matrix (size_out, size_in) of weights that scales pixels along one axis."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
     # Beyond its border, the image repeats the border pixels, so centers are clipped to the border.
@@ -105,8 +104,11 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
-    """Return the digits of scikit-learn as uint8 images (size, size, 1); by default, 1,257 are for
-    training, 360 for validation and 180 for testing."""
+    """Return the 1,797 digits of scikit-learn as uint8 images (size, size, 1).
+
+    The size is `image_size` or, by default, 8. By default, the training split has 1,257 images, the
+    validation split 360 and the test split 180.
+    """
     # The file is read directly, because importing scikit-learn takes a second in every worker.
     package = importlib.util.find_spec("sklearn")
     assert package is not None
@@ -122,8 +124,10 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:
-    """Return MNIST as uint8 images (size, size, 1); by default, 55,000 are for training and 5,000
-    for validation, and the test split has the 10,000 official test images.
+    """Return MNIST as uint8 images (size, size, 1).
+
+    The size is `image_size` or, by default, 28. The test split has the 10,000 official test images.
+    By default, the training split has 55,000 images and the validation split 5,000.
 
     Raises:
         UserError: Files are missing or damaged, or the download fails.
@@ -135,7 +139,11 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
 
 
 def _read_mnist() -> list[Array]:
-    """Return four arrays: the official training images and labels, test images and labels."""
+    """Read MNIST from this machine, or download it.
+
+    Returns:
+        Four arrays: the official training images, training labels, test images and test labels.
+    """
     given, cache = os.environ.get("RAYBENCH_DATA"), Path(pooch.os_cache("raybench"))
     folder = Path(given) if given else cache
     for place in (folder, folder / "mnist"):
@@ -184,7 +192,7 @@ def read_mnist_npz(file: Path) -> list[Array]:
     """Read MNIST from an `.npz` file.
 
     Returns:
-        Four arrays: training images and labels, test images and labels.
+        Four arrays: training images, training labels, test images and test labels.
     """
     with damaged_file_errors(file), np.load(file, allow_pickle=False) as arrays:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
@@ -207,7 +215,7 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
     """Read images and labels from IDX files, the format of MNIST.
 
     Args:
-        files: Four files: training images and labels, test images and labels.
+        files: Four files: training images, training labels, test images and test labels.
 
     Returns:
         Four arrays in the same order.

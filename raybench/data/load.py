@@ -21,10 +21,10 @@ from raybench.spec.run import DatasetSpec
 def load_synthetic(spec: DatasetSpec) -> Dataset:
     """Return a dataset of random samples, seeded by `split_seed`.
 
-    The training split has `num_samples` samples of shape `shape`, the test split a quarter of this
-    number, and so has the validation split unless `validation_size` is set. Inputs are uint8
-    images. For a language model, inputs are int32 tokens, and labels are the next tokens. A label
-    of a regression has `num_classes` numbers.
+    The training split has `num_samples` samples of shape `shape`, and the test split a quarter of
+    this number. The validation split is as large as the test split, unless `validation_size` is
+    set. Inputs are uint8 images. For a language model, inputs are int32 tokens, and labels are the
+    next tokens. A label of a regression has `num_classes` numbers.
 
     Raises:
         UserError: The samples do not fit into memory.
@@ -116,21 +116,22 @@ STORED = {
     **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
     **dict.fromkeys(("npz", "keras", "torchvision"), "arrays"),
 }
-"""Module of `sources` that loads a dataset, by name of the dataset. The arrays of these datasets
-are memory-mapped from the store of decoded datasets (`store`). The modules are imported only when
-they are needed, since importing pyarrow is slow."""
+"""Module of `sources` that loads each dataset, keyed by name of the dataset. The arrays of these
+datasets are memory-mapped from the store of decoded datasets (`data/store.py`). The modules are
+imported only when they are needed, since importing pyarrow is slow."""
 NOT_USED = {
     "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
 }
-"""Keys that have no effect on a dataset, by name of the dataset; setting such a key is an error."""
+"""Keys that have no effect on a dataset, keyed by name of the dataset. To set one is an error."""
 
 
 def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
     """Load, scale and split the dataset that a spec describes.
 
-    Later calls with an equal spec return the same object, so its arrays must not be changed.
+    The datasets loaded last are cached, and a call with an equal spec returns the same object.
+    Therefore its arrays must not be changed.
 
     Args:
         spec: Spec of any dataset except `workload`, for which
@@ -158,8 +159,10 @@ def _load(spec_json: str, shared: Path | None) -> Dataset:
 
 
 def build_dataset(spec: DatasetSpec) -> Dataset:
-    """Load, scale and split the dataset that a spec describes, like `load_dataset` but without a
-    cache in this process."""
+    """Load, scale and split the dataset that a spec describes.
+
+    Unlike `load_dataset`, it caches nothing in this process.
+    """
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
             raise UserError(

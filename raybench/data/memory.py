@@ -13,7 +13,7 @@ import psutil
 from raybench.spec.errors import ErrorCode, UserError
 
 GIB = 2**30
-_CGROUPS = (  # controller (folder), files of limit, usage and statistics; cgroups v2, then v1
+_CGROUPS = (  # folder of the controller; its files of limit, usage, statistics (cgroups v2, v1)
     ("", "memory.max", "memory.current", "memory.stat"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
@@ -29,11 +29,11 @@ def num_local_cores() -> int:
 
 
 def require_memory(num_bytes: int, what: str) -> None:
-    """Raise UserError if more memory is needed than is available on this machine or container.
+    """Raise UserError if more memory is needed than is available in this machine or container.
 
     Args:
         num_bytes: Number of bytes that are needed.
-        what: What needs the memory, to begin the message.
+        what: Start of the message: what needs the memory.
     """
     available = available_bytes()
     if num_bytes > available:
@@ -47,8 +47,8 @@ def require_memory(num_bytes: int, what: str) -> None:
 def available_bytes() -> int:
     """Return the available memory of this machine or container in bytes.
 
-    With nested cgroups (such as a Slurm job or a systemd slice), it is the minimum over all of
-    them.
+    It is the minimum over the machine and all nested cgroups, such as those of a Slurm job or of a
+    systemd slice.
     """
     available = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
@@ -64,8 +64,11 @@ def available_bytes() -> int:
 
 
 def _cgroup_bytes(*files: Path) -> int:
-    """Return the available memory of a cgroup in bytes, given its files of limit, usage and
-    statistics; `sys.maxsize` if it has no limit."""
+    """Return the available memory of a cgroup in bytes; `sys.maxsize` if it has no limit.
+
+    Args:
+        files: Files with the limit, the usage and the statistics of the cgroup, in this order.
+    """
     if not all(file.is_file() for file in files):
         return sys.maxsize
     limit, usage, statistics = (file.read_text() for file in files)
@@ -80,13 +83,13 @@ def _cgroup_bytes(*files: Path) -> int:
 Array = npt.NDArray[Any]
 
 MAX_MAPPED_SHARE = 0.5
-"""Fraction of the available memory above which an array is mapped read-only, and its rows are read
-only when they are needed, because the system may refuse to reserve so much memory for a writable
-array."""
+"""Maximum size of an array that is writable or copied, as a fraction of the available memory. A
+larger array is mapped read-only, because the system may refuse to reserve so much memory, and its
+rows are read only when they are needed."""
 
 
 def map_array(file: Path) -> Array:
-    """Memory-map an `.npy` file, and return its array.
+    """Return the array of an `.npy` file, memory-mapped.
 
     The array is writable (copy-on-write), so that torch accepts it without a copy or a warning.
     Only a large array is read-only (see `MAX_MAPPED_SHARE`).

@@ -1,5 +1,5 @@
-"""Data that users pass to the Python API as objects: written to a file, which is then read like any
-other dataset."""
+"""Conversion of Python objects that users pass as data: they are written to files, which are then
+read like any other dataset."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 FOLDER = "raybench-data"  # name of the folder for these files, next to the results folder
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
-"""Suffixes of array names, as in `x_val`, by split."""
+"""Suffix of the array names of each split, such as `val` in `x_val`."""
 SUPPORTED = (  # for an error message
     "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
     "torch or of Hugging Face"
@@ -31,10 +31,11 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
     Args:
         data: A Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
         label: Label column, or several label columns, of a table.
-        folder: Folder for the file, whose name is a digest of its content.
+        folder: Folder for the file. The name of the file is a digest of its content.
 
     Raises:
-        UserError: The data have another type, or samples differ in type or length.
+        UserError: The data have another type, samples differ in type or shape, or the name of a
+            split is unknown.
     """
     named: dict[str, Any] = {} if label is None else {"label": label}
     if hasattr(data, "save_to_disk"):  # Hugging Face: a Dataset, or a DatasetDict of splits
@@ -75,8 +76,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 
 
 def _array(values: Any, name: str) -> Array:
-    """Convert values to an array; raise UserError, with `name`, if samples differ in type or
-    shape."""
+    """Convert the values of `name` to an array; raise UserError if they differ in type or shape."""
     try:
         array = np.asarray(values)
     except ValueError:  # samples of several lengths
@@ -89,7 +89,7 @@ def _array(values: Any, name: str) -> Array:
 
 
 def _table(frame: Any) -> Callable[[Any], None]:
-    """Return a function that writes a data frame to an open Parquet file."""
+    """Return a function that writes a data frame to an open file in the Parquet format."""
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
@@ -100,8 +100,10 @@ def _table(frame: Any) -> Callable[[Any], None]:
 
 
 def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
-    """Write a file whose name is a digest of its content, and return its path; `write` writes the
-    content to an open file."""
+    """Write a file whose name is a digest of its content, and return its path.
+
+    `write` writes the content to an open file; `end` is the suffix of the name.
+    """
     with _partial(folder, end) as partial:
         with partial.open("wb") as file:
             write(file)
@@ -112,16 +114,19 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
 
 @contextlib.contextmanager
 def _partial(folder: Path, end: str) -> Iterator[Path]:
-    """Yield a path in a temporary folder below `folder`, for data that get their name once they are
-    complete; an interrupted call leaves no data that look complete."""
+    """Context manager: yield a path in a temporary folder below `folder`, to write data to.
+
+    The caller renames the data once they are complete, so that an interrupted call leaves no data
+    that look complete.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as temporary:
         yield Path(temporary, f"data{end}")
 
 
 def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a `Dataset` by name, and the keys of `dataset` in a run spec that are
-    needed to read them."""
+    """Return the arrays of a `Dataset`, keyed by name, and the keys of `dataset` in a run spec that
+    are needed to read them."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
     for part, end in PARTS.items():
@@ -156,8 +161,10 @@ def _is_map_style(data: Any) -> bool:
 
 
 def _sample_arrays(samples: Any, end: str) -> dict[str, Array]:
-    """Return the inputs and labels of a map-style dataset of pairs as arrays by name; `end` is the
-    suffix of the names. Images with channels first are converted to channels last."""
+    """Return the inputs and labels of a map-style dataset of pairs as arrays, keyed by name.
+
+    `end` is the suffix of the names. Images with channels first are converted to channels last.
+    """
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise UserError(

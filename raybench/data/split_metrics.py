@@ -1,20 +1,22 @@
 """Metrics of a whole split, and baselines.
 
 Some metrics, such as F1 and ROC AUC, are computed from all predictions for a split
-(`Metric.is_mean` is False). scikit-learn computes their values. Standard errors are computed from
-the influence of each sample on the value. The metrics are macro averages, the mean over all classes
-that have samples. If there are only two classes, `roc_auc` and `average_precision` are the values
+(`Metric.is_mean` is False). scikit-learn computes their values. Their standard errors are computed
+from the influence of each sample on the value or, for average precision, by a jackknife. The
+metrics are macro averages: means over all classes that have samples (for F1, also over classes that
+are only predicted). If there are only two classes, `roc_auc` and `average_precision` are the values
 of class 1.
 
 A baseline is the metric of the best constant prediction, which ignores the inputs. The prediction
-is computed from the training labels, and evaluated on the validation labels. For accuracy, it is
-the most frequent class (for top-5 accuracy, the five most frequent classes), or random guessing if
-that is no worse. For loss and perplexity, it is the frequencies of the classes or tokens; for
-squared errors, the mean; for absolute errors, the median. The baseline of R² is 0 by definition.
+is computed from the training labels, and evaluated on the labels of another split. For accuracy,
+the prediction is the most frequent class (for top-5 accuracy, the five most frequent classes), or
+random guessing if that is no worse. For loss and perplexity, it consists of the frequencies of the
+classes or tokens. For squared errors, it is the mean; for absolute errors, the median. The baseline
+of R² is 0 by definition.
 
-`objective.Baseline` also bounds how much better than the baseline predictions can be by chance on n
-rows. Suppose that labels do not depend on inputs. Predictions that differ from the best constant by
-d lose in proportion to d**2 on average, but with z standard errors of luck they gain
+`objective.Baseline` also bounds by how much a model can beat the baseline by chance on n rows.
+Suppose that labels do not depend on inputs. Predictions that differ from the best constant by d
+lose in proportion to d**2 on average, but with z standard errors of luck they gain
 z sd(d) / sqrt(n). The largest net gain is
 
 - for squared errors, z**2 / n times the mean squared error,
@@ -36,8 +38,8 @@ from raybench.spec.metric import Metric
 from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, Baseline, Objective, share_error
 
 GROUPS = 20
-"""Number of groups into which the jackknife divides the samples; it is used for metrics without a
-formula for the influence of a sample."""
+"""Number of groups into which the jackknife divides the samples. The jackknife is used for metrics
+without a formula for the influence of a sample."""
 
 
 def predictions_of(metric: Metric, outputs: Array) -> Array:
@@ -48,7 +50,8 @@ def predictions_of(metric: Metric, outputs: Array) -> Array:
         outputs: Logits, shape [n, classes].
 
     Returns:
-        The predicted class of each sample, shape [n], or probabilities, shape [n, classes].
+        The predicted class of each sample, shape [n], or the probabilities of the classes, shape
+        [n, classes]; `metric.per_sample` decides which.
     """
     if metric.per_sample == "prediction":
         predicted: Array = outputs.argmax(axis=1)
@@ -67,8 +70,8 @@ def measure(metric: Metric, labels: Array, predictions: Array) -> tuple[float, f
         predictions: Result of `predictions_of`, shape [n] or [n, classes].
 
     Returns:
-        Value of the metric, which is NaN if it is undefined, for example because there is only one
-        class; and the standard error, which is None if it is unknown.
+        Value of the metric, and its standard error. The value is NaN if it is undefined, for
+        example because there is only one class; the standard error is None if it is unknown.
     """
     needs_two_classes = metric.per_sample == "probabilities"
     if not np.isfinite(predictions).all() or (needs_two_classes and len(np.unique(labels)) < 2):
@@ -124,8 +127,9 @@ def _balanced_accuracy(labels: Array, predictions: Array) -> tuple[float, float]
 def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
     """Return ROC AUC and its standard error (DeLong et al. 1988).
 
-    The influence of a sample is the fraction of the samples of the other class whose scores are
-    below its score (for a sample of class 1) or above it.
+    The influence of a sample of the class depends on the fraction of the other classes' samples
+    that have lower scores. The influence of any other sample depends on the fraction of the class's
+    samples that have higher scores.
     """
     from scipy.stats import rankdata
     from sklearn.metrics import roc_auc_score
@@ -137,8 +141,8 @@ def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
         values.append(float(roc_auc_score(is_one, scores)))
         above = np.zeros(len(labels))
         for is_class in (is_one, ~is_one):
-            # The rank among all samples minus the rank within the class is the number of samples of
-            # the other class with a lower score.
+            # The rank among all samples minus the rank within `is_class` is the number of samples
+            # outside it that have a lower score; equal scores count half.
             below = rankdata(scores)[is_class] - rankdata(scores[is_class])
             share = below / (len(labels) - is_class.sum())
             above[is_class] = (share if is_class is is_one else 1 - share) - values[-1]
@@ -148,7 +152,7 @@ def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
 
 
 def _average_precision(labels: Array, predictions: Array) -> tuple[float, float]:
-    """Return the average precision and its standard error, by a delete-a-group jackknife."""
+    """Return average precision and its standard error, computed by a delete-a-group jackknife."""
     group = np.arange(len(labels)) % GROUPS
     value = _mean_precision(labels, predictions)
     values_without_group = [
@@ -191,8 +195,8 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
     """Return the metric of the best constant prediction on the validation split.
 
     Returns:
-        None if the workload defines the metric itself, or if the labels of a classification are not
-        class numbers.
+        Value of the metric. None if it cannot be computed, for example because the workload defines
+        the metric itself, or because the labels of a classification are not class numbers.
     """
     baseline = _split_baseline(metric, dataset, dataset.validation)
     return None if baseline is None else baseline.value
@@ -201,14 +205,16 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
     """Return the baselines of an objective on the splits `validation` and `test`.
 
-    If the user has set the baseline value, only the binomial error of a proportion is known.
+    A baseline value that the user has set, and that differs from the computed one, is used for both
+    splits. Then only its binomial error is known, and only if the metric is a proportion.
 
     Args:
         objective: Objective whose metric and baseline value are set (see `objective.resolved`).
         dataset: The dataset.
 
     Returns:
-        Baseline by name of the split; None if it is unknown or the split is empty.
+        Baselines, keyed by name of the split. A baseline is None if it is unknown or if the split
+        is empty.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -233,11 +239,12 @@ class _ConstantPrediction(NamedTuple):
     mean: float
     """Mean over the samples; a sample of several tokens contributes the mean over its tokens."""
     number: int
-    """Number of labels."""
+    """Number of samples; for a language model, number of tokens that are not ignored."""
     chance_gain: float | None
-    """Largest gain by chance at one standard error of luck (z = 1); None if unknown."""
+    """Largest net gain by chance with one standard error of luck (z = 1); None if unknown."""
     level: float | None
-    """Metric on the training labels if classes may be equally frequent; otherwise None."""
+    """Accuracy on the training labels, if the most frequent classes may be equally frequent;
+    otherwise None."""
 
 
 def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
@@ -318,8 +325,9 @@ def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _Constant
 def _gain_of_next_class(
     num_predicted: int, counts: npt.NDArray[np.int64], number: int
 ) -> float | None:
-    """Return the largest gain in accuracy by chance (z = 1) from predicting another class in some
-    rows.
+    """Return the largest net gain in accuracy by chance from predicting another class in some rows.
+
+    It is the gain with one standard error of luck (z = 1).
 
     Args:
         num_predicted: Number of classes that are predicted for a sample (1, or 5 for top-5).
@@ -327,8 +335,8 @@ def _gain_of_next_class(
         number: Number of labels in the split.
 
     Returns:
-        None if the last predicted class and the next most frequent class may be equally frequent,
-        since predicting the other class then costs nothing.
+        The gain. None if the least frequent predicted class and the next most frequent class may be
+        equally frequent, since predicting the other class then costs nothing.
     """
     ordered = np.sort(counts)[::-1].astype(float)
     last, following = ordered[num_predicted - 1], ordered[num_predicted]
@@ -343,8 +351,7 @@ def _num_predicted(metric: Metric) -> int:
 
 
 def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the loss or accuracy of the best constant prediction for a sample of each class,
-    (classes,)."""
+    """Return, for each class, the loss or accuracy of the best constant prediction on a sample."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))

@@ -1,6 +1,6 @@
 """Datasets on the disk of this machine: built once, then memory-mapped by every process.
 
-The store keeps decoded files for later commands. An entry of the store is a folder with `.npy`
+The store keeps decoded datasets for later commands. An entry of the store is a folder with `.npy`
 files and `about.json`. The name of the folder, the key, is a digest of the source files and of the
 options on which the arrays depend. Arrays that a process has opened remain valid if their entry is
 removed.
@@ -81,7 +81,7 @@ def free_bytes() -> int:
 
 
 def _no_room(what: str) -> UserError:
-    """Return the error for a disk that is too full to store `what`."""
+    """Return the error for a store whose disk is full; `what` names the data in the message."""
     return UserError(
         f"{what} needs more space in {store_folder()}, but its disk has only "
         f"{decimal(free_bytes())} left; remove stored datasets (`raybench data` lists them), or "
@@ -97,7 +97,7 @@ def print_note(sentence: str) -> None:
 
 @contextlib.contextmanager
 def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path | None]:
-    """Context manager in which a folder is built by one process of this machine at a time.
+    """Context manager in which only one process of this machine at a time builds a folder.
 
     The operating system releases the lock when a process ends, even if it is killed. The unfinished
     folder of a killed process is removed by the next process that builds the folder.
@@ -107,9 +107,9 @@ def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterat
         on_wait: Function that is called before waiting for another process to build the folder.
 
     Yields:
-        None if the folder is already complete. Otherwise, an empty temporary folder, in which the
-        context writes its files. It replaces the folder of `file` at the end of the context, or is
-        removed if an error occurs.
+        None if the folder is already complete. Otherwise, an empty temporary folder, to which the
+        caller writes the files. The temporary folder replaces the folder of `file` at the end of
+        the context, or is removed if an error occurs.
     """
     folder = file.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -141,9 +141,9 @@ class Entry:
 
     folder: Path
     about: dict[str, Any]
-    """Keys: source, path, options, bytes, samples, created, description."""
+    """Content of `about.json`: source, path, options, bytes, samples, created, description."""
     last_used: float
-    """Seconds since 1970."""
+    """Time of the last use, in seconds since 1970."""
 
     @property
     def key(self) -> str:
@@ -172,8 +172,7 @@ def remove_entry(folder: Path) -> None:
 
 
 def remove_unfinished(store: Path) -> int:
-    """Remove the unfinished folders that killed processes have left; return the number of freed
-    bytes."""
+    """Remove the unfinished folders of killed processes, and return the number of bytes freed."""
     freed = 0
     for part in store.glob(f"*{PART}"):
         with contextlib.suppress(Timeout), FileLock(part.with_suffix(".lock"), blocking=False):
@@ -188,10 +187,11 @@ WEEK = 7 * 86400  # seconds
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Name, size and modification time of a file, which change when the file is edited."""
+    """Name, size and modification time of a file, by which a change of the file is detected."""
 
     name: str
-    """Path of the file, or path relative to the folder of a `Source`, with / as separator."""
+    """Name of the file: its absolute path, its path relative to the folder of a `Source` (with / as
+    separator), or its name without folders."""
     size: int
     """Size in bytes."""
     mtime_ns: int
@@ -209,12 +209,12 @@ class Source:
     files: Sequence[File] = field(repr=False)
     """All files that the dataset depends on, sorted by name."""
     options: Mapping[str, Any]
-    """Keys of `dataset` on which the stored arrays depend, as JSON values. Other keys, such as
-    `limit`, are left out, so that a different limit does not store the same arrays again."""
+    """Keys of `dataset` on which the stored arrays depend, with JSON values. Other keys, such as
+    `limit`, are left out, so that a change of the limit does not store the same arrays again."""
 
     @property
     def key(self) -> str:
-        """Name of the entry's folder in the store, a digest of files and options."""
+        """Name of the entry's folder in the store; it contains a digest of files and options."""
         digest = hashlib.sha256(json.dumps([LAYOUT, self.shown]).encode())
         for file in self.files:
             digest.update(f"{file.name}\0{file.size}\0{file.mtime_ns}\n".encode(errors="replace"))
@@ -276,7 +276,7 @@ def pinning(folder: Path) -> Iterator[None]:
     dataset, even if a source file changes.
 
     Args:
-        folder: Folder, shared by these workers, in which the keys of loaded datasets are recorded.
+        folder: Folder of the session in which the keys of loaded datasets are recorded.
     """
     folder.mkdir(parents=True, exist_ok=True)
     token = _folder.set(folder)
@@ -287,8 +287,10 @@ def pinning(folder: Path) -> Iterator[None]:
 
 
 def _pinned_key(source: Source) -> str:
-    """Return the key with which this session first loaded a source; outside the context `pinning`,
-    the key of the current files."""
+    """Return the key with which this session first loaded a source.
+
+    Outside the context `pinning`, it is the key of the current files.
+    """
     folder = _folder.get()
     if folder is None:
         return source.key
@@ -343,7 +345,7 @@ class Writer:
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Context manager: print a message, and show a progress bar on a terminal.
+        """Context manager: print a message, and show a progress bar if stderr is a terminal.
 
         Args:
             doing: Description of the work, such as "decoding 50,000 images".
@@ -375,9 +377,9 @@ class Stored:
 
     folder: Path
     arrays: Mapping[str, Array]
-    """Memory-mapped arrays, by the names with which the function `Build` wrote them."""
+    """Memory-mapped arrays, keyed by the names under which the `Build` function wrote them."""
     about: Mapping[str, Any]
-    """Other fields of the dataset, as returned by the function `Build`."""
+    """Other fields of the dataset, as returned by the `Build` function."""
 
 
 def stored(source: Source, build: Build) -> Stored:
@@ -473,7 +475,7 @@ SHARED_ABOUT = "dataset.json"
 def shared_key(
     workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Return the name of the folder for a shared dataset; it is the same for equal arguments.
+    """Return the name of the folder for a shared dataset, which is the same for equal arguments.
 
     The name does not depend on the content of the files that a workload's `load_dataset` reads, so
     the folder must not be used again by a later command.
@@ -499,8 +501,8 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """Return the memory-mapped dataset in a folder, after building and writing it if necessary.
 
     Only one process builds the dataset, while the others wait. If the disk is full, the dataset is
-    returned without being shared. If its inputs are read on demand or are already memory-mapped,
-    every process builds it, since such a dataset may contain open files, which cannot be pickled.
+    returned without being shared. A dataset whose inputs are read on demand or are already
+    memory-mapped is not shared either: every process builds it.
 
     Args:
         folder: Folder of the shared dataset.
@@ -524,8 +526,10 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write_shared(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays of a dataset and its other fields; if the dataset cannot be shared, write
-    null to the file SHARED_ABOUT instead."""
+    """Write the arrays of a dataset to a folder, and its other fields to the file SHARED_ABOUT.
+
+    For a dataset that is not shared (see `open_shared`), only null is written to SHARED_ABOUT.
+    """
     arrays = all_arrays(dataset)
     is_whole = all(
         isinstance(array, np.ndarray) and not is_mapped(array) for array in arrays.values()

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 Hook = Callable[[Any, Any], Any]
-"""Function (outputs, labels) -> values of shape (N,), one per sample, as a tensor of the
-framework."""
+"""Function (outputs, labels) that returns a tensor of shape (N,), with one value per sample."""
 
 
 class Workload:
@@ -66,8 +65,8 @@ class Workload:
     methods `torch_metric` and `keras_metric` compute it. By default, `objective.metric` is used."""
 
     head: str | None = None
-    """Prefix of the names of all parameters (torch) or layers (Keras) in the model's head; required
-    for `frozen_epochs`."""
+    """Prefix of the names of all parameters (torch) or layers (Keras) in the head, the last part of
+    the model. Required for `frozen_epochs`."""
 
     torch_loss: Hook | None = None
     """Method (outputs, labels) -> losses of shape (N,), one per sample. By default, the loss is the
@@ -130,7 +129,12 @@ class OwnLoop(Workload):
     """
 
     def __init__(self, name: str, function: Callable[[Any], object] | None) -> None:
-        """Create the workload; `function` takes a `raybench.Run`, and is None for a command."""
+        """Create the workload.
+
+        Args:
+            name: Value of the key `workload` of the run spec.
+            function: The user's function, which takes a `raybench.Run`; None for a command.
+        """
         self.name, self.function = name, function
 
 
@@ -173,8 +177,10 @@ class DataShape:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the number of token ids of a dataset, or the largest token id plus one if the dataset
-    has no vocabulary; None if unknown."""
+    """Return the number of token ids of a dataset; None if unknown.
+
+    If the dataset does not state it, it is the largest token id plus one.
+    """
     splits = dataset.splits.values()
     if (
         dataset.num_tokens is not None

@@ -74,8 +74,8 @@ def _is_positive(value: Any) -> bool:
 
 
 BYTES_PER_PARAMETER = 12
-"""Minimum memory in bytes per parameter of a `LayerWorkload`: the initial value is drawn in float64
-(8 bytes), and weight and gradient are stored in float32 (4 bytes each)."""
+"""Minimum memory in bytes per parameter of a `LayerWorkload`: its initial value is drawn in float64
+(8 bytes) and then converted to float32 (4 bytes)."""
 
 
 def find_workload(
@@ -88,8 +88,8 @@ def find_workload(
             the user's own class (`module:Class`), a training loop (`FILE.py:FUNCTION`), or a
             command.
         shape: Shape and task of the data. Models of raybench and of libraries are built for this
-            shape (by default, for a typical shape); a user's own class must have the same shape.
-        model: Settings of the model by name.
+            shape (by default, for a typical shape). A user's own class must have this shape.
+        model: Settings of the model, keyed by name.
 
     Raises:
         UserError: The workload does not exist, does not fit the data, or does not take these
@@ -141,13 +141,13 @@ def load_workload_dataset(
 ) -> tuple[Workload, Dataset]:
     """Return a workload and its data, after checking that they fit together.
 
-    Later calls with an equal spec return the same dataset object.
+    The datasets loaded last are cached, and a call with an equal spec returns the same object.
 
     Args:
-        name: Name of the workload, see `find_workload`.
+        name: Name of the workload; see `find_workload`.
         spec: The dataset spec.
-        model: Settings of the model by name.
-        data: Settings of the workload's own `load_dataset` by name.
+        model: Settings of the model, keyed by name.
+        data: Settings of the workload's own `load_dataset`, keyed by name.
         shared: A folder on this machine through which the processes of a session (one raybench
             command) share the arrays; None if arrays are not shared.
 
@@ -170,8 +170,8 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""Cache of the datasets that workloads have loaded last, by `shared_key` and shared folder. The key
-does not include settings of the model, since they do not change the data."""
+"""Cache of the datasets that workloads loaded last, keyed by `shared_key` and shared folder. The
+settings of the model are not part of the key, since they do not change the data."""
 MAX_DATASETS_KEPT = 4
 """Maximum number of datasets in this cache."""
 
@@ -211,7 +211,8 @@ def _build_own(
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError if the shape or the task of a user's workload differs from those of the data.
+    """Raise UserError if a user's workload and its data differ in input shape, task or number of
+    classes.
 
     Task and number of classes are not compared if the workload defines its own loss.
     """
@@ -219,7 +220,7 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
     if as_tuples(expected) != as_tuples(actual):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
         raise UserError(
-            f"Workload {name} takes inputs of shape {shown(expected)}, the dataset has "
+            f"Workload {name} takes inputs of shape {shown(expected)}, but the dataset has "
             f"{shown(actual)}; {advice}choose other data.",
             ErrorCode.INVALID_MODEL,
         )
@@ -227,13 +228,13 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
         return
     if workload.task != data.task:
         raise UserError(
-            f"Workload {name} has task {workload.task}, the dataset {data.task}; change the task "
-            "of one of them, or write your own torch_loss and keras_loss.",
+            f"Workload {name} has task {workload.task}, but the dataset has task {data.task}; "
+            "change the task of one of them, or write your own torch_loss and keras_loss.",
             ErrorCode.INVALID_MODEL,
         )
     if data.task != "regression" and workload.num_classes != data.num_outputs:
         raise UserError(
-            f"Workload {name} has {workload.num_classes} classes, the dataset has "
+            f"Workload {name} has {workload.num_classes} classes, but the dataset has "
             f"{data.num_outputs}; change its num_classes, or choose other data.",
             ErrorCode.INVALID_MODEL,
         )

@@ -14,12 +14,12 @@ Padding = Literal["same", "valid"]
 
 
 class Layer:
-    """Base class of the layers that are defined below."""
+    """Base class of the descriptions of layers below."""
 
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """2-D convolution with bias, stride 1, square kernel."""
+    """2-D convolution with bias, stride 1 and a square kernel."""
 
     filters: int
     kernel: int = 3
@@ -28,10 +28,10 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class DepthwiseConv(Layer):
-    """2-D depthwise convolution with `multiplier` filters per input channel, bias, stride 1, square
-    kernel."""
+    """2-D depthwise convolution with bias, stride 1 and a square kernel."""
 
     multiplier: int
+    """Number of filters per input channel."""
     kernel: int = 3
     padding: Padding = "same"
 
@@ -50,7 +50,7 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Flattens an image into a vector: in the order (C, H, W) in torch, (H, W, C) in Keras."""
+    """Flattens an image into a vector, in the order (C, H, W) in torch and (H, W, C) in Keras."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class CausalAttention(Layer):
-    """Multi-head self-attention in which each token attends to itself and earlier tokens."""
+    """Multi-head self-attention in which a token attends only to itself and to earlier tokens."""
 
     heads: int
 
@@ -157,6 +157,8 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shapes of all weights and biases in torch's layout, in the order of the layers.
 
+    C is the number of input channels, k the kernel size.
+
     | layer | shape of the weight | bias |
     |---|---|---|
     | Conv | (filters, C, k, k) | (filters,) |
@@ -166,8 +168,8 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
     | Embedding, MeanEmbedding | (vocabulary, size) | none |
     | Positions | (tokens, size) | none |
 
-    CausalAttention has the weights and biases of two Dense layers: the first computes queries, keys
-    and values together, the second the output.
+    CausalAttention has the weights and biases of two Dense layers. The first computes queries, keys
+    and values together, and the second computes the output.
     """
     shapes: list[Shape] = []
     for layer, in_shape in _with_inputs(layers, input_shape):
@@ -242,7 +244,8 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
     """Return the initial weights and biases of all layers in torch's layout, float32.
 
     They are the same in both frameworks. Weights and biases of convolutions, dense layers and
-    attention have torch's default distribution, which is uniform within ±1 / sqrt(fan in).
+    attention are uniform within ±1 / sqrt(fan in), torch's default for convolutions and dense
+    layers.
     Normalization layers start with weight 1 and bias 0. Embeddings and positions are normally
     distributed vectors of length about 1.
     """

@@ -32,9 +32,9 @@ class ModelData(Document):
     vocabulary: tuple[str, ...]
     """Tokens, in the order of their ids; empty if unknown, or if the inputs are not tokens."""
     label_scale: float | list[float] | None
-    """Divisor with which regression labels were standardized; None means 1."""
+    """Number by which regression labels were divided to standardize them; None means 1."""
     label_offset: float | list[float] | None
-    """Offset that was subtracted from the labels before the division; None means 0."""
+    """Number that was subtracted from the labels before the division; None means 0."""
     encoding: dict[str, Any] | None
     """Encoding of raw samples as inputs; see `Dataset.encoding`."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]

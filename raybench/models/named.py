@@ -1,4 +1,4 @@
-"""Models of libraries such as `torchvision:resnet18`: the code that does not import a framework.
+"""Models of libraries, such as `torchvision:resnet18`; this module does not import a framework.
 
 Pretrained weights are read from the folders in which the libraries store them. raybench downloads
 nothing.
@@ -49,11 +49,13 @@ class NamedWorkload(Workload):
     task: Task
     vocabulary_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Additional arguments for the constructor of the model, by name."""
+    """Additional arguments for the constructor of the model, keyed by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
-        """Context manager: turn an error of the model's constructor into a UserError that lists the
-        settings, if there are any."""
+        """Context manager: turn an error of the model's constructor into a UserError.
+
+        The message lists the settings. Without settings, the error is not changed.
+        """
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         message = f"Workload {self.name}: cannot be built with {arguments}"
         return (
@@ -126,7 +128,7 @@ def named_workload(
     Args:
         name: Name of the workload, for which `is_named` is true.
         shape: Shape of the data; None for a typical shape.
-        settings: Additional arguments for the constructor of the model, by name.
+        settings: Additional arguments for the constructor of the model, keyed by name.
 
     Raises:
         UserError: The library is not installed, or its models do not accept such data.
@@ -174,7 +176,7 @@ def _require_installed(name: str, library: Library) -> None:
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
     input_shape, problem = shape.input_shape, ""
-    inputs_text = f"the dataset has inputs of shape {shown(input_shape)}"
+    inputs_text = f"but the dataset has inputs of shape {shown(input_shape)}"
     if library.takes_images:
         if isinstance(input_shape, dict) or len(input_shape) != 3:
             problem = (
@@ -186,12 +188,13 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         elif input_shape[-1] not in (1, 3) and not name.startswith("timm:"):
             channels = input_shape[-1]
             problem = (
-                f"takes images of 1 or 3 channels, the dataset has {channels}; timm's models take "
-                "any number"
+                f"takes images of 1 or 3 channels, but the dataset has {channels}; timm's models "
+                "take any number"
             )
     elif isinstance(input_shape, dict):
         if "input_ids" not in input_shape:
-            problem = f"needs an input named input_ids, the dataset has {', '.join(input_shape)}"
+            names = ", ".join(input_shape)
+            problem = f"needs an input named input_ids, but the dataset has {names}"
     elif len(input_shape) != 1 or shape.kind not in (None, "tokens"):
         problem = f"takes token ids (tokens,), {inputs_text}; set dataset.text to a column of texts"
     if problem:
@@ -207,8 +210,8 @@ def weights_file(workload: Workload, weights: str) -> Path | None:
     """
     if weights == "cached" and not isinstance(workload, NamedWorkload):
         raise UserError(
-            f"weights cached: only models of libraries have pretrained weights, workload "
-            f"{workload.name} has none; set weights to a file.",
+            f"weights cached: only models of libraries have pretrained weights, but workload "
+            f"{workload.name} is not one; set weights to a file.",
             ErrorCode.CONFLICT,
         )
     if weights in ("none", "cached"):
@@ -269,8 +272,9 @@ def weights_mismatch_error(source: str, name: str, reason: object) -> UserError:
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return a warning, as a list of one sentence, that the head of a model is initialized at
-    random because the weights have no head for these data.
+    """Return the warning that the head of a model is initialized at random.
+
+    It is a list of one sentence. The weights have no head for these data.
 
     Args:
         source: File or library from which the weights were read.
@@ -281,9 +285,10 @@ def new_head(source: object, *names: str) -> list[str]:
 
 
 Activation = Literal["relu", "relu6"]
-Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, in torch's layout
+Arrays = dict[str, npt.NDArray[np.float32]]
+"""Weights in torch's layout, keyed by torchvision's names."""
 
-EPSILON = 1e-5  # of batch normalization
+EPSILON = 1e-5  # added to the variance in batch normalization
 MOMENTUM = 0.1
 """Weight of the current batch in the running statistics of batch normalization, as defined by
 torch. The running variance is unbiased."""
@@ -302,9 +307,9 @@ class ConvSpec:
     """
 
     name: str
-    """Prefix of the weights of the convolution in torchvision."""
+    """Prefix of the names of the convolution's weights in torchvision."""
     norm: str
-    """Prefix of the weights of the batch normalization in torchvision."""
+    """Prefix of the names of the batch normalization's weights in torchvision."""
     inputs: int
     """Number of input channels."""
     filters: int
@@ -343,7 +348,7 @@ class Network:
     dropout: float
     """Dropout rate before the head."""
     head: str
-    """Prefix of the head's weights in torchvision."""
+    """Prefix of the names of the head's weights in torchvision."""
     head_init: Literal["uniform", "normal"]
     """Initialization of the head: `uniform` within ±1 / sqrt(fan in), or `normal` with standard
     deviation 0.01 and bias 0."""
@@ -473,4 +478,4 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet50": lambda: _resnet((3, 4, 6, 3), bottleneck=True),
     "mobilenet_v2": _mobilenet_v2,
 }
-"""Functions that return the description of each network, by torchvision's name."""
+"""Functions that return the descriptions of the networks, keyed by torchvision's names."""

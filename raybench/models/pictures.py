@@ -1,5 +1,5 @@
-"""Workloads for scaling studies that decode images one by one in Python, like the code of most
-users."""
+"""Workloads that decode images one by one in Python, as the code of most users does. They are for
+scaling studies."""
 
 import zlib
 from collections.abc import Callable
@@ -20,19 +20,20 @@ STORED_PIXELS = 224  # height and width of a compressed image
 
 
 class Decoded:
-    """`OnDemand` inputs that store compressed images, and decompress and scale those of a batch."""
+    """`OnDemand` inputs that hold compressed images, and decode and scale the images of a batch."""
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, stored: list[bytes], image_size: int) -> None:
-        """Create the inputs from the results of `_stored`; `image_size` is the height and width in
-        pixels to which images are scaled."""
+        """Create the inputs from the results of `_stored`, to be scaled to `image_size` pixels."""
         self._stored, self._size = stored, image_size
         self.shape = (len(stored), image_size, image_size, 1)
 
     def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[np.uint8]:
-        """Return the images at `rows`, (N, size, size, 1) uint8, decoded one by one by this
-        thread."""
+        """Return the images at `rows`, (N, size, size, 1) uint8.
+
+        The calling thread decodes them one by one.
+        """
         pictures = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for position, row in enumerate(rows):
             pixels = np.frombuffer(zlib.decompress(self._stored[row]), np.uint8)
@@ -58,8 +59,10 @@ class Pictures(LayerWorkload):
 
 
 def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int) -> type[Pictures]:
-    """Return a workload class for inputs of `size` x `size` pixels; `network` returns the network
-    for an input shape."""
+    """Return a workload class for inputs of `size` x `size` pixels.
+
+    `network` returns the network for an input shape.
+    """
     shape = (size, size, 1)
     content = {"name": name, "input_shape": shape, "layers": network(shape).layers}
     return type(name, (Pictures,), content)

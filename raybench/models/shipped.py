@@ -94,8 +94,10 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
 
 
 def deep_mlp(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Return a network of eight dense layers without normalization, 64 units wide. Layer-wise
-    learning rates (LARS, LAMB) make a difference for this network."""
+    """Return a network of eight dense layers, the hidden ones with 64 units, without normalization.
+
+    Layer-wise learning rates (LARS, LAMB) make a difference for this network.
+    """
     hidden = (layer for _ in range(7) for layer in (Dense(64), ReLU()))
     layers = (Flatten(), *hidden, Dense(num_classes))
     return ShippedWorkload("deep_mlp", input_shape, num_classes, layers)
@@ -143,8 +145,10 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """Return a network for text classification: the mean of the word embeddings, which ignores the
-    order of words, followed by a hidden layer."""
+    """Return a network for texts: the mean of the token embeddings, then a hidden layer.
+
+    The network ignores the order of the tokens.
+    """
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 
@@ -166,9 +170,8 @@ FOR_IMAGES = (mnist_small, mnist_large, mnist_large_dense, cnn7, cifar_cnn, deep
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     make.__name__: make for make in (*FOR_IMAGES, mlp, text_bag, char_lm)
 }
-"""Functions that return the workloads, by name of the workload. Their optional arguments are the
-`input_shape` and `num_classes` of the dataset, and for workloads in `FOR_TOKENS` also the
-`vocabulary_size`."""
+"""Functions that return the workloads, keyed by name. Their optional arguments are `input_shape`
+and `num_classes` of the dataset, and for workloads in `FOR_TOKENS` also `vocabulary_size`."""
 FOR_TOKENS = ("text_bag", "char_lm")
 """Names of the workloads whose inputs are token ids."""
 
@@ -187,7 +190,7 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
         return WORKLOADS[name]()
     if isinstance(shape.input_shape, dict):
         raise UserError(
-            f"Workload {name} takes one array of inputs, the dataset has named inputs "
+            f"Workload {name} takes one array of inputs, but the dataset has named inputs "
             f"({', '.join(sorted(shape.input_shape))}); write your own module:Class.",
             ErrorCode.INVALID_DATA,
         )

@@ -61,7 +61,7 @@ class DataSummary:
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Names of files by which a folder is recognized as written by Hugging Face's `save_to_disk`."""
-WINDOW_LENGTH = 128  # characters per sample into which running text is cut
+WINDOW_LENGTH = 128  # characters per sample of running text
 
 
 def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> DataSummary:
@@ -197,18 +197,21 @@ TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "do
 
 
 def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict[str, Any]:
-    """Find the columns of a table that are the label, the text and the image of a sample.
+    """Find the label, text and image columns of a table.
 
     Args:
         table: The training table.
         given: Label columns that the user has named; `a,b` means two columns unless a column is
-            named `a,b`. By default, the label is the column with a typical name, or the only column
-            that may be the label.
+            named `a,b`. If it is empty, the label is the column with a typical name, or the only
+            column that may be the label.
         task: Learning task; None if the user has not set it.
 
     Returns:
-        Values of `label`, `text` and `image` for the key `dataset`, as far as there are such
-        columns.
+        Keys of `dataset` that name the columns: `label`, and `image` or `text`. A key without a
+        column is left out.
+
+    Raises:
+        UserError: No column, or more than one, may be the label.
     """
     names = table.schema.names
     labels = []
@@ -257,7 +260,7 @@ MAX_CLASSES_SHOWN = 12  # the most frequent ones
 def _label_lines(
     task: Task, labels: Array, names: Sequence[str], content: dict[str, Any]
 ) -> list[str]:
-    """Return lines about the distribution of the training labels, to print.
+    """Return lines to print about the distribution of the training labels.
 
     Raises:
         UserError: All training labels are the same.
@@ -298,10 +301,14 @@ def _summarize_images(
 ) -> DataSummary:
     """Summarize tables of images without decoding all images.
 
-    `content` is the value of `dataset` for the search-space file. For a folder of images, it names
-    no columns, and `columns` are the label and the image column of the tables. If the first images
-    differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the median length of
-    their shorter sides, rounded down.
+    If the first images differ in size, `image_size` is set to a multiple of 32 from 32 to 224: the
+    median length of their shorter sides, rounded down.
+
+    Args:
+        content: Value of `dataset` for the search-space file.
+        columns: Keys `label` and `image` of the tables for a folder of images, for which `content`
+            names no columns; otherwise empty.
+        tables: Tables, keyed by split.
     """
     spec = DatasetSpec.model_validate(content | columns)
     assert spec.image is not None
@@ -334,7 +341,7 @@ def _summarize_images(
     )
 
 
-SMALL_PIXELS = 96  # larger side up to which raybench's own image networks are suggested
+SMALL_PIXELS = 96  # longer side of images up to which raybench's own networks are suggested
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Pattern of strings that need no quotes in YAML, unless YAML reads them as another type."""
 MAX_WORKERS = 8
@@ -426,7 +433,7 @@ def space_text(summary: DataSummary, start: StarterModel, *, file: Path) -> str:
         f"  target: auto  # set by reference runs; or a number, {direction} this {metric.words}",
         "  max_train_seconds: 120  # limit for each trial",
         "search: {trials: 60, time_budget_s: 3600, seed: 0}  # budget: start-up to confirmation",
-        "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best, of a winner alone",
+        "confirm: {race: 24, fresh: 3}  # runs to compare the best; runs of each winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
         f"  num_workers: {_powers(1, min(MAX_WORKERS, num_local_cores()))}  # one core per worker",

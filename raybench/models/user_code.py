@@ -218,7 +218,7 @@ def import_user_module(module_name: str, source: str) -> ModuleType:
 
 
 def import_loop(name: str) -> Callable[[Any], object]:
-    """Import the user's training function that is named by `FILE.py:FUNCTION`.
+    """Import the user's training function that `FILE.py:FUNCTION` names, and return it.
 
     The path FILE.py is relative to the current folder or to a folder on `sys.path`.
 
@@ -265,8 +265,10 @@ _folders: list[Path] = []
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Import a file: as a module of its package if it is in a package, otherwise by its path;
-    `name` begins the error message."""
+    """Import a file, as a module of its package if it is in a package, and otherwise by its path.
+
+    The error message begins with `name`.
+    """
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
@@ -290,9 +292,9 @@ def _import_file(path: Path, name: str) -> ModuleType:
 def _put_first_on_path(folder: Path) -> None:
     """Put a folder first on `sys.path`, before the folders of other imported files.
 
-    If a module was imported from another of these folders, and a file of the same name exists in
-    this folder, the module is removed from `sys.modules`, so that the next import reads this
-    folder's file. This is needed to run two versions of the user's code in the same process.
+    A module that was imported from one of the other folders is removed from `sys.modules` if this
+    folder has a file of the same name, so that the next import reads this folder's file. This is
+    needed to run two versions of the user's code in the same process.
     """
     refuse_hiding_files(folder)
     if str(folder) in sys.path:

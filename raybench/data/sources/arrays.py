@@ -171,8 +171,7 @@ def labels_of(raw: RawSet, given_task: Task | None, where: str) -> tuple[Labels,
 
 
 def _checked_labels(labels: Array, task: Task | None, place: str) -> Array:
-    """Check the type and the shape of labels, and convert labels of shape (N, 1), as in datasets of
-    Keras, to (N,)."""
+    """Check labels, and return them; labels (N, 1), as in datasets of Keras, become (N,)."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
@@ -199,8 +198,11 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    """Write the samples of each split in shuffled order; return the task, the number of classes
-    and the class names as JSON values."""
+    """Write the samples of each split in random order.
+
+    Returns:
+        The task, the number of classes and the class names, as JSON values.
+    """
     all_labels, num_classes = labels_of(raw, spec.task, where)
     for part, raw_split in raw.splits.items():
         inputs = each(raw_split.inputs, partial(as_inputs, place=f"{where}, {part} split"))
@@ -331,7 +333,10 @@ def load_torchvision(spec: DatasetSpec) -> Dataset:
 
 
 def load_keras(spec: DatasetSpec) -> Dataset:
-    """Load a dataset that `keras.datasets` has downloaded to `~/.keras/datasets` or `path`."""
+    """Load a dataset that `keras.datasets` has downloaded.
+
+    The folder is `path` or, by default, `datasets` in `$KERAS_HOME` or `~/.keras`.
+    """
     home = os.environ.get("KERAS_HOME", "~/.keras")
     return _load(spec, KERAS_SETS, [f"{home}/datasets"], f"keras.datasets.{spec.set}.load_data()")
 
@@ -400,8 +405,13 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
-    """Read CIFAR-10, or CIFAR-100 if `fine` is true, from the files with the training batches, the
-    file with the test split and the file with the class names, in this order."""
+    """Read CIFAR-10, or CIFAR-100 if `fine` is true.
+
+    Args:
+        files: Files of the training batches, then the file of the test split, then the file of the
+            class names.
+        fine: Whether the files are those of CIFAR-100, whose fine labels are read.
+    """
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
@@ -423,8 +433,7 @@ def _text_of(value: Any) -> str:
 
 
 def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
-    """Return CIFAR-10, or CIFAR-100 if `fine` is true; `folders` are alternative folders of its
-    files."""
+    """Return CIFAR-10, or CIFAR-100 if `fine` is true; its files are in one of the folders."""
     names: tuple[str, ...] = ("train", "test", "meta")
     if not fine:
         batches = (f"data_batch_{number}" for number in range(1, 6))

@@ -1,10 +1,10 @@
 """Splits that are cut from the samples of a dataset, or from the rows of a table.
 
-Splits are cut from an order of the samples: a random one, or with `split_by` the order of time or
-of groups. Images and arrays are written to the store in this order, so every split is a slice of a
-stored array. Cutting a split then does not copy samples, and splits of other sizes use the same
-files. For a table, the rows of each split are chosen first, because its columns are encoded by
-statistics of the training rows.
+To cut splits, the samples are put in an order, of which each split is a contiguous part. The order
+is random or, with `split_by`, by time or by group. Images and arrays are written to the store in
+this order, so every split is a slice of a stored array. Cutting a split then does not copy samples,
+and splits of other sizes use the same files. The rows of a table without images are assigned to
+splits before they are written, because its columns are encoded by statistics of the training rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,12 +51,12 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Array, Array]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Return a dataset of the store, cut into splits, and with standardized regression labels.
+    """Return a stored dataset, cut into splits; labels of a regression are standardized.
 
     Args:
         source: Files and options of the dataset.
-        build: Function that writes the samples in a shuffled order if the dataset is not stored
-            yet.
+        build: Function that writes the samples, in the order from which splits are cut, if the
+            dataset is not stored yet.
         spec: The dataset spec, which sets the sizes of the splits.
     """
     entry, path = stored(source, build), str(source.path)
@@ -78,8 +78,8 @@ def stored_and_cut(
 
 
 KEYS = "train-keys"
-"""Name of the array of keys for `split_by`, (N,) int64. Keys of neighboring samples are equal if
-the samples must be in the same split."""
+"""Name of the stored array of keys for `split_by`, (N,) int64. Neighboring samples with equal keys
+must be in the same split."""
 TYPICAL_SHARE = 0.1  # default fraction of the samples in the validation, and in the test split
 
 
@@ -90,8 +90,8 @@ def mixed_order(
 
     Args:
         labels: Class numbers of the samples, (N,), to stratify the permutation: every contiguous
-            part of it then contains each class in proportion, to within one sample. None for a
-            permutation that is not stratified.
+            part of the permutation then contains each class in proportion, to within two samples.
+            None for a permutation that is not stratified.
         number: Number of samples N.
         seed: Seed of the permutation.
     """
@@ -129,11 +129,18 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Return the sizes of the test and validation splits that are closest to the requested sizes
-    and divide no group: neighboring samples with equal keys, (N,).
+    """Return sizes of the test and validation splits that divide no group of samples.
+
+    A group consists of neighboring samples with equal keys. Each split ends at the boundary between
+    groups that is closest to its requested size.
+
+    Args:
+        sizes: Requested sizes of the splits `test` and `validation`.
+        keys: Key of each sample, (N,).
+        source: Name of the data in error messages.
 
     Raises:
-        UserError: There are too few groups; `source` names the data in the message.
+        UserError: There are too few groups.
     """
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]
@@ -160,7 +167,9 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
 def cut(
     splits: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
-    """Return the splits train, validation and test; cut missing splits from the start of train.
+    """Return the splits train, validation and test, after cutting missing ones from train.
+
+    They are cut from the start of train: first the test split, then the validation split.
 
     Args:
         splits: Splits that the data already have, always including `train`.
@@ -238,7 +247,8 @@ def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) 
     Args:
         spec: The dataset spec.
         tables: Tables by split; missing splits are cut from the training table.
-        labels: Labels, by whose classes random splits are stratified; None if there are no classes.
+        labels: Labels of the tables; random splits are stratified by their classes, if there are
+            any. None for a language model.
     """
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None

@@ -65,7 +65,7 @@ class NumberEncoder:
 class NameEncoder:
     """Encoder of a column of names (categories), with one feature for each frequent name.
 
-    If there are rare names, they share a feature, and a further feature is the frequency of the
+    If there are rare names, they share a feature, and a further feature is the log frequency of the
     name.
     """
 
@@ -154,7 +154,7 @@ def fit_number_encoder(
 
 
 def fit_name_encoder(name: str, values: Any, *, keep_ids: bool) -> NameEncoder:
-    """Fit an encoder to a column of names, or of codes that `dataset.categories` lists.
+    """Fit an encoder to a column of names, or to a column of codes in `dataset.categories`.
 
     Each of the MAX_LEVELS most frequent names has its own feature. If there are more names, the
     rare names share a feature, and a further feature is the standardized log frequency of the name.
@@ -204,13 +204,16 @@ class Features:
     vocabulary: tuple[str, ...] = ()
 
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, note: Note) -> None:
-        """Fit an encoder to each input column.
+        """Fit an encoder to each input column, and leave out columns that cannot be learned from.
 
         Args:
             spec: The dataset spec.
             inputs: Names of the input columns.
             train: The training split.
-            note: Function that shows sentences about columns that are left out.
+            note: Function that shows the user a sentence about each column that is left out.
+
+        Raises:
+            UserError: All columns are left out.
         """
         self.encoders: list[Encoder] = []
         reasons = []
@@ -260,7 +263,7 @@ def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> Encoder:
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
-    """Encode new rows of a table for a trained model, as features (N, features) float32.
+    """Return new rows of a table as inputs of a trained model: features, (N, features) float32.
 
     Args:
         samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts. Columns that
@@ -268,7 +271,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         columns: Encoders as plain data: the entry `columns` of `Dataset.encoding`.
 
     Raises:
-        UserError: A column is missing, or a column of numbers contains other strings.
+        UserError: The samples are not a table, an input column is missing or occurs twice, or a
+            column of numbers contains other strings.
     """
     try:
         if isinstance(samples, pa.Table):

@@ -26,7 +26,7 @@ SPLIT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of files and folders that belong to a split, by split; as in Hugging Face's ImageFolder."""
+"""Names of the files and folders of each split, as in Hugging Face's ImageFolder."""
 
 
 def open_parquet(files: Sequence[Path], source: Path) -> Table:
@@ -58,8 +58,8 @@ UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
 CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
 CSV_MEMORY_FACTOR = 3
-"""Maximum number of bytes of memory per byte of a CSV file while it is read, for its text and its
-columns."""
+"""Maximum memory for the text and the columns of a CSV file while it is read, in bytes per byte of
+the file."""
 MISSING_NUMBERS = (
     *(" " * number for number in range(9)),
     *("#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "n.a.", "na", "nan", "none"),
@@ -215,7 +215,7 @@ def open_tables(spec: DatasetSpec) -> Tables:
 
 
 def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
-    """Open the files of a split as a table; `source` is the path in error messages."""
+    """Open the files of a split as one table; error messages name it by the path `source`."""
     if spec.name == "parquet":
         return open_parquet(files, source)
     if len(files) == 1:
@@ -228,7 +228,7 @@ def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files in a folder and its subfolders that have one of the given suffixes, sorted.
+    """Return the files below a folder whose names end in one of the suffixes `endings`, sorted.
 
     Files and folders whose names begin with `.` or `_` are left out. Symbolic links are followed.
     """
@@ -271,7 +271,7 @@ def split_of(name: str) -> str | None:
 
 
 METADATA = "metadata.csv"
-"""File that lists images and their labels, as in Hugging Face's ImageFolder."""
+"""Name of a file that lists images and their labels, as in Hugging Face's ImageFolder."""
 FILE_NAME, TEXT, LABEL = "file_name", "text", "label"
 """Names of columns in the tables that represent folders of images or texts."""
 TEXT_ENDINGS = (".txt", ".text", ".md")
@@ -295,8 +295,10 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
 
 
 def is_class_folder(path: Path) -> bool:
-    """Return whether a folder contains a folder of text files for each class, instead of running
-    text."""
+    """Return whether a folder contains a folder of text files for each class.
+
+    Otherwise, its files are running text, on which a language model is trained.
+    """
     names = [file.relative_to(path).parts for file in find_files(path, TEXT_ENDINGS)]
     return any(len(parts) > (2 if split_of(parts[0]) else 1) for parts in names)
 
@@ -335,8 +337,15 @@ def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
 def _by_class(
     place: Path, names: Sequence[str], read: Callable[[Path], str] | None = None
 ) -> Tables:
-    """Return a table for each split, with one row per file in the folder `place`: its class, and
-    its text as returned by `read`, or its path if `read` is None."""
+    """Return a table for each split, with one row per file.
+
+    A row contains the class of the file, and either its text or its path.
+
+    Args:
+        place: Folder of the files.
+        names: Paths of the files, relative to the folder.
+        read: Function that returns the text of a file; None to put paths into the tables.
+    """
     tables: dict[str, Table] = {}
     by_split, depth = _by_split(place, names)
     for split, split_names in by_split.items():
@@ -357,7 +366,7 @@ def _by_class(
 
 
 def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], int]:
-    """Group files by the split to which their top folder belongs according to its name.
+    """Group files by split, according to the names of their top folders.
 
     If there is no folder for the training split, the top folders are classes, even if one of them
     has the name of a split, as in the classes "test" and "no_test". All files then belong to

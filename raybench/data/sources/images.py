@@ -28,8 +28,8 @@ SUFFIXES = frozenset(
 )
 """Suffixes of the names of image files."""
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""Possible pixel values of white in gray images of more than 8 bits: the largest values of 8 to 16
-bits, and 1 for fractions and masks."""
+"""Possible pixel values of white in gray images of more than 8 bits: the largest values of 8, 10,
+12, 14 and 16 bits, and 1 for fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Grayscale modes of PIL; all other modes have colors."""
 ORIENTATION = 0x0112  # EXIF tag of the orientation
@@ -128,7 +128,8 @@ def _deep_values(image: "Image.Image") -> npt.NDArray[np.float64] | None:
     """Return the pixel values of a gray image of more than 8 bits, (H, W) float64.
 
     Returns:
-        None for all other images. PIL converts images with colors of 16 bits to 8 bits.
+        The pixel values; None for all other images. PIL itself converts color images of 16 bits to
+        8 bits.
     """
     return np.asarray(image, np.float64) if image.mode.startswith(("I", "F")) else None
 
@@ -174,12 +175,15 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return the pixel value of white in gray images of more than 8 bits, given the largest pixel
-    value of each such image.
+    """Return the pixel value of white in gray images of more than 8 bits.
+
+    Args:
+        spec: The dataset spec.
+        brightest: Largest pixel value of each such image.
 
     Returns:
-        The spec's `white` or, by default, the smallest of WHITES that is at least every pixel
-        value; None if there are no such images and the spec does not set `white`.
+        The spec's `white` or, by default, the smallest of WHITES that no pixel exceeds. None if
+        there are no such images and the spec does not set `white`.
     """
     if not brightest:
         return spec.white
@@ -267,7 +271,7 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
     """Determine the `ImageForm` of a dataset from some of its images.
 
     Args:
-        pictures: Images, of which at most PROBES, evenly spaced, are read.
+        pictures: Images of the dataset. At most PROBES of them are read.
         spec: The dataset spec.
 
     Raises:
@@ -328,7 +332,7 @@ def files_as_inputs(
     resize: Literal["stretch", "crop"],
     white: float | None,
 ) -> Pixels:
-    """Decode new images for a trained model, (N, H, W, C) uint8.
+    """Return new images as inputs of a trained model: decoded pixels, (N, H, W, C) uint8.
 
     Args:
         samples: Paths of image files, or the bytes of image files.

@@ -1,5 +1,5 @@
-"""Tables that are read in batches of rows, the role of each column (label, input, ...), and the
-labels and sample weights in such columns."""
+"""Tables that are read in batches of rows: the role of each column (label, input, ...), the labels,
+and the sample weights."""
 
 import itertools
 import math
@@ -21,14 +21,14 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
 LARGEST_NUMBER = 1e100
-"""Limit above which the absolute value of a number counts as missing, because such numbers are
-usually placeholders for missing values, and because their squares overflow."""
+"""Absolute value above which a number counts as missing, because such numbers are usually
+placeholders for missing values, and because their squares overflow."""
 
 
 def is_number_type(kind: Any) -> bool:
     """Return whether columns of a pyarrow type are read as numbers.
 
-    Dates, times, durations and booleans are.
+    Dates, times, durations and booleans are read as numbers, and so are columns without values.
     """
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_decimal)
@@ -59,8 +59,7 @@ def as_numbers(values: Any) -> Numbers:
 
 
 def as_texts(values: Any) -> Any:
-    """Convert a `pyarrow.Array` to strings without blanks at both ends; empty strings become
-    null."""
+    """Convert a `pyarrow.Array` to strings without outer blanks; empty strings become null."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_float16(values.type):
@@ -93,7 +92,7 @@ LOOKS_NUMERIC = (
 """Pattern of strings that look like a number or a date, such as `1.200,50`, `$5`, `12 %` and
 `31/12/2017`."""
 PLAIN_NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$"
-LONG_TEXT = 40  # mean characters above which a column of strings contains texts, not names
+LONG_TEXT = 40  # mean characters from which a column of strings contains texts, not names
 SEEN_ROWS = 2000  # number of rows at the start by which the content of a column is judged
 
 Note = Callable[[str], None]
@@ -174,7 +173,7 @@ class Table:
         return is_text_type(self.kind(name))
 
     def is_long_text(self, name: str) -> bool:
-        """Return whether a column contains strings that are too long to be names."""
+        """Return whether a column contains strings that are on average too long to be names."""
         if not self.is_text(name):
             return False
         length = pc.mean(pc.utf8_length(self.head(name).cast(pa.string()))).as_py()
@@ -190,14 +189,15 @@ class Table:
         return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
 
     def require_names(self, column: str, advice: str) -> None:
-        """Raise UserError if most values of a column of strings look like numbers or dates.
+        """Raise UserError if the strings in a column seem to be numbers or dates, not names.
 
-        Strings of digits only, such as codes in a Parquet file, are accepted as names if all values
-        of the column are such strings. Categorical columns of pandas are always accepted.
+        Names are strings that stand for categories. A column is rejected if most of its first
+        values look like numbers or dates. It is accepted, however, if all of its values consist of
+        digits only, such as codes in a Parquet file, or if pandas wrote it as categorical.
 
         Args:
             column: Name of the column.
-            advice: What the user can do if the strings are names.
+            advice: What the user can do if the strings are names, for the message.
         """
         if pa.types.is_dictionary(self.kind(column)):
             return
@@ -219,8 +219,9 @@ class Table:
         )
 
     def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:
-        """Raise UserError if any row is invalid; the message names the first such row and their
-        number.
+        """Raise UserError if any row is invalid.
+
+        The message names the first invalid row and the number of invalid rows.
 
         Args:
             wrong: Whether each row is invalid, (num_rows,).
@@ -291,7 +292,7 @@ def is_text_type(kind: Any) -> bool:
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
-"""Pattern of the name of a column that contains the index of a pandas table, in Parquet or CSV."""
+"""Pattern of the names of columns that contain the index (row numbers) of a pandas data frame."""
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str], list[str]]:
@@ -362,8 +363,11 @@ def split_column(spec: DatasetSpec) -> str:
 
 
 def _input_columns(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list[str]:
-    """Return the names of the input columns: those in `spec.columns`, or by default all columns
-    that are not `used` for something else and can be inputs."""
+    """Return the names of the input columns.
+
+    They are the columns in `spec.columns` or, by default, all columns that can be inputs and are
+    not among the columns `used` for something else.
+    """
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
@@ -430,8 +434,8 @@ def read_labels(
         columns: One label column, or several columns of numbers.
         task: The learning task. By default, strings, booleans and columns with few distinct
             integers are classes.
-        allow_many_classes: Whether more distinct integers may be classes, because the inputs are
-            images or texts.
+        allow_many_classes: Whether up to MAX_NUMBERED_PICTURES distinct integers are classes,
+            because the inputs are images or texts; otherwise, up to MAX_NUMBERED_CLASSES are.
 
     Raises:
         UserError: Labels are missing, or are invalid for the task.
@@ -484,7 +488,7 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     Args:
         table: The training table.
         columns: Label columns.
-        max_classes: Maximum number of distinct integers that are taken for classes.
+        max_classes: Maximum number of distinct integers that count as classes.
     """
     if len(columns) > 1:
         return "regression"
@@ -508,11 +512,11 @@ def _classes(
     """Read a label column as classes.
 
     Returns:
-        Class numbers by split, and the sorted names of the classes of the training split.
+        Class numbers, keyed by split; and the names of the classes, in the order of their numbers.
 
     Raises:
-        UserError: There are too many classes, or another split has a class that the training split
-            does not have.
+        UserError: There are too many classes, a class number is out of range, or another split has
+            a class that the training split does not have.
     """
     train = tables["train"]
     if column in train.class_names:

@@ -1,5 +1,5 @@
-"""Loaders of tables (which may have an image column), folders of images, texts, and Hugging Face
-datasets."""
+"""Loaders of tables (which may have an image column), of image folders, of texts and of Hugging
+Face datasets."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +57,10 @@ them, since splits are cut from the stored arrays (see `cut`)."""
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
-    """Load a CSV or Parquet file, a folder with one such file per split, or a folder with several
-    files that are parts of the same table (Parquet only)."""
+    """Load a CSV or Parquet file, or a folder with one such file per split.
+
+    A Parquet table, or each split of it, may also consist of several files in the folder.
+    """
     return _load(spec, _files(spec), lambda: files.open_tables(spec))
 
 
@@ -74,8 +76,10 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
-    """Load a folder that contains one folder of images per class, or such class folders for each
-    split."""
+    """Load a folder that contains a folder of images for each class.
+
+    Such class folders may also be inside a folder for each split.
+    """
     path = _path(spec)
     listed, num_others = files.list_images(path)
 
@@ -116,8 +120,7 @@ def is_of_classes(spec: DatasetSpec) -> bool:
 
 
 def _load(spec: DatasetSpec, listed: Sequence[File], open_tables: Callable[[], Tables]) -> Dataset:
-    """Load the dataset of the table in the listed files; `open_tables` opens them as tables by
-    split."""
+    """Load a dataset of tables; `open_tables` opens the listed files as tables, keyed by split."""
     if spec.task == "language_modelling":
         return _load_language(spec, listed, lambda: _column_texts(spec, open_tables()))
     if spec.image is not None:
@@ -212,13 +215,13 @@ def _write_inputs(
     writer: Writer,
     advance: Callable[[int], None],
 ) -> dict[str, Array]:
-    """Encode the inputs of each split into a new array of the store; return the arrays by split."""
+    """Encode the inputs into new arrays of the store; return the arrays, keyed by split."""
     arrays: dict[str, Array] = {}
     for member in members:
         shape = (len(member.rows), *encoding.shape)
         array = writer.array(f"{member.split}-inputs", shape, encoding.dtype)
         arrays[member.split] = array
-        # Index in the array of each row, in the order of the table.
+        # For each row of the split, in the order of the table: its index in the array.
         indices, start = np.argsort(member.rows), 0
         for batch in member.batches(encoding.columns):
             array[indices[start : start + batch.num_rows]] = encoding.write(batch)
@@ -307,8 +310,11 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write images and labels in a shuffled order; return the task, the class names and the
-    encoding as JSON values."""
+    """Write images and labels in the order from which splits are cut.
+
+    Returns:
+        The task, the class names and the encoding, as JSON values.
+    """
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
     assert image is not None
@@ -359,8 +365,10 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
-    """Yield all images of a column, each with its row in the output array, which has the rows of
-    the table in the given order."""
+    """Yield all images of a column, each with its row in the output array.
+
+    The output array contains the rows of the table in the order `order`.
+    """
     array_rows = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
         for cell, (row, array_row) in zip(batch.column(0), array_rows, strict=False):
@@ -368,8 +376,10 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture
 
 
 def _picture(table: Table, column: str, cell: Any, row: int, array_row: int) -> images.Picture:
-    """Return the image in a row of a table, to be decoded into `array_row` of the output array; the
-    cell has bytes, a path, or Hugging Face's dict of both."""
+    """Return the image in a cell of a table, to be decoded into `array_row` of the output array.
+
+    The value of the cell is bytes, a path, or Hugging Face's dict of both.
+    """
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     name = f"{table.place(row)}: column '{column}'"
@@ -401,7 +411,8 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
 
     Args:
         spec: The dataset spec. Its `path` is a folder that `save_to_disk` has written, or the name
-            of a dataset in the library's cache, whose configuration is named by `set`.
+            of a dataset in the library's cache. In the latter case, `set` is the name of the
+            configuration.
 
     Returns:
         Tables by split, and the files from which they are read.
@@ -462,7 +473,9 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Choose the label, image or text column of a Hugging Face dataset that the spec does not name.
+    """Choose the columns of a Hugging Face dataset that the spec does not name.
+
+    They are the label column, and the image or text column if the spec names no inputs.
 
     Returns:
         The spec with the names of these columns, and the tables without splits whose labels are all

@@ -1,5 +1,6 @@
-"""Conversion of texts (a text column, or running text) to token ids.
+"""Conversion of texts to token ids.
 
+Texts are the values of a text column, or running text: files on which a language model is trained.
 The vocabulary is built only from the training texts.
 """
 
@@ -37,7 +38,7 @@ TokenKind = Literal["words", "characters", "bytes"]
 PADDING, UNKNOWN = 0, 1
 """Id with which short texts are padded, and id of all tokens that are not in the vocabulary."""
 SPECIAL = ("<padding>", "<unknown>")
-"""Names of these ids in the vocabulary."""
+"""Entries of the vocabulary at the ids PADDING and UNKNOWN."""
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a punctuation mark
 _NUM_CODES = 0x110000
 
@@ -110,8 +111,10 @@ def require_text(table: Table, column: str) -> None:
 
 
 class Tokens:
-    """Encodes a column of texts as inputs: `sequence_length` int32 token ids per text, truncated or
-    padded with 0 at the end."""
+    """Encodes a column of texts as inputs: `sequence_length` int32 token ids per text.
+
+    Longer texts are truncated, and shorter texts are padded with 0 at the end.
+    """
 
     dtype = np.int32
 
@@ -122,7 +125,7 @@ class Tokens:
             spec: The dataset spec.
             source: Name of the table in error messages.
             texts: The training texts.
-            note: Function that shows a sentence if texts are empty or truncated.
+            note: Function that shows a sentence if texts are empty, or if many are truncated.
         """
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
@@ -131,7 +134,7 @@ class Tokens:
         lengths: list[int] = []
 
         def with_lengths() -> Iterator[Pieces]:
-            """Yield the tokens of each text, and record their number."""
+            """Yield the tokens of each text, and append their number to `lengths`."""
             for text in texts:
                 pieces = cut_text(text, kind)
                 lengths.append(len(pieces))
@@ -182,7 +185,7 @@ def texts_of(batch: Any) -> Iterator[str]:
 def texts_as_inputs(
     samples: Iterable[str], kind: TokenKind, vocabulary: Sequence[str], length: int
 ) -> Array:
-    """Encode new texts for a trained model, as token ids (N, length) int32.
+    """Return new texts as inputs of a trained model: token ids, (N, length) int32.
 
     Args:
         samples: The texts.
@@ -208,16 +211,16 @@ def texts_as_inputs(
 
 
 TEXT_MEMORY_FACTOR = 20
-"""Maximum number of bytes of memory per byte of running text, for its tokens, their ids and the
-labels."""
+"""Maximum memory for the tokens of running text, their ids and the labels, in bytes per byte of
+text."""
 
 
 def running_texts(path: Path) -> dict[str, str]:
     """Read running text from a file, or from all text files of a folder.
 
     Returns:
-        Text by split. All text is in the split `train`, unless every file of the folder belongs to
-        a split according to its name or its top folder.
+        Text, keyed by split. All text is in the split `train`, unless every file of the folder
+        belongs to a split according to its name or its top folder, and some of them to `train`.
     """
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
