@@ -110,7 +110,7 @@ def time_step(
 
 
 class ProbeRuns:
-    """Trains short probes to measure how much of a step is spent on compute, communication, input
+    """Probes (short runs) that measure how much of a step is spent on compute, communication, input
     and overhead."""
 
     def __init__(self, single_run: SingleRun, spec: RunSpec, dataset: Dataset) -> None:
@@ -275,7 +275,7 @@ MIN_STEPS = 20
 
 
 class SpeedRuns:
-    """Finds the fastest variant of a run spec that has the same learning curve.
+    """Probes (short runs) that find the fastest variant of a run spec with the same learning curve.
 
     The axes (settings such as framework or compilation) are varied one after another, each starting
     from the fastest variant so far.

@@ -115,7 +115,7 @@ class OpenStudy:
     storage: StudyStorage
     loggers: Loggers
     closing: contextlib.ExitStack
-    """Closes the records."""
+    """Stack that closes the records when the command leaves the folder."""
     store: Store = field(init=False)
     """Records and other files of the study; set by `begin`."""
 

@@ -223,7 +223,7 @@ def failed_before_training(
 
 @dataclass(kw_only=True)
 class FirstRuns:
-    """Detects that no run of a study can train, because the first runs fail before they train.
+    """Detector of studies in which no run can train, because the first runs fail before they train.
 
     Only failures that may occur in every configuration count: errors, timeouts and lost workers,
     but not running out of memory or divergence. Once any run has trained, no failure counts.
@@ -278,7 +278,7 @@ class FirstRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecorder:
-    """Records and shows the runs of a study. Thread-safe."""
+    """Recorder and display of the runs of a study. Thread-safe."""
 
     store: Store
     deadline: Deadline
@@ -290,7 +290,7 @@ class RunRecorder:
     notes: set[str] = field(default_factory=set, repr=False)
     """Notes that were already printed."""
     first_runs: FirstRuns | None = field(default=None, repr=False)
-    """Detects that no run can train, which ends the study; None if failed runs never end it."""
+    """Detector that ends the study if no run can train; None if failed runs never end it."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """Locked while a record is written."""
 
@@ -448,7 +448,7 @@ def _is_new(outcome: RunOutcome, previous: RunOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRun(RunRecorder):
-    """Trains, records and shows runs that are not trials of a search. Thread-safe."""
+    """Runner that trains, records and shows runs that are not trials of a search. Thread-safe."""
 
     session: Session
     keep_groups: bool = True
@@ -546,7 +546,7 @@ def single_runs(
         wait_s: Total seconds that a run may wait for resources; None for no limit.
         keep_groups: Whether worker processes are reused, as in `SingleRun`.
         limit_s: Seconds with workers after which a run fails, as in `SingleRun`.
-        first_runs: Detects that no run can train, as in `RunRecorder`.
+        first_runs: Detector that ends the study if no run can train, as in `RunRecorder`.
     """
     with (
         WaitWatch(session, deadline, screen, wait_s=wait_s),

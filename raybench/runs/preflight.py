@@ -62,10 +62,11 @@ GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine which worker group a run needs."""
 MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Number of trials that are queued, so that one of them may reuse an idle worker group. Measured
-with 60 trials over two frameworks and 1, 2 or 4 workers on 4 GPUs: 24 groups are started; without
-queued trials 34, and 53 if in addition no trial may overtake another. With 8 queued trials, 5 fewer
-groups are started, but the sampler has fewer results when it proposes."""
+"""Number of trials that are queued in addition to the running ones, so that one of them may reuse
+an idle worker group. With 60 trials over two frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups
+were started. Without queued trials, 34 groups were started, and 53 if in addition no trial could
+overtake another. With 8 queued trials, 5 fewer groups were started than with 4, but the sampler has
+fewer results when it proposes a trial."""
 AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
@@ -76,7 +77,7 @@ def is_installed(framework: str) -> bool:
 
 
 def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop frameworks that are not installed from a shipped search space, unless none would remain.
+    """Drop from a shipped space the frameworks that are not installed, unless none would remain.
 
     Returns:
         - The content of the space file.
@@ -355,7 +356,7 @@ def check_address(address: str | None) -> None:
 def drop_worker_counts_without_room(
     content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
 ) -> tuple[dict[str, Any], list[str]]:
-    """Drop worker counts that do not fit on this machine from a search space, unless none fits.
+    """Drop from a space the worker counts that do not fit on this machine, unless none fits.
 
     Returns:
         - The content of the space file.
@@ -473,10 +474,10 @@ def _uses_gpus(
 def check_cluster(
     session: Session, console: Console, spec: RunSpec, *, are_gpus_named: bool, asking: str
 ) -> None:
-    """Check that all hosts of a cluster have the files that workers need.
+    """Check that all hosts of a cluster have the files that workers need, and warn of unused GPUs.
 
-    A session on this machine is not checked, since this was done before Ray started. The GPUs are
-    checked by each worker when it starts.
+    A session on this machine is not checked, because its files and GPUs were checked before Ray
+    started. On a cluster, each worker checks its GPUs when it starts.
 
     Args:
         session: Ray connection.

@@ -517,7 +517,7 @@ the fraction STALLED_FACTOR."""
 
 @dataclass
 class Until:
-    """Chooses further cells (run specs) to measure until all predictions are accurate enough
+    """Chooser of further cells (run specs) to measure until all predictions are accurate enough
     (`--until`)."""
 
     share: float

@@ -182,7 +182,7 @@ def _run(options: TrainOptions, spec: RunSpec, opened: OpenStudy) -> RunRecord:
 
 
 class _Screen(RunLines):
-    """Displays the evaluations of the run, or with `--progress jsonl` writes its events as JSON."""
+    """Display of the evaluations of the run; `--progress jsonl` also writes its events as JSON."""
 
     def __init__(self, options: TrainOptions, console: Console, spec: RunSpec) -> None:
         super().__init__(console)

@@ -35,7 +35,7 @@ CLOSING_S."""
 
 
 class Deadline:
-    """Determines when a study ends: by Ctrl-C, by its time budget or by an error.
+    """End of a study: by Ctrl-C, by its time budget or by an error.
 
     It is checked after every evaluation. Once it is `over`, no run starts and all runs stop.
 

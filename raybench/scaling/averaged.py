@@ -176,7 +176,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Errors of laws that are fitted without the cells with the most workers, at these cells."""
+    """Errors of all laws at the cells with the most workers, which were left out of the fits."""
 
     errors: Floats
     """log(predicted / measured seconds), shape [laws, cells]; our law is the first row."""

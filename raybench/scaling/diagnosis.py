@@ -67,7 +67,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Predicts the gains of changes to a run spec, from probes (short runs) of the run spec."""
+    """Predictor of the gains of changes to a run spec, fitted to probes (short runs) of it."""
 
     spec: RunSpec
     num_nodes: int
@@ -214,7 +214,7 @@ HEADS: dict[StepPart, str] = {
 
 @dataclass(frozen=True)
 class BottleneckVerdict:
-    """What limits the speed of a run spec, and which changes to try."""
+    """Verdict on what limits the speed of a run spec, and on which changes to try."""
 
     kind: str
     """Part of a step that takes the most time, or `not sure`."""
@@ -338,7 +338,7 @@ class Leeway:
     reads: bool
     """Whether samples are read on demand, or augmented."""
     fits: Callable[[ResourceRequest], bool]
-    """Returns whether a worker group fits on the cluster."""
+    """Function that returns whether a worker group fits on the cluster."""
 
 
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
@@ -397,7 +397,8 @@ class SpeedAxis(NamedTuple):
     """A setting that affects only the speed: how to vary it, and how to label its values."""
 
     changes: Callable[[RunSpec, Leeway], Changes | str]
-    """Returns the possible changes to a run spec, or the reason why there are none."""
+    """Function that returns the possible changes to a run spec, or the reason why there are
+    none."""
     label: str
     """Format string for the label of a variant, with keys of its run spec in braces."""
 

@@ -61,7 +61,7 @@ NUM_SHARED = 9
 
 
 class SmallRun(NamedTuple):
-    """One finished training run."""
+    """A small training run; until it has been trained, its loss has no meaning."""
 
     parameters: float
     samples: float
@@ -117,7 +117,7 @@ class Forecast:
 
 
 class OptimumModel:
-    """Predicts the best learning rate and batch size for any model size, from small runs.
+    """Model of the best learning rate and batch size for any model size, fitted to small runs.
 
     Args:
         runs: Small runs, at least one.
@@ -374,7 +374,7 @@ class OptimumModel:
 
 
 class LargeRunModel:
-    """Predicts the best learning rate, batch size and loss of a large run from small runs.
+    """Model of the best learning rate, batch size and loss of a large run, fitted to small runs.
 
     Args:
         runs: At least six small runs, in two or more cells (model parameters, samples).

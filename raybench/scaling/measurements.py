@@ -71,7 +71,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class SeriesKey(NamedTuple):
-    """Identifies a series, to which one throughput model is fitted; unknown fields are ""."""
+    """Key of a series, to which one throughput model is fitted; unknown fields are ""."""
 
     model: str = ""
     gpu_type: str = ""

@@ -338,8 +338,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class TargetPlan:
-    """Plan for one series: predicted time and cost to the target by machines, workers and batch
-    size."""
+    """Plan for one series: predicted time and cost to the target for each choice of machines,
+    workers and batch size."""
 
     series: str
     sentences: tuple[str, ...]

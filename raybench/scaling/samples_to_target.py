@@ -123,7 +123,8 @@ RESIDUAL_LENGTH = 1.0
 
 @dataclass(frozen=True)
 class Curves:
-    """Parameter sets of the law without S_min, as arrays with one entry per set."""
+    """Parameter sets of the law of samples to target, without S_min, as arrays with one entry per
+    set."""
 
     critical: Floats
     power: Floats

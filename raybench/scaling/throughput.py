@@ -97,7 +97,7 @@ def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
 
 @dataclass(frozen=True)
 class Scale:
-    """Units in which the law measures: a typical batch size per worker, and typical seconds of a
+    """Units of the throughput law: a typical batch size per worker, and typical seconds of a
     pass."""
 
     batch: float
@@ -121,7 +121,10 @@ class Sites:
 
 @dataclass(frozen=True)
 class Law:
-    """The law for given cells. Most methods return log seconds, shape [parameter sets, cells]."""
+    """Throughput law for given cells (worker count, node count, batch size).
+
+    Most methods return log seconds, shape [parameter sets, cells].
+    """
 
     scale: Scale
     layout: Layout
@@ -444,7 +447,7 @@ matrix."""
 
 @dataclass(frozen=True)
 class LawFit:
-    """The law, fitted to measurements together with its residuals."""
+    """Throughput law, fitted to measurements together with its residuals."""
 
     observed: Observed
     scale: Scale
