@@ -149,8 +149,8 @@ def set_by_reference(
         at_once: Function that returns how many runs with a given spec can run on the cluster at the
             same time.
         baseline_value: Metric value of a constant prediction; None if unknown.
-        baselines: For each split, the metric value of a constant prediction and its sampling
-            error; None if unknown.
+        baselines: Baselines (metric value of a constant prediction, with its sampling error), keyed
+            by split; None if unknown.
         num_train_samples: Number of training samples.
         has_room: Function that returns whether the workers of a run fit on the cluster.
 

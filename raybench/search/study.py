@@ -59,7 +59,7 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
 @dataclass(frozen=True)
 class StudyState:
-    """The part of `study.yaml` that changes while a study runs."""
+    """Part of `study.yaml` that changes while a study runs."""
 
     study: StudySpec
     num_trials: int
@@ -69,8 +69,9 @@ class StudyState:
     notes: tuple[str, ...] = ()
     """Notes for the user, one sentence each."""
     more: dict[str, int] | None = None
-    """The unfinished `--more` (further confirmation runs): `asked` is the number that the user
-    asked for, and `until` is the total number of race runs at which it is finished."""
+    """State of an unfinished `--more` (further confirmation runs); None if there is none. `asked`
+    is the number that the user asked for, and `until` is the total number of race runs at which
+    `--more` is finished."""
     is_over: bool | None = None
     """Whether the confirmation has ended and no trial has started since; None if unknown."""
 
@@ -231,7 +232,7 @@ class StudyPipeline:
         return True
 
     def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
-        """Create the search and the estimate of the confirmation time, from the records of earlier
+        """Create the search and the time estimate of the confirmation from the records of earlier
         sessions."""
         folder = self.store.folder
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
@@ -332,7 +333,8 @@ class StudyPipeline:
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
-        """Metric value of a constant prediction, by split."""
+        """Baselines (metric values of a constant prediction), keyed by split; None if unknown or
+        the split is empty."""
         return baselines(self.study.objective, self.resolved.dataset)
 
     def _baseline_value(self) -> float | None:
