@@ -395,7 +395,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
         may_be = f"may be as {as_what(results, verdict)}"
         lines.append(f"{others} ran only once or only in the search, and {may_be}.")
     if not results.baselines and results.metric.name not in METRICS:
-        lines.append(f"Not compared with a baseline: that of {results.metric.words} is not known.")
+        baseline = f"the baseline value of {results.metric.words} is not known"
+        lines.append(f"Not compared with a baseline: {baseline}.")
     return lines
 
 

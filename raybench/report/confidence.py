@@ -69,7 +69,8 @@ def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     outcome = ", and no configuration ran again after the search"
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
-        outcome = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
+        outcome = f"; the configurations that ran again {missed} with new seeds, and trial "
+        outcome += f"{verdict.fastest} ran once"
     return f"{scatter}{outcome}{once_clause}."
 
 
@@ -139,15 +140,16 @@ def _more_runs(results: Study, verdict: Verdict) -> MoreRuns:
         which = f"{len(verdict.undecided):,} that may be as {as_what(results, verdict)}"
         return MoreRuns(runs, sentence, f"repeat {which}")
     if ties:
-        return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
+        sentence = "The configurations tied with the winner differ from it by less than "
+        return MoreRuns(None, f"{sentence}{100 * SMALLEST:g} %.")
     if ran_once:
         runs = max(LEAST_PROPOSED_RUNS, min(len(ran_once), MOST_PROPOSED_RUNS))
-        sentence = f"Those that ran only in the search can run again: {MORE_OPTION} {runs}."
+        sentence = "Configurations that ran only in the search can run again: "
+        sentence += f"{MORE_OPTION} {runs}."
         return MoreRuns(runs, sentence, "repeat what ran only in the search")
     distinguishable = [trial for trial in repeated(results) if trial not in verdict.ties]
-    return MoreRuns(
-        None, "The others that ran again are distinguishable from it." if distinguishable else ""
-    )
+    sentence = "The other configurations that ran again differ significantly from the winner."
+    return MoreRuns(None, sentence if distinguishable else "")
 
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
@@ -180,7 +182,7 @@ def code_line(results: Study) -> list[str]:
         return []
     spans = {code: f"{min(names)} to {max(names)}" for code, names in versions.items()}
     runs = "; ".join(f"{code}: {span}" for code, span in spans.items())
-    return [f"The code was changed between runs, which are compared all the same ({runs})."]
+    return [f"The code was changed between runs; the runs are compared nevertheless ({runs})."]
 
 
 LEAST_SHARE = 0.05
@@ -274,8 +276,8 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
         if (end := end_of(dimension, key, spec)) is not None:
             ends[end].append(key)
     return [
-        f"At the {end} end of what was searched: {' and '.join(keys)} of trial {verdict.fastest}; "
-        "a wider range may have better ones."
+        f"At the {end} end of the searched range: {' and '.join(keys)} of trial {verdict.fastest}; "
+        "a wider range may contain better values."
         for end, keys in ends.items()
         if keys
     ]

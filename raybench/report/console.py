@@ -61,7 +61,8 @@ def say(console: Console, text: str) -> None:
 
 
 BREAK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
-"""Matches a space at which a line may break; there is no break between a number and its unit."""
+"""Pattern of a space at which a line may break: any space except that between a number and its
+unit."""
 PARAGRAPH_WIDTH = 100
 """Maximum width of a paragraph, in terminal columns."""
 
@@ -181,7 +182,7 @@ MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosse
 MARKED = ("s to target", "worker-s", "median s", "expected s", "alone s")
 DISTURBED = "!"
 DISTURBED_SAYS = (
-    f"{DISTURBED} disturbed: others had the cores for a quarter of its training or more"
+    f"{DISTURBED} disturbed: for at least a quarter of its training time, others used the cores"
 )
 
 

@@ -119,7 +119,7 @@ class LiveState:
         self.num_workers: int | None = None
         """Maximum number of workers that can run at the same time; None if unknown."""
         self.runs: dict[str, LiveRun] = {}
-        """Open runs by name, in the order in which they were requested."""
+        """Open runs in the order in which they were requested, keyed by name."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
         """Pairs (resource for which a run without workers waits, seconds waited), keyed by name of
         the run."""
@@ -318,7 +318,7 @@ def study_screen(
     Args:
         console: Console whose width and height limit the screen.
         state: State of the study.
-        at: Current time in seconds, by the clock of the state.
+        at: Current time in seconds, on the clock with which the state was made.
         has_best: Whether to show the best run so far; False if the runs do not compete.
     """
     width = console.width
@@ -452,7 +452,7 @@ NOTEBOOK_S = 1.0
 """Minimum seconds between updates in a notebook, since each update is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Draw = Callable[[Console], RenderableType]
-"""Function that returns the screen in the size of a console."""
+"""Type of a function that returns the screen in the size of a console."""
 
 
 class TerminalView(Live):

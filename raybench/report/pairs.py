@@ -25,8 +25,8 @@ EXIT_CODES: dict[PairOutcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Exit code by outcome of a comparison. If there are several alternatives, the first of these
-outcomes that occurs determines the exit code."""
+"""Exit codes, keyed by outcome of a comparison. If there are several alternatives, the first of
+these outcomes that occurs determines the exit code."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Pairs:
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Comparison of each alternative with the baseline, by name of the alternative."""
+        """Comparison of each alternative with the baseline, keyed by name of the alternative."""
         smallest, errors = self._test_limits
         return {
             side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)

@@ -34,7 +34,7 @@ from raybench.stats.record import Evaluation, Phase, RunRecord
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
 DescribeRun = Callable[[RunRecord], str]
-"""Function that describes the result of a run that did not fail."""
+"""Type of a function that describes the result of a run that did not fail."""
 
 
 def lines_for(progress: str) -> TextIO | None:

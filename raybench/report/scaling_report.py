@@ -70,7 +70,7 @@ PLAN = {
     "time": "{seconds}",
     "90 %": "{low_s} to {high_s}",
     "bill": "{cost}",
-    "90 % of it": "{low_cost} to {high_cost}",
+    "90 % of bill": "{low_cost} to {high_cost}",
     "keeps budget": "{keeps_budget}",
     "keeps deadline": "{keeps_deadline}",
     "measured": "{measured_s}",
@@ -254,9 +254,7 @@ def print_part(console: Console, part: PagePart) -> None:
     for caption, table in part.tables:
         num_left_out = len(table) - MOST_PRINTED
         below = (
-            f"{caption}. {num_left_out} more rows are left out here"
-            if num_left_out > 0
-            else caption
+            f"{caption}. {num_left_out} more rows are not printed" if num_left_out > 0 else caption
         )
         print_frame(console, table.head(MOST_PRINTED), part.title, below=below, drop=())
     if not part.tables:
@@ -347,7 +345,7 @@ class ScalingReport:
         pages, plots = (
             [str(path) for path in written if path.suffix == suffix] for suffix in (".html", ".png")
         )
-        steps = [("pictures, every run", page) for page in pages]
+        steps = [("figures, every run", page) for page in pages]
         if not verbose and self.fitted:
             report = command_line("report", results.place, "--verbose")
             steps.append(("more workers, predicted", report))
@@ -418,7 +416,7 @@ def claims_table(results: Study) -> pd.DataFrame:
     if name not in STUDIES:
         known_studies = ", ".join(STUDIES)
         raise UserError(
-            f"{results.place}: is no named study; claims are known of {known_studies}.",
+            f"{results.place}: repeats no published study; those with claims are {known_studies}.",
             ErrorCode.NO_RESULT,
         )
     return _claims(STUDIES[name].compare(results.scaling_study, scaling_cells(results)))

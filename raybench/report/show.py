@@ -54,7 +54,7 @@ SEARCH_FORMS: dict[str, CellFormat] = {"search s": "{search_s:s}"}
 LEDGER_FORMS = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
 FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
-"""(Table of strings, title, lines below the table)."""
+"""Tuple (table of strings, title, lines below the table)."""
 
 
 def show(

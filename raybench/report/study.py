@@ -255,8 +255,8 @@ class StudyPlots:
             raise AttributeError(f"study.plot: has no figure '{clean(name)}'; see dir(study.plot)")
         if not kinds[name].applies(self._results):
             raise UserError(
-                f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
-                f"it has something for: {', '.join(dir(self)) or 'none yet'}.",
+                f"study.plot.{name}: {self._results.place} has no data for this figure; figures "
+                f"with data: {', '.join(dir(self)) or 'none yet'}.",
                 ErrorCode.NO_RESULT,
             )
         return partial(kinds[name].draw, self._results)
@@ -312,8 +312,8 @@ def load_one(place: str | Path) -> StudyResults:
             names = ", ".join(f"'{clean(str(path))}'" for path in folders[:MOST_STUDIES_NAMED])
             ellipsis = ", ..." if len(folders) > MOST_STUDIES_NAMED else ""
             raise UserError(
-                f"{folder}: is no study itself, below it are {len(folders)}: name one, or several, "
-                f"as in raybench.load([{names}{ellipsis}]).",
+                f"{folder}: is no study, but {len(folders)} of its subfolders are; name one, or "
+                f"several as in raybench.load([{names}{ellipsis}]).",
                 ErrorCode.NOT_FOUND,
             )
     return load(folder)

@@ -24,15 +24,15 @@ ROLES: dict[str, str] = {
     Role.SCALING: "repeat of a cell",
     Role.PAIR: "run of a pair",
 }
-"""Purpose of a run in words, keyed by its role."""
+"""Role of a run in words."""
 ENDINGS: dict[str, str] = {
     StopReason.TARGET: "the target was reached",
-    StopReason.MAX_TRAIN_SECONDS: "its seconds of training were over",
-    StopReason.EPOCHS: "its epochs were done",
-    StopReason.INTERRUPTED: "it was interrupted",
-    StopReason.TIME_BUDGET: "the time budget was over",
+    StopReason.MAX_TRAIN_SECONDS: "the limit of training seconds was reached",
+    StopReason.EPOCHS: "all epochs were trained",
+    StopReason.INTERRUPTED: "the run was interrupted",
+    StopReason.TIME_BUDGET: "the time budget was used up",
 }
-"""Reason why a run ended in words, keyed by its stop reason."""
+"""Stop reason of a run in words."""
 
 
 def duration(seconds: float) -> str:

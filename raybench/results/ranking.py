@@ -62,8 +62,8 @@ class Repeated:
     chosen_runs: tuple[str, ...]
     """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
-    """Runs from which the reported time is computed: the solo runs (alone on the machine), or all
-    runs with new seeds if no solo run reached the target."""
+    """Runs from which the reported time is computed: the solo runs (alone on the machine) or, if
+    there was a race and no solo run reached the target, all runs with new seeds."""
     printed_runs: tuple[str, ...]
     """Names of the runs in `printed`."""
     is_alone: bool

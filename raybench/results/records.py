@@ -146,9 +146,9 @@ class Records:
     """Content of `records.jsonl`."""
 
     runs: dict[str, RunRecord] = field(default_factory=dict)
-    """Last record of each run by name, in the order in which the runs finished."""
+    """Last record of each run in the order in which the runs finished, keyed by name."""
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
-    """Evaluations of each run in `runs`, from its last attempt."""
+    """Evaluations of each run in `runs` since its previous record, if any; keyed by name."""
     unfinished: dict[str, RunSpec] = field(default_factory=dict)
     """Run specs of trials that have evaluations but no record of the run, because they are still
     running or because their driver was killed."""

@@ -346,7 +346,7 @@ def _processor() -> str:
 SCALING = "scaling_study"
 """Key of `study.yaml` that contains a scaling study."""
 COMPARISON = "compare"
-"""Key of `study.yaml` that contains the two sides, A and B, of a comparison."""
+"""Key of `study.yaml` that contains the sides (A, B, ...) of a comparison."""
 IMPORTED = "imported"
 """Key of `study.yaml` that names the source of runs imported from another tool; also the name of
 the workload of such runs."""

@@ -58,7 +58,7 @@ class Study:
     study: dict[str, Any]
     """Content of `study.yaml`."""
     runs: dict[str, RunRecord]
-    """Records of the finished runs by name, in the order in which the runs finished."""
+    """Records of the finished runs in the order in which they finished, keyed by name."""
     trials: pd.DataFrame
     """Table of the finished runs, one row per run in the order of `runs`. The columns TRIAL_COLUMNS
     come first, further searched keys last; `raybench.results.trials` describes columns and
@@ -73,11 +73,11 @@ class Study:
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run, keyed by its name; `curves` is a table of them."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False)
-    """Results that the decorator `once` has cached, by function."""
+    """Results that the decorator `once` has cached, keyed by function."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
-        """Run spec of each finished run, by name."""
+        """Run specs of the finished runs, keyed by name."""
         return {name: run.spec for name, run in self.runs.items()}
 
     @property

@@ -162,8 +162,8 @@ TRIAL_TYPES = {
     "samples_per_s": NUMBER,
     "worker_seconds": NUMBER,
 }
-"""Types of the stable columns of `trials`, by name; the columns EXTRA_TYPES and further searched
-keys follow.
+"""Types of the stable columns of `trials`, keyed by name; the columns EXTRA_TYPES and further
+searched keys follow.
 
 `worker_seconds` is `num_workers` x `train_s` for the whole run; `worker_seconds_to_target` counts
 only the seconds until the target was reached.
@@ -197,7 +197,7 @@ EXTRA_TYPES = {
     "best_of": TEXT,
     "code": TEXT,
 }
-"""Types of further columns of `trials`, by name.
+"""Types of further columns of `trials`, keyed by name.
 
 | column | content |
 |---|---|
@@ -220,7 +220,7 @@ CURVE_TYPES = {
     **{ACCURACY.name if key == "value" else key: NUMBER for key in CURVE_KEYS if key != "index"},
     "samples": COUNT,
 }
-"""Types of the stable columns of `curves`, by name."""
+"""Types of the stable columns of `curves`, keyed by name."""
 PREDICTION_TYPES = {
     "trial": TEXT,
     "framework": TEXT,
@@ -239,12 +239,12 @@ RUN_COLUMNS = [field.name for field in fields(RunRecord) if field.name in TRIAL_
 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
-    """Return the types of columns by name, with the accuracy columns renamed for another metric."""
+    """Return column types, keyed by name, with the accuracy columns renamed for a metric."""
     return dict(zip(metric_columns(types, metric), types.values(), strict=True))
 
 
 def metric_columns(columns: Iterable[str], metric: Metric) -> list[str]:
-    """Return column names, with the accuracy columns renamed for another metric."""
+    """Return column names, with the accuracy columns renamed for a metric."""
     names = {
         ACCURACY.name: metric.name,
         ACCURACY.best_column: metric.best_column,

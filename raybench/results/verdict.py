@@ -334,10 +334,10 @@ def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `configurations` that reached the target, fastest first.
 
     Unlike in `configurations`, time_to_target_s is the expected running time, by which
-    configurations are compared, worker_seconds_to_target is computed from it, and low_s and high_s
-    are its 90 % interval (for an unconfirmed configuration, the time of its single run). If there
-    are runs on several GPU models, only configurations on the model of the winner are included. The
-    table is empty with `best_at_budget`.
+    configurations are compared. The column worker_seconds_to_target is computed from it, and low_s
+    and high_s are its 90 % interval or, for an unconfirmed configuration, the time of its single
+    run. If there are runs on several GPU models, only configurations on the model of the winner are
+    included. The table is empty with `best_at_budget`.
     """
     table = configurations(results)
     if (verdict := verdict_of(results)) is not None:

@@ -38,7 +38,7 @@ class Phase(StrEnum):
 
 
 class Role(StrEnum):
-    """Purpose of a run."""
+    """Role of a run in a study."""
 
     TRIAL = "trial"
     """Run proposed by the search."""
@@ -97,10 +97,10 @@ class Failure(StrEnum):
 MACHINE_FAULTS = (Failure.WORKER_LOST,)
 """Failures that the configuration did not cause; runs that failed this way may be retried."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
-"""Limits that the time that other processes took from a run's cores must exceed for the run to
-count as disturbed. DISTURBED_SHARE is a fraction of its training seconds, DISTURBED_S a number of
-seconds; both must be exceeded. One competing process per core takes half of the time. On a busy
-machine, the search process and the hypervisor took 9 to 20 % of ten short runs."""
+"""Limits for the training time that other processes take from a run's cores: DISTURBED_SHARE as a
+fraction of the training seconds, DISTURBED_S in seconds. A run that exceeds both counts as
+disturbed. One competing process per core takes half of the time. On a busy machine, the search
+process and the hypervisor took 9 to 20 % of ten short runs."""
 
 
 class Purpose(StrEnum):
@@ -129,11 +129,12 @@ CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
     Purpose.IMPORTANCE: (StopReason.INTERRUPTED, StopReason.TIME_BUDGET),
     Purpose.TRANSFER: (),
 }
-"""Stop reasons of runs that do not count for a purpose (see `RunRecord.counts_for`)."""
+"""Stop reasons of runs that do not count, keyed by purpose (see `RunRecord.counts_for`)."""
 NOT_CAUSED: dict[Purpose, tuple[Failure, ...]] = dict.fromkeys(Purpose, MACHINE_FAULTS) | {
     Purpose.TRANSFER: (*MACHINE_FAULTS, Failure.TIMEOUT, Failure.ERROR)
 }
-"""Failures that the configuration did not cause; runs with them do not count for a purpose."""
+"""Failures of runs that do not count, because the configuration did not cause the failure, keyed by
+purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,8 +372,8 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """State of a run in the driver process, from which the record is built when the run has
-    ended."""
+    """State of a run in the driver (the process that runs the study). The run's record is built
+    from it when the run has ended."""
 
     evaluation: Evaluation | None = None
     """Latest evaluation; None before the first."""
@@ -414,7 +415,7 @@ class RunOutcome:
 
     @property
     def state(self) -> State:
-        """State in which the run's record is written."""
+        """State to write to the record of the run."""
         if self.failure is not None:
             return State.FAILED
         return State.STOPPED if self.stop is None else State.COMPLETE
@@ -447,7 +448,7 @@ class RunOutcome:
         Args:
             name: Name of the run.
             spec: Run spec of the run.
-            role: Purpose of the run.
+            role: Role of the run.
             source: Trial or cell that the run repeats; None for other runs.
             stopped_by: Stop reason to record if the last evaluation has none.
         """

@@ -146,7 +146,7 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
 
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
-"""Plan of a race, the parallel confirmation runs of the best trials with new seeds. Each stage is a
+"""Plan of a race (parallel confirmation runs of the best trials with new seeds). Each stage is a
 pair (number of candidates, number of new runs per candidate)."""
 REVERSAL_ERRORS = 1.0
 """Number of standard errors by which another configuration must lead to replace the winner of the
@@ -182,9 +182,9 @@ Learned = Mapping[tuple[str, int], Replicate]
 def stages(number: int) -> Stages:
     """Return the stages of a race with `number` new runs in total, by successive halving.
 
-    In the first stage, number // 2 candidates run once. In the second stage, the better half of
-    them runs once more. In the last stage, the best number // 8 candidates (at least 2) share the
-    remaining runs. For example, 24 runs give ((12, 1), (6, 1), (3, 2)), and 0 runs give ().
+    In the first stage, number // 2 candidates run once. In the second stage, about the better half
+    of them runs once more. In the last stage, the best number // 8 candidates (at least 2) share
+    the remaining runs. For example, 24 runs give ((12, 1), (6, 1), (3, 2)), and 0 runs give ().
     """
     if not 0 <= number <= MOST_RACE_RUNS:
         raise ValueError(f"a race has 0 to {MOST_RACE_RUNS} new runs, not {number}")

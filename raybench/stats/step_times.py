@@ -133,8 +133,8 @@ def terms_of_parts(
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Bytes sent per element of a gradient, by value of `gradient_compression`. Without compression,
-gradients are float32 for any `precision`."""
+"""Bytes sent per element of a gradient, keyed by value of `gradient_compression`. Without
+compression, gradients are float32 for any `precision`."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:

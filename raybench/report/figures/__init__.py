@@ -62,15 +62,15 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "timeline": FigureKind(
         "The search over wall-clock time",
-        "Above: the best so far. Below: a row is a worker group, a bar a run; hollow bars were "
-        "stopped early.",
+        "Above: the best so far. Below: a row is a worker group, a bar a run. Runs with hollow bars "
+        "were stopped early.",
         runs.timeline_figure,
         runs.timeline_table,
         lambda results: len(runs.spans(results).runs) > 1,
     ),
     "ledger": FigureKind(
         "Seconds by phase",
-        "Only train counts for the target; the rest is overhead.",
+        "Only the phase train counts toward the target; the rest is overhead.",
         runs.ledger_figure,
         runs.ledger_table,
         lambda results: bool(results.trials["wall_s"].notna().any()),

@@ -503,8 +503,10 @@ def svg(figure: Figure, prefix: str, title: str) -> str:
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
-    """Yield all artists of a figure, except those of its axis objects, since accessing these would
-    create them."""
+    """Yield all artists of a figure, except those of its axis objects.
+
+    Access to the artists of an axis would create them.
+    """
     for child in parent.get_children():
         if not isinstance(child, Axis):
             yield child
@@ -522,7 +524,7 @@ def _written(figure: Figure, prefix: str) -> str:
 def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
     """Adapt an SVG tag to a page.
 
-    It gets the colors of the page's theme, short numbers, ids that begin with `prefix`, and an
+    The tag gets the colors of the page's theme, short numbers, ids that begin with `prefix`, and an
     attribute for the trial to which it belongs.
 
     Args:

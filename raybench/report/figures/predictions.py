@@ -27,8 +27,8 @@ from raybench.stats.record import Failure, Role, RunRecord, State
 
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
-"""A surface is drawn if the trials with the best optimizer have at least these numbers of different
-learning rates and batch sizes, and if there are at least this number of trials."""
+"""Minimum numbers of distinct learning rates, of distinct batch sizes, and of trials with the best
+optimizer for drawing a surface."""
 COLOR_RANGE = 8.0
 """Ratio of the largest to the smallest number of seconds on the color scale."""
 MOST_DRAWN = 200

@@ -338,7 +338,7 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     width = min(max(len(names), 1), 2)
     figure, panels = parts.panels(max(len(names), 1), 2.6, 0.4, columns=2)
     if not names:
-        return parts.show_message(figure, panels[0], "no series of several numbers of workers")
+        return parts.show_message(figure, panels[0], "no series with several worker counts")
     batches = sorted(set(predicted["batch_size_per_worker"]))
     batches_drawn = parts.spread(batches, MOST_BATCHES)
     for axes, name in zip(panels, names, strict=False):
@@ -365,10 +365,10 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
 
 def _predicted_keys(batches_drawn: list[int], num_batches: int) -> list[Artist]:
     keys: list[Artist] = [
-        parts.key(f"batch {batch:g} a worker", parts.color(number), marker=parts.marker(number))
+        parts.key(f"batch {batch:g} per worker", parts.color(number), marker=parts.marker(number))
         for number, batch in enumerate(batches_drawn)
     ]
-    keys.append(parts.dot("measured, a dot a repeat"))
+    keys.append(parts.dot("measured, one dot per repeat"))
     keys.append(Patch(color=parts.INK, alpha=0.15, label="the model, 90 % interval"))
     keys.append(parts.key("~ beyond what was measured", linestyle="--"))
     if num_batches > len(batches_drawn):
@@ -509,4 +509,4 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         ),
     ),
 }
-"""Figures by name. The PNG file of `values` is named after the metric."""
+"""Figures, keyed by name. The PNG file of `values` is named after the metric."""

@@ -32,7 +32,9 @@ def try_page(
         traceback_file = StudyFiles(folder).write_error(
             name, "".join(traceback.format_exception(error))
         )
-        say(f"{problem} ({fault_words(error)}); all else is there (traceback: {traceback_file}).")
+        say(
+            f"{problem} ({fault_words(error)}); all else is complete (traceback: {traceback_file})."
+        )
 
     try:
         # Imported late, since importing matplotlib takes half a second, and fails if MPLBACKEND is

@@ -112,7 +112,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
 
 TRIAL_NAME = r"[\w-]+(?:\.[\w-]+)*"
 NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
-"""Matches names of trials in a sentence, such as `trial 0003` or `trials 0003, 0012.torch2`."""
+"""Pattern of names of trials in a sentence, such as `trial 0003` or `trials 0003, 0012.torch2`."""
 
 
 def unfinished(results: Study) -> list[str]:

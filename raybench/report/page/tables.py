@@ -55,7 +55,7 @@ class HtmlTable:
 
     caption: str
     heads: Sequence[tuple[str, bool]]
-    """(Title, whether it is numeric) for each column."""
+    """Pairs (title, whether the column is numeric), one for each column."""
     rows: Sequence[Sequence[str]]
 
 
@@ -71,7 +71,7 @@ def table_of(frame: pd.DataFrame, caption: str, *, csv_file: str = "") -> HtmlTa
     """
     first = frame.head(MOST_TABLE_ROWS)
     if len(frame) > MOST_TABLE_ROWS:
-        remainder = f"; {csv_file} holds all" if csv_file else ""
+        remainder = f"; {csv_file} contains all of them" if csv_file else ""
         caption = f"{caption}: the first {MOST_TABLE_ROWS} of {len(frame):,} rows{remainder}"
     heads = [(str(name), pd.api.types.is_numeric_dtype(frame[name])) for name in frame.columns]
     columns = [_texts(first[name]) for name in first.columns]
@@ -269,13 +269,15 @@ def _marks(results: Study) -> list[bool]:
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
     """Return further facts about a run, each as a pair [name, text]."""
-    disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
+    disturbed = None
+    if run.is_disturbed:
+        disturbed = f"other processes used its cores for {run.disturbed_s:.2f} s"
     facts: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
         "ended by": run.stop,
         "failed": run.failure and f"{run.failure}: {run.message or 'no message'}",
         "not ranked": unranked,
-        "time to target": "read between two evaluations" if is_interpolated else None,
+        "time to target": "interpolated between two evaluations" if is_interpolated else None,
         "disturbed": disturbed,
         "waited for": run.waited_for,
         "restarts": f"{run.restarts} ({run.restart_reason})" if run.restarts else None,
@@ -414,8 +416,11 @@ def winners_table(studies: Named) -> pd.DataFrame:
 
 
 def winner_sentence(studies: Named) -> str:
-    """Return a sentence that names the study with the best winner, and says whether its 90 %
-    interval overlaps with that of another study."""
+    """Return a sentence that names the study with the best winner.
+
+    If all winners are confirmed, it also says whether the 90 % interval of the best one overlaps
+    with that of another study.
+    """
     winners = [(name, study, row) for name, study in studies if (row := _winner(study)) is not None]
     if not winners:
         return f"None of the {len(studies)} studies has an answer yet."
