@@ -62,8 +62,8 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "timeline": FigureKind(
         "The search over wall-clock time",
-        "Above: the best so far. Below: a row is a worker group, a bar a run. Runs with hollow bars "
-        "were stopped early.",
+        "Above: the best so far. Below: a row is a worker group, a bar a run. Runs with hollow "
+        "bars were stopped early.",
         runs.timeline_figure,
         runs.timeline_table,
         lambda results: len(runs.spans(results).runs) > 1,
