@@ -165,7 +165,7 @@ def _imported(file: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
-        logger.info("%s is not Python, so changes of what it imports are not seen: %s", file, error)
+        logger.info("%s is not Python, so changes of its imports are not detected: %s", file, error)
         return
     root = file.parent
     while (root / "__init__.py").is_file():

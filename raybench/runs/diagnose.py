@@ -439,7 +439,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
 
 
 FASTEST = "fastest.yaml"
-"""File with the fastest variant of `diagnose --fastest`, a run spec."""
+"""Name of the file with the run spec of the fastest variant (`diagnose --fastest`)."""
 VERDICT = "Bottleneck found by raybench diagnose; below, seconds per step in each round."
 
 

@@ -54,7 +54,7 @@ from raybench.stats.record import (
 
 CHECKPOINTS = "checkpoints"
 OUTPUT_S = 5.0
-"""Seconds between two copies of the output of a running run."""
+"""Seconds between two copies of the output of a run that has not ended."""
 Result = TypeVar("Result")
 
 
@@ -234,7 +234,7 @@ class FirstRuns:
     limit: int = SAME_FAILURES
     """Number of runs that must fail with the same message to end the study."""
     noun: str = "trials"
-    """What the runs are called in error messages."""
+    """Plural noun for the runs in error messages."""
     rerun: str = "the same command with --fresh"
     """Command to run once the cause is fixed. By default it starts the study anew, because a
     resumed search does not repeat failed trials."""
@@ -284,7 +284,7 @@ class RunRecorder:
     deadline: Deadline
     """End of the study; an error while writing to the store also ends the study."""
     progress: Any
-    """Display of the runs: a `RunScreen`; a `ProgressDisplay` if the study has phases."""
+    """Display of the runs, a `RunScreen`; it is a `ProgressDisplay` if the study has phases."""
     saved: SavedRuns
     """Checkpoints and output of the runs."""
     notes: set[str] = field(default_factory=set, repr=False)
@@ -292,7 +292,7 @@ class RunRecorder:
     first_runs: FirstRuns | None = field(default=None, repr=False)
     """Detector that ends the study if no run can train; None if failed runs never end it."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """Locked while a record is written."""
+    """Lock that is held while a record is written."""
 
     def append(self, line: dict[str, object]) -> bool:
         """Append a line (evaluation or run) to the records; return whether it was written."""
@@ -311,7 +311,7 @@ class RunRecorder:
 
 
 class RunLifecycle:
-    """One run from its request for workers to its record.
+    """Life cycle of a run, from its request for workers to its record.
 
     Call `resume` before the run starts, `take` with every new state of the run (in any order;
     duplicates are ignored), and finally `end` once.
@@ -565,7 +565,7 @@ def single_runs(
 
 
 def run_in_parallel(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
-    """Run jobs in threads, `slots` at a time; they start in the given order.
+    """Run jobs in threads, at most `slots` at a time. They start in the given order.
 
     No job starts once `deadline` is over. An error in a job ends the study: the other jobs stop as
     after Ctrl-C, and then the error is raised.

@@ -508,11 +508,12 @@ def _run(options: ScaleOptions, chosen: ChosenStudy, checked: Checked, opened: O
 
 
 NARROWER = 0.99
-"""A further cell is measured only if it is expected to reduce the spread (relative half-width of
-the 90 % interval) of a prediction to at most this fraction."""
+"""Fraction to which the measurement of another cell must be expected to reduce the spread (relative
+half-width of the 90 % interval) of a prediction. Otherwise the predicted cell itself is
+measured."""
 STALLED_CELLS, STALLED_FACTOR = 4, 0.95
-"""No further cells are measured if the last STALLED_CELLS cells did not reduce the widest spread to
-the fraction STALLED_FACTOR."""
+"""Condition to stop: the last STALLED_CELLS further cells did not reduce the widest spread to the
+fraction STALLED_FACTOR."""
 
 
 @dataclass

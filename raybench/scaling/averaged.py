@@ -132,13 +132,13 @@ TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
 """Prior weight of our law, relative to that of each published law. TRUSTED_UNSEEN applies to cells
 on several nodes if all measured cells are on a single node; TRUSTED applies to all other cells."""
 EQUAL_ERROR = 0.05
-"""Relative error that is added in quadrature to each law's error in the weights, so that laws with
-much smaller errors count as equally good."""
+"""Relative error that is added in quadrature to the error of each law before weights are computed.
+Laws with much smaller errors therefore count as equally good."""
 LARGEST_ERROR = 1.0
 """Maximum log error of a law; larger errors are clipped."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
-"""The weight of a law is its mean squared error to the power -p, where p = (number of predicted
-cells) / CELLS_A_POWER, but at most MOST_POWER."""
+"""Constants of the power p. A law has the weight (mean squared error)^-p, where p = (number of
+predicted cells) / CELLS_A_POWER, but at most MOST_POWER."""
 LARGEST_MOVE = 0.3
 """Maximum log factor by which published laws change a prediction."""
 NUM_CUTS = 2
@@ -229,7 +229,7 @@ class HeldOutErrors:
 
 
 def published_predictions(law: LawFit, cells: Sequence[Cell]) -> Floats:
-    """Fit the published laws to the measurements of our law, and predict cells.
+    """Predict cells by the published laws, fitted to the same measurements as our law.
 
     Returns:
         Predicted log seconds per step, shape [laws, cells].

@@ -126,9 +126,9 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
 
 
 OUTLIER_FACTOR = 1.5
-"""A run is an outlier if its mean seconds per sample, including stalls, differ by more than this
-factor from the median of its cell, or if its first epoch is slower than the median first epoch of
-its cell by more than this factor."""
+"""Factor beyond which a run is an outlier: its mean seconds per sample, including stalls, differ by
+more than this factor from the median of its cell, or its first epoch is slower than the median
+first epoch of its cell by more than this factor."""
 FIRST_EPOCH = "first_epoch_train_samples_per_s"
 MISSES = (Failure.NAN, Failure.OOM)
 """Failures after which a run counts as one that missed the target; a run with another failure is

@@ -75,7 +75,7 @@ class Outlook:
     worked_s: float
     """Measured seconds of a step on synthetic data in memory, which never waits for samples."""
     feed_s: float
-    """Measured seconds to prepare the samples of a step."""
+    """Seconds to prepare the samples of a step, computed from the step times of the probes."""
 
     @classmethod
     def of(
@@ -203,7 +203,7 @@ NOT_SURE = "not sure"
 LEAST_GAIN = 1.05
 """Minimum predicted speed-up of a change that is proposed."""
 LEAST_KEPT = 0.95
-"""Fewer workers are proposed if they keep at least this fraction of the samples/s."""
+"""Minimum fraction of the samples/s that fewer workers must keep to be proposed."""
 HEADS: dict[StepPart, str] = {
     "compute": "Compute-bound",
     "communication": "Communication-bound",
@@ -222,7 +222,7 @@ class BottleneckVerdict:
     step: Estimate
     """Seconds of a step of the run spec."""
     gains: list[Gain]
-    """Changes to try, largest gain first."""
+    """Changes to try, the most recommended one first."""
     num_bytes: int
     """Bytes that a worker exchanges in a step."""
     sentence: str
@@ -442,11 +442,12 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
 
 
 NEXT_ROUND = (1.25, 1.1)
-"""A variant takes part in the next round if its step time is at most this multiple of the fastest
-variant's. The first value applies after the first round, the second after later rounds."""
+"""Maximum step time with which a variant takes part in the next round, as a multiple of that of the
+fastest variant. The first value applies after the first round, the second after later rounds."""
 CLEARLY_SLOWER = 1.5
-"""The original run spec drops out without a significance test if, after two or more rounds, even
-its fastest round is slower than the slowest round of the fastest variant by this factor."""
+"""Factor at which the original run spec drops out without a significance test: after two or more
+rounds, even its fastest round is slower than the slowest round of the fastest variant by this
+factor."""
 ERRORS = 0.05 / len(AXES)
 """Significance level per axis, so that the probability of any wrong choice is at most 5 % over all
 axes."""

@@ -67,7 +67,7 @@ MOST_WORKERS = 1_000_000
 
 
 def check_predict(predict: str | None) -> None:
-    """Check that `--predict` is a list of worker counts or a file of cells, before anything runs.
+    """Check, before anything runs, that `--predict` is a list of worker counts or a file of cells.
 
     Raises:
         UserError: It is neither.

@@ -38,7 +38,7 @@ DEVIATIONS, DEVIATION_CELLS = (0.05, 0.1), 4
 """DEVIATIONS: prior standard deviation of a cell's best log learning rate and best log batch size
 around the power laws. DEVIATION_CELLS: weight of this prior, as a number of measured cells."""
 CURVATURE = (math.log(0.02), 1.0)
-"""Prior mean and standard deviation of the log second derivative of the log loss."""
+"""Prior mean and standard deviation of the log of the second derivative of the log loss."""
 TILT_DEVIATION = 0.7
 """Prior standard deviation of artanh(r), where r is the correlation between log learning rate and
 log batch size in the quadratic function."""
@@ -47,8 +47,8 @@ POSITION_DEVIATION, LEVEL_DEVIATION = 2.0, 0.05
 optimum, around the mean of the best runs. LEVEL_DEVIATION: prior standard deviation of the log loss
 at the optimum of a cell, around the loss of its best run."""
 WIDTH, FEWEST_NEAR = 0.02, 6
-"""The quadratic function is fitted to the runs of a cell whose log loss exceeds that of the best
-run by at most WIDTH, and to at least FEWEST_NEAR runs per cell."""
+"""Limits on the runs to which the quadratic function is fitted. Their log loss exceeds that of the
+best run of their cell by at most WIDTH (more if losses are noisy, or for FEWEST_NEAR runs)."""
 NOISE, MISFIT = 0.002, 0.6
 """NOISE: minimum standard deviation of the log loss between seeds. MISFIT: standard deviation of
 the error of the quadratic function, as a fraction of a run's log loss above that of the best
@@ -74,7 +74,7 @@ class SmallRun(NamedTuple):
 
     @property
     def size(self) -> tuple[float, float]:
-        """The cell of the run: (model parameters, training samples)."""
+        """Cell of the run: (model parameters, training samples)."""
         return self.parameters, self.samples
 
     @property

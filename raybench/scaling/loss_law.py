@@ -25,7 +25,8 @@ EXPONENTS = (0.34, 0.30, 0.4)
 """Prior means of alpha and of beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
 refits), and the prior standard deviation of the log of both."""
 SHARPNESS = (0.6, 0.5)
-"""Prior mean of g and prior standard deviation of log g; it covers the laws of both papers."""
+"""Prior mean of g and prior standard deviation of log g. The prior covers the laws of both
+papers."""
 IRREDUCIBLE = (0.6, 0.15)
 """Prior mean of the ratio E / smallest loss of the small runs, and prior standard deviation of the
 log of this ratio."""
@@ -193,7 +194,7 @@ def heavy_tailed(scaled: Floats) -> Floats:
 
 
 def interval(mean: float, error: float) -> Predicted:
-    """Return a value with its 90 % interval.
+    """Return a value with its 90 % interval, given the mean and error of its log.
 
     Args:
         mean: Mean of the log of the value.

@@ -197,7 +197,7 @@ MeasuredSteps = Sequence[tuple[Cell, float]]
 
 
 Measurements = dict[SeriesKey, list[tuple[Cell, float]]]
-"""Measured step times by series."""
+"""Measured step times, keyed by series."""
 
 
 def read_measurements(path: Path) -> Measurements:
@@ -222,8 +222,8 @@ PRIOR_NOISE = 0.03
 repeats."""
 PRIOR_REPEATS = 4
 STALL = 4.0
-"""Deviations of repeats from the median of their cell are clipped to this multiple of the typical
-deviation, so that a stall of hours does not raise the estimated noise of all cells."""
+"""Multiple of the typical deviation to which deviations of repeats from the median of their cell
+are clipped, so that a stall of hours does not raise the estimated noise of all cells."""
 
 
 @dataclass(frozen=True)

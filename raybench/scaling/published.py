@@ -45,8 +45,8 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""A claim holds if at least this fraction of the compared pairs confirm it, and does not hold if at
-least this fraction contradict it."""
+"""Fraction of the compared pairs that decides a claim. The claim holds if at least this fraction
+confirms it, and does not hold if at least this fraction contradicts it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class MeasuredPoint:
 
 
 Point = tuple[MeasuredPoint, float]
-"""A cell, and the value by which it is compared with others."""
+"""Pair of a measured cell and the value by which it is compared with others."""
 Judged = tuple[str, bool | None] | None
 """Measured values in words, and whether the claim holds; None if nothing was measured."""
 
@@ -408,4 +408,4 @@ STUDIES = {
         *("bottleneck_probe", "synthetic_throughput"),
     )
 }
-"""The published studies by name."""
+"""Published studies, keyed by name."""

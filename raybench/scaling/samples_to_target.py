@@ -170,13 +170,13 @@ def scattered(number: int, seed: int) -> Floats:
 
 
 MEDIAN_NOISE = 1.2533
-"""The standard error of the median of n normal values is MEDIAN_NOISE times their standard
-deviation divided by sqrt(n)."""
+"""Standard error of the median of n normal values, divided by that of their mean (standard
+deviation / sqrt(n))."""
 LOW, HIGH = 0.05, 0.95
 """Quantiles at the ends of a 90 % interval."""
 UNBOUNDED_FACTOR = 10.0
-"""An end of the interval of the critical batch size counts as open if it lies outside the measured
-batch sizes by more than this factor."""
+"""Factor by which an end of the interval of the critical batch size must lie outside the measured
+batch sizes to count as open."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class SamplesToTarget:
 
     @property
     def critical_batch(self) -> Predicted:
-        """The critical batch size B_crit, beyond which larger batches hardly save steps."""
+        """Critical batch size B_crit, beyond which larger batches hardly save steps."""
         quantiles = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in quantiles)
         # The interval is widened by the resolution of the grid.
@@ -296,7 +296,7 @@ COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low
 
 
 def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
-    """Fit the curve of samples to target by batch size to runs.
+    """Return the curve of samples to target by batch size, fitted to runs.
 
     Args:
         table: One row per run with the columns of `read`, or the result of `read`.

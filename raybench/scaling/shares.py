@@ -87,7 +87,7 @@ class Probes:
 
     @property
     def names(self) -> dict[Probe, str]:
-        """The distinct probes, each with the name of the first field that contains it."""
+        """Distinct probes, each with the name of the first field that contains it."""
         names: dict[Probe, str] = {}
         for name, probe in vars(self).items():
             names.setdefault(probe, name)
@@ -283,7 +283,7 @@ class Shares:
 
     @property
     def order(self) -> list[StepPart]:
-        """The parts, largest first."""
+        """Parts of a step, largest share first."""
         return sorted(PARTS, key=lambda part: -self[part].value)
 
     @property
@@ -299,10 +299,10 @@ class Shares:
 
 
 SLOW_FACTOR = 1.1
-"""A worker is slow in a measurement if its time is at least this multiple of the median over
+"""Minimum time with which a worker is slow in a measurement, as a multiple of the median over
 ranks."""
 SLOW_FRACTION = 0.75
-"""A worker is reported if it is slow in at least this fraction of the measurements."""
+"""Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
 """Minimum number of measurements for a conclusion."""
 

@@ -56,7 +56,7 @@ nearly complete, as with prefetching."""
 
 
 Priors = dict[str, tuple[float, float]]
-"""Prior mean and standard deviation by parameter."""
+"""Type of priors: mean and standard deviation, keyed by parameter."""
 # Chosen by held-out error and coverage on the simulated clusters of
 # benchmarks/scaling/throughput_model.py; floor and network on the real clusters of
 # extrapolation.py, where samples take more time than the constant part of a pass, and hosts with a
@@ -80,7 +80,7 @@ PRIORS: Priors = {
 NUM_PARAMETERS = len(PRIORS)
 
 Parameters = dict[str, Floats]
-"""Parameters of the law by name, each of shape [sets, 1]."""
+"""Parameters of the throughput law, keyed by name; each has the shape [sets, 1]."""
 
 
 def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
@@ -269,7 +269,7 @@ NORMAL_WEIGHT = 0.767
 """Mean of (weight x squared distance) if deviations are normal. Weights are divided by this number,
 because the lower weights of outliers would otherwise make the levels too small."""
 LEVEL_RANGE = 3.0
-"""Levels are searched within this number of prior standard deviations from the prior median."""
+"""Maximum distance of levels from their prior median, in prior standard deviations."""
 
 
 def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
@@ -397,8 +397,8 @@ PROPOSAL_DEGREES = 5.0
 """Degrees of freedom of the proposal distribution (Student's t), which has heavy tails so that no
 probable region is missed."""
 LEAST_EFFECTIVE = 0.25
-"""The proposal distribution is good enough if the effective sample size is at least this fraction
-of the draws."""
+"""Minimum effective sample size, as a fraction of the draws, with which the proposal distribution
+is good enough."""
 
 
 def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, number: int) -> Floats:
