@@ -208,7 +208,7 @@ class LiveRace:
     """Candidates that left the race because none of their runs in a stage had a usable result."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
-    """Results of solo runs of earlier sessions, by candidate; they may overrule the race."""
+    """Results of solo runs of earlier sessions, keyed by candidate. They may overrule the race."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ class StepTime:
 
     def __init__(self) -> None:
         self._totals: dict[Lane, dict[Setup, list[float]]] = {}
-        """Totals of [measured steps, seconds], by lane and setup."""
+        """Totals [measured steps, seconds], keyed by lane and then by setup."""
         self._batches: dict[tuple[Lane, int], set[int]] = {}
         self._fits: dict[Lane, Callable[[Setup], float]] = {}
 
@@ -189,11 +189,11 @@ class Placer:
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
-        """Compilation seconds by lane: the minimum, since the first compilation also loads
-        libraries."""
+        """Compilation seconds, keyed by lane. They are the minimum, since the first compilation
+        also loads libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
-        """Seconds of the first compilation, by lane and batch size per worker: each batch size is
-        compiled separately."""
+        """Seconds of the first compilation, keyed by lane and batch size per worker, since each
+        batch size is compiled separately."""
         self._typical_s = dict(TYPICAL_COMPILE_S)
         self._trained_s = 0.0
         """Training seconds of all trials so far."""

@@ -177,7 +177,7 @@ _SHIPPED = (
     Metric("r2", "max", "squared_error", _explained, tasks=_REGRESSION),
 )
 METRICS = {metric.name: metric for metric in _SHIPPED}
-"""Metrics that are shipped with raybench, by name."""
+"""Metrics that are shipped with raybench, keyed by name."""
 DEFAULTS: dict[Task, str] = {
     "classification": "accuracy",
     "regression": "rmse",

@@ -163,7 +163,7 @@ def time_to_target(
     target.
 
     Args:
-        values: Metric of each evaluation of a run, in order.
+        values: Metric value at each evaluation of a run, first to last.
         train_seconds: Training seconds until each evaluation.
         target: Value of the metric to reach.
         hold: Number of consecutive evaluations that must reach the target.

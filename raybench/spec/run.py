@@ -150,7 +150,7 @@ NOT_IN_ONE_PROCESS = (
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 """Values of `compile` that run the compiled pass as CUDA graphs."""
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
-"""Values of `compile` besides `none`, by framework."""
+"""Values of `compile` besides `none`, keyed by framework."""
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]

@@ -38,8 +38,8 @@ MOST_SOLO_ROUNDS = 3
 """Largest number of rounds of solo runs. If the results of a round change the winner, the new
 winner has its solo runs in the next round."""
 WIDENING = 4.0
-"""With `search.widen`, learning rates may exceed the upper bound of their range, or fall below the
-lower bound, by up to this factor."""
+"""Largest factor by which learning rates may lie beyond their range with `search.widen`; the lower
+bound of a linear range is kept."""
 
 
 class ConfirmSpec(Document):
@@ -177,7 +177,7 @@ class StudySpec(Document):
 def target_of(study: Mapping[str, Any]) -> float | None:
     """Return the target of a study given as plain data.
 
-    None if the study has no target, or if reference runs have not set it yet.
+    The result is None if the study has no target, or if reference runs have not set it yet.
     """
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
     target: float | None = None if is_placeholder else study["objective"].get("target")

@@ -98,7 +98,7 @@ def _middle_of(dimension: Simple) -> float:
 
 
 def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
-    """Return the run specs of the configurations in `search.first`, in order.
+    """Return the run specs of the configurations in `search.first`, in the same order.
 
     These configurations run before all others and may lie outside the space. A searched key without
     a value gets one from a typical configuration (`typical_values`).

@@ -55,7 +55,7 @@ class FailurePredictor:
     ) -> None:
         self.has_room = has_room
         self._too_large: dict[Key, int] = {}
-        """Smallest batch size per worker that ran out of memory, by `_memory_key`."""
+        """Smallest batch size per worker that ran out of memory, keyed by `_memory_key`."""
         self._diverged: dict[Key, list[RunSpec]] = {}
         self._not_compiled: set[Key] = set()
         left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}

@@ -152,7 +152,7 @@ class Proposer:
     def _next_first(self) -> Proposal | None:
         """Return a proposal for the next configuration of `search.first`.
 
-        None if all of them have run, or if interrupted trials come first.
+        The result is None if no configuration is left, or if interrupted trials come first.
         """
         if len(self._firsts) == 0 or self._is_waiting():
             return None
@@ -216,8 +216,8 @@ class Proposer:
     def rerun(self, spec: RunSpec) -> Proposal | None:
         """Return a proposal to run a given run spec.
 
-        None if it lies outside the space, has run with the same seed, or must wait for interrupted
-        trials.
+        The result is None if the run spec lies outside the space, has run with the same seed, or
+        must wait for interrupted trials.
         """
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
@@ -262,7 +262,8 @@ class Proposer:
     def _is_exhausted(self) -> bool:
         """Return whether all configurations of a finite space have run or are infeasible.
 
-        False for a grid, which ends after its last combination, and while trials are queued.
+        The result is False for a grid, which ends after its last combination, and while trials are
+        queued.
         """
         if self._size is None or self._is_grid or self._is_waiting():
             return False
