@@ -28,12 +28,12 @@ SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 ROUNDS = 5
 """Number of all-reduces of each size."""
 WORKERS_S, MEASURE_S = 60.0, 120.0
-"""Timeouts in seconds: to start the workers, and to run the all-reduces."""
+"""Timeouts in seconds for starting the workers and for running the all-reduces."""
 MAX_WORKERS = 8
-"""Maximum number of workers of the measurement on a single host."""
+"""Maximum number of workers in a network measurement on a single host."""
 NAME, INSIDE = "doctor", "doctor-inside"
-"""Run names of the two measurements, between hosts and within one host. They must differ, because
-the pool gives workers to each name only once."""
+"""Run names of the two network measurements, whose results are `network` and `inside` in the JSON
+document. The names must differ, because the pool gives workers to each name only once."""
 
 
 def examine(session: Session, address: str | None) -> Facts:
@@ -41,11 +41,13 @@ def examine(session: Session, address: str | None) -> Facts:
 
     Args:
         session: The Ray session.
-        address: Address of the cluster; None for a Ray that raybench has started.
+        address: Address that the user gave with `--address`; None if none was given.
 
     Returns:
-        Facts about each host, all-reduce times between hosts (`network`) and within one host
-        (`inside`), problems and notes; `ok` is True if there are no problems.
+        Facts about each host, all-reduce times, problems and notes; `ok` is True if there are no
+        problems. With several hosts, `network` is measured between hosts and `inside` within one
+        host; with a single host, `network` is measured within it. A measurement that was not made
+        is None.
     """
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
@@ -81,8 +83,8 @@ def examine(session: Session, address: str | None) -> Facts:
 
 
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
-    """Return the data of every node, collected in parallel, or an error message for a node whose
-    task has failed."""
+    """Return the data of every node, collected in parallel; for a node whose task has failed, an
+    error message instead."""
     tasks = [
         on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
         for entry in entries
@@ -114,7 +116,8 @@ def network_group(hosts: list[Facts]) -> ResourceRequest | None:
 
     With several hosts, one worker runs on each host that has CPUs in Ray, with a GPU if all these
     hosts have one. With a single host, several workers run on it, each with a GPU if the host has
-    at least two. None if only one worker is possible, or if no framework works on all hosts.
+    at least two GPUs. The result is None if only one worker is possible, or if no framework works
+    on all hosts.
     """
     if not (hosts := [host for host in hosts if host["ray_cpus"] >= 1]):
         return None
@@ -181,7 +184,7 @@ def _network(
     except ray.exceptions.GetTimeoutError:
         notes.append(
             f"the network was not measured: {request.num_workers} workers did not start within "
-            f"{WORKERS_S:g} s; run it again when the cluster has room for them."
+            f"{WORKERS_S:g} s; rerun raybench doctor when the cluster has room for them."
         )
         return None
     finally:

@@ -31,7 +31,7 @@ class Node:
     accelerator: str = ""
     """Ray's name of the GPU model; empty if unknown."""
     parts: tuple[float, ...] = ()
-    """Free fraction of each GPU that is partly taken; all other GPUs are entirely free."""
+    """Free fractions of the partly taken GPUs; the rest of `gpus` are entirely free GPUs."""
 
     def room(self, request: ResourceRequest) -> int:
         """Return how many workers of a group fit on the node, at most the size of the group."""
@@ -40,12 +40,11 @@ class Node:
         return request.num_fitting(self.cpus, self.usable_gpus(request.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
-        """Return the resources left after a worker takes `cpus` and `gpus`, or after several other
-        jobs take that much in total.
+        """Return the resources that are left after `cpus` and `gpus` are taken.
 
-        A fraction of a GPU is taken from a single GPU, the one with the least free capacity that
-        suffices (best fit, as in Ray). The total of several jobs is assumed to fill one GPU after
-        another.
+        These amounts are taken either by one worker or by several other jobs in total. A fraction
+        of a GPU is taken from a single GPU, the one with the least free capacity that suffices
+        (best fit, as in Ray). Several other jobs are assumed to fill one GPU after another.
         """
         whole, parts = int(gpus + ROUNDING), list(self.parts)
         part = round(gpus - whole, 4)
@@ -85,7 +84,8 @@ def num_nodes(request: ResourceRequest, empty: Sequence[Node]) -> int:
     """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`) possible.
 
     The number is computed for empty nodes, so that all runs with the same request (workers and
-    their resources) use the same number of nodes. 0 if the group does not fit.
+    their resources) use the same number of nodes. It is 0 if the group does not fit, or if its
+    workers would share a GPU.
     """
     room = sorted((node.room(request) for node in empty), reverse=True)
     if request.shares_a_gpu or sum(room) < request.num_workers:
@@ -106,8 +106,8 @@ def lay_out(
         empty: Total resources of every node; None if they equal `free`.
 
     Returns:
-        The index of each worker's node. None if the workers do not fit now on as many nodes as
-        `num_nodes` requires.
+        The index of each worker's node. None if the workers do not fit now on the number of nodes
+        that `num_nodes` returns.
     """
     count = num_nodes(request, free if empty is None else empty)
     if not count:
@@ -125,7 +125,7 @@ def lay_out(
 def _pack(
     request: ResourceRequest, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill one node after another, beginning with the node that has room for most workers.
+    """Fill one node after another, beginning with the node that has room for the most workers.
 
     If two nodes have room for equally many, the one with fewer free CPUs comes first. With
     `spares_gpus`, nodes with GPUs come last. Returns the index of each worker's node, or None if
@@ -148,7 +148,7 @@ def _pack(
 
 
 def _spread(request: ResourceRequest, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
-    """Distribute the workers in turn over the `count` nodes with room for most workers.
+    """Distribute the workers in turn over the `count` nodes that have room for the most workers.
 
     Returns the index of each worker's node, or None if the workers do not fit.
     """
@@ -176,8 +176,9 @@ GPU_MODEL = "accelerator_type:"
 def as_nodes(
     entries: Sequence[Mapping[str, Any]], leaving: Collection[str] = ()
 ) -> tuple[Node, ...]:
-    """Return the nodes on which workers can run; a node is named after its host, or after its
-    address if several nodes have the same host name.
+    """Return the nodes on which workers can run.
+
+    A node is named after its host or, if several nodes have the same host name, its address.
 
     Args:
         entries: Nodes as listed by `ray.nodes`.
@@ -234,19 +235,23 @@ class Capacity:
         return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
     def num_fitting(self, request: ResourceRequest) -> int:
-        """Return how many workers of a group fit on each empty node, at most the size of the group,
-        summed over the nodes."""
+        """Return how many workers of a group fit on each empty node, added up over all nodes.
+
+        A node counts for at most the size of the group, so the sum may be larger than the group.
+        """
         return sum(node.room(request) for node in self.nodes)
 
     def most_workers(self, request: ResourceRequest) -> int:
-        """Return how many workers with the resources of `request` fit on the empty cluster, in
-        any number of groups."""
+        """Return how many workers with the resources of `request` fit on the empty cluster, no
+        matter how many groups they form."""
         at_least_all = max(self.cpus, request.num_workers)
         return self.num_fitting(replace(request, num_workers=at_least_all))
 
     def most_groups(self, request: ResourceRequest, slots: int) -> int:
-        """Return how many groups with this request fit on the empty cluster at the same time; at
-        least 1, at most `slots`."""
+        """Return how many groups with this request fit on the empty cluster at the same time.
+
+        The result is at least 1 and at most `slots`.
+        """
         return max(1, min(slots, self.most_workers(request) // request.num_workers))
 
     def fits(self, request: ResourceRequest) -> bool:
@@ -258,8 +263,7 @@ class Capacity:
         return self.fits(request) or (self.grows and not request.shares_a_gpu)
 
     def refuse_infeasible(self, request: ResourceRequest) -> None:
-        """Raise UserError if the group does not fit on the empty cluster and no nodes can be
-        added."""
+        """Raise UserError if the group can never run on this cluster (see `may_fit`)."""
         if self.may_fit(request):
             return
         if request.shares_a_gpu:

@@ -57,7 +57,7 @@ Command = Start | Advance | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to driver: the worker has started, on this host and device; sent once."""
+    """Worker to pool: the worker has started, on this host and device; sent once."""
 
     host: str
     node: str
@@ -96,8 +96,8 @@ class Progress(WorkerAnswer):
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """State of the run in the checkpoint that rank 0 has sent before this reply; None without one.
-    The pool removes the state from the reply and sets `saved`."""
+    """State of the run in the checkpoint that rank 0 has sent before this reply; None without a
+    checkpoint. The pool removes the state from the reply and sets `saved`."""
     saved: int | None = None
     """Index of the checkpoint, which is the index of the next evaluation; None without a
     checkpoint."""
@@ -108,7 +108,7 @@ class Finished(WorkerAnswer):
     """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
-    """Seconds of the run by phase."""
+    """Seconds of the run on this worker, keyed by phase."""
     weights: Path | None = None
     """File on the pool's host with the weights that rank 0 has sent; set by the pool. None without
     weights."""
@@ -120,7 +120,7 @@ class Finished(WorkerAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
-    """Worker to driver: an exception ended the run on this worker."""
+    """Worker to driver: an exception ended the run, or the start of the group, on this worker."""
 
     failure: Failure
     """`Failure.OOM` if the worker ran out of memory, otherwise `Failure.ERROR`."""
@@ -140,7 +140,7 @@ class MeasuredSums(WorkerAnswer):
     """Worker to `raybench doctor`: the result of `Measure`."""
 
     seconds: dict[int, list[float]]
-    """Seconds of every all-reduce, by size in bytes."""
+    """Seconds of every all-reduce, keyed by its size in bytes."""
     through: str
     """Library that runs the all-reduces: `gloo`, `ring` or `nccl`."""
     interface: str
@@ -160,15 +160,16 @@ START_MISTAKES = (
     ErrorCode.UNKNOWN_NAME,
     ErrorCode.UNSUPPORTED,
 )
-"""User mistakes in the model, its weights or its optimizer. Most other runs would fail in the same
-way, so a mistake of this kind ends a study in which no run has trained yet."""
+"""Error codes of user mistakes in the model, its weights or its optimizer. Most other runs would
+fail in the same way, so a mistake of this kind ends a study in which no run has trained yet."""
 
 STOPPED: Final = "stopped"
 """`RunFailed.failure` of a run that was ended from outside, which is not counted as failed."""
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
-    """Raised if a run ends without a result: a worker crashed, was lost, or did not answer."""
+    """Raised if a run ends without a result, for example because a worker crashed, was lost or did
+    not answer, or because the run was stopped."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class Allocation:
     workers_per_node: tuple[int, ...] = ()
     """Number of workers on each node, largest first."""
     accelerators: tuple[str, ...] = ()
-    """Models of the group's GPUs, each once."""
+    """Distinct models of the group's GPUs."""
     waited_for: str | None = None
     """Description of what the run waited for; None if it did not have to wait."""
     resume: RunState | None = None

@@ -34,7 +34,7 @@ class _Point:
     report_s: float = 0.0
     lost_s: float = 0.0
     worker: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the phases that the workers measure, by phase."""
+    """Seconds of the phases that the workers measure, keyed by phase."""
 
 
 @dataclass(kw_only=True)
@@ -66,9 +66,9 @@ class RunAccount:
 
     An attempt lasts from a request for workers until these workers are lost or the run ends. It
     continues the run from its newest checkpoint, or from its beginning without a checkpoint. The
-    time from this point to the start of the attempt counts as `lost`, except waiting for workers,
-    which stays in `queue`. Until the attempt has reached its first evaluation, the seconds are
-    computed as if it continued from the last evaluation.
+    time from this checkpoint or the beginning to the start of the attempt counts as `lost`, except
+    the time spent waiting for workers, which stays in `queue`. Until the attempt has reached its
+    first evaluation, the seconds are computed as if it continued from the last evaluation.
     """
 
     def __init__(self) -> None:
@@ -122,8 +122,7 @@ class RunAccount:
         self._between = None
 
     def answered(self, *, busy_s: float) -> None:
-        """Record the answer to the last command; `busy_s` is how many seconds the workers needed to
-        execute it."""
+        """Record the answer to the last command, which took the workers `busy_s` seconds."""
         self._between = time.perf_counter()
         self._current_attempt().report_s += self._between - self._sent - busy_s
 
@@ -139,17 +138,18 @@ class RunAccount:
             self._kept = self._last
 
     def command_failed(self, why: str) -> None:
-        """Record that a command has failed with `RunFailed.failure` `why`.
+        """Record that a command has failed for the reason `why` (`RunFailed.failure`).
 
-        The seconds of the command count as `lost`, except after an error in the code: until then,
-        the workers may have trained.
+        The seconds of the command count as `lost` if the run was stopped, or if the workers were
+        lost or did not answer in time. After an error in the run itself they do not, because the
+        workers may have trained until then.
         """
         if why in (STOPPED, *MACHINE_FAULTS, Failure.TIMEOUT):
             self._between = time.perf_counter()
             self._current_attempt().lost_s += self._between - self._sent
 
     def seconds_with_workers(self) -> float:
-        """Return the wall seconds of the run so far, without those until workers had started."""
+        """Return the wall seconds of the run so far, excluding the phases `queue` and `start`."""
         phases, wall_s = self.now()
         return wall_s - phases["queue"] - phases.get("start", 0.0)
 
@@ -159,7 +159,7 @@ class RunAccount:
         self._worker = ledger
 
     def now(self) -> tuple[dict[str, float], float]:
-        """Return the run's seconds by phase, and its wall seconds, both until now."""
+        """Return the run's seconds so far, keyed by phase, and its wall seconds so far."""
         now = time.perf_counter()
         wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
         if not self.is_allocated:  # the run has only waited so far
@@ -194,13 +194,12 @@ class RunAccount:
 TIMEOUT_S = 3600.0
 """Timeout of a command in seconds; three times the objective's `max_train_seconds` is added."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""Timeout in seconds of `Start` for a dataset that is decoded into a store on disk. Nodes other
-than the driver's may not have the store yet; if stopped too early, they would have to decode the
-dataset from the beginning again."""
+"""Timeout in seconds of the command `Start` if the dataset is decoded into a store on disk. Nodes
+other than the driver's may not have the store yet; if stopped too early, they would have to decode
+the dataset from the beginning again."""
 RESTARTS = 3
-"""Maximum number of restarts in a row on new workers; a run whose workers are then lost once more
-counts as failed. A newer checkpoint resets the count. There is no other retry after machine faults.
-"""
+"""Maximum number of restarts on new workers without a newer checkpoint in between; a run whose
+workers are then lost once more has failed. There is no other retry after machine faults."""
 
 
 class RunClient:
@@ -249,8 +248,8 @@ class RunClient:
         """Train to the next evaluation; the first step waits for workers and builds the run.
 
         Returns:
-            The outcome so far. If the run fails, this is not raised but recorded in the outcome,
-            next to the last evaluation; only errors of the pool itself are raised.
+            The outcome so far. A failure of the run is recorded in the outcome, next to the last
+            evaluation, and not raised; only errors of the pool itself are raised.
         """
         try:
             self._next()
@@ -262,12 +261,12 @@ class RunClient:
         """End the run and release its workers.
 
         Args:
-            save: Whether to save the weights to `weights`, unless the run has failed.
+            save: Whether to save the weights in the file `weights`, unless the run has failed.
             test: Whether to measure the metric on the test split, unless the run has failed.
 
         Returns:
-            The final outcome of the run. A failure of the workers during this call makes the run
-            fail only with `save` or `test`.
+            The final outcome of the run. Without `save` and `test`, a failure of the workers during
+            this call only adds a note to the outcome.
         """
         if self._has_waiting_workers:
             has_failed = self._outcome.failure is not None
@@ -358,7 +357,7 @@ class RunClient:
                 break
             except RunFailed as failure:
                 if not command.save and not command.test:
-                    if failure.failure != STOPPED:  # who stopped the run knows of it
+                    if failure.failure != STOPPED:  # a requested stop needs no note
                         self._outcome = replace(self._outcome, notes=(failure.message,))
                     return
                 self._restart_or_raise(failure)
@@ -444,7 +443,7 @@ class RunClient:
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:
-    """Release the workers of a run that does not end by itself; the run gets no new workers.
+    """Release the workers of a run that is ended from outside; the run gets no new workers.
 
     Args:
         pool: Handle of the `WorkerPool`.

@@ -6,10 +6,11 @@ group fit on the nodes. Therefore a trial with many workers cannot starve. A tri
 reservation needs nothing else, so trials cannot deadlock. There are two exceptions to the order:
 
 - A trial that would not fit even on empty nodes is skipped until nodes are added.
-- If idle groups must be closed for the trial at the head of the queue, a trial that can use an idle
-  group may overtake the head, at most MAX_OVERTAKEN times.
+- If the trial at the head of the queue can use no idle group and there is no room for a new group,
+  a later trial that can use an idle group may overtake the head. At most MAX_OVERTAKEN trials may,
+  and only if the head needs GPUs or runs on a cluster: elsewhere, idle groups take no room.
 
-`RequestQueue` answers requests of the pool by means of this scheduler. It follows the nodes of the
+`RequestQueue` uses this scheduler to answer requests of the pool. It follows the nodes of the
 cluster and the resources that other jobs use, and requests machines from an autoscaler.
 """
 
@@ -52,7 +53,7 @@ class Reservation:
     evict: tuple[int, ...] = ()
     """Numbers of the groups that must be closed before the workers start."""
     last_used: int = 0
-    """When the group was released last, as the number of releases of all groups until then."""
+    """Time of the group's last release, counted in releases of all groups."""
 
 
 @dataclass
@@ -76,9 +77,9 @@ class ResourceScheduler:
     on_cluster: bool = False
     taken: Sequence[tuple[float, float]] = ()
     reservations: dict[int, Reservation] = field(default_factory=dict)
-    """Reservations by the number of the worker group."""
+    """Reservations, keyed by the number of the worker group."""
     waiting: dict[str, ResourceRequest] = field(default_factory=dict)
-    """Worker group that each waiting trial needs, in the order of the requests."""
+    """Requests of the waiting trials, keyed by trial name, oldest first."""
     _num_overtaken: int = 0
     """Number of trials that have overtaken the current head of the queue."""
     _num_releases: int = 0
@@ -168,8 +169,10 @@ class ResourceScheduler:
         return self.lay_out(request, without=self.reservations.values()) is None
 
     def needed(self) -> list[ResourceRequest]:
-        """Return the requests of all busy groups and of all groups that trials wait for; empty if
-        no trial waits."""
+        """Return the requests of all busy groups and of all groups that trials wait for.
+
+        The list is empty if no trial waits.
+        """
         if not self.waiting:
             return []
         return [reservation.request for reservation in self.busy] + [*self.waiting.values()]
@@ -184,7 +187,7 @@ class ResourceScheduler:
         return held
 
     def accelerators(self, reservation: Reservation) -> tuple[str, ...]:
-        """Return the models of a group's GPUs, each once; empty for a group without GPUs."""
+        """Return the distinct models of a group's GPUs; empty for a group without GPUs."""
         models = {self.nodes[node].accelerator for node in reservation.nodes}
         return tuple(sorted(models - {""})) if reservation.request.gpus_per_worker else ()
 
@@ -218,7 +221,8 @@ class ResourceScheduler:
         """Assign an idle group to a trial behind the head of the queue and return its reservation.
 
         This happens only if the head of the queue can use no idle group and there is no room for a
-        new group. Returns None if no trial may overtake the head.
+        new group, on a cluster or for a head with GPUs. Returns None if no trial may overtake the
+        head.
         """
         request = self.waiting[head]
         blocks_when_idle = self.on_cluster or request.gpus_per_worker > 0
@@ -251,8 +255,8 @@ class ResourceScheduler:
             if not idle:
                 return None
             evict.append(idle.pop(0))
-        # `evict` was filled in the order of age. It may contain groups whose resources are not
-        # needed after all; keep these alive.
+        # `evict` was filled beginning with the group unused for longest. It may contain groups
+        # whose resources are not needed after all; keep these alive.
         for idle_group in list(evict):
             others = [other for other in evict if other is not idle_group]
             if (layout := self._find_room(request, others)) is not None:
@@ -267,8 +271,10 @@ class ResourceScheduler:
         return reservation
 
     def _idle(self, request: ResourceRequest | None = None) -> list[Reservation]:
-        """Return the reservations of the idle groups, those unused for longest first; with
-        `request`, only of the groups that a trial with this request can use."""
+        """Return the reservations of the idle groups, those unused for longest first.
+
+        With `request`, only groups that a trial with this request can use are returned.
+        """
         idle = [
             reservation
             for reservation in self.reservations.values()
@@ -295,7 +301,7 @@ class ResourceScheduler:
     def _find_room(
         self, request: ResourceRequest, evicted: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Choose a node for every worker of a new group, for which the groups `evicted` are closed.
+        """Choose a node for every worker of a new group, as if the groups `evicted` were closed.
 
         Returns the index of each worker's node, or None if there is no room for the workers or for
         more worker processes.
@@ -359,12 +365,13 @@ class RequestQueue:
         Args:
             scheduler: The scheduler with the pool's reservations.
             options: Options of the pool.
-            available: Function that returns each node's free resources according to Ray, by node
-                id.
+            available: Function that returns each node's free resources according to Ray, keyed by
+                node id.
             nodes: Function that returns Ray's list of nodes.
             leaving: Function that returns the ids of nodes that are about to be shut down.
-            autoscale: Requests resource bundles from the autoscaler.
-            on_lost: Called with the numbers of idle groups whose workers were lost with a node.
+            autoscale: Function that requests resource bundles from the autoscaler.
+            on_lost: Function that is called with the numbers of idle groups whose workers were lost
+                together with a node.
         """
         self._scheduler, self._options, self._available = scheduler, options, available
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
@@ -372,9 +379,9 @@ class RequestQueue:
         self._leaving: frozenset[str] = frozenset()
         """Ids of all nodes whose shutdown was announced at any time."""
         self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
-        """Future and time (`time.monotonic`) of each request, by trial."""
+        """Future and time (`time.monotonic`) of each request, keyed by trial name."""
         self._short_s: dict[str, float] = {}
-        """`WaitingTrial.short_s`, by trial."""
+        """`WaitingTrial.short_s` of each trial, keyed by trial name."""
         self._sent: list[dict[str, float]] | None = None
         """Last request to the autoscaler; None before the first one, when the request of an earlier
         driver that was killed may still be valid."""
@@ -452,7 +459,7 @@ class RequestQueue:
         return list(self._requests)
 
     def waiting(self) -> dict[str, WaitingTrial]:
-        """Return the unanswered requests by trial."""
+        """Return the unanswered requests, keyed by trial name."""
         now = time.monotonic()
         return {
             trial: WaitingTrial(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
@@ -504,7 +511,7 @@ class RequestQueue:
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:
-    """Return what each trial in the queue waits for, in words, by trial."""
+    """Return descriptions of what the trials in the queue wait for, keyed by trial name."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
     reasons: dict[str, str] = {}
@@ -520,8 +527,8 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
 
 
 def _reason(scheduler: ResourceScheduler, request: ResourceRequest) -> str:
-    """Return what the trial at the head of the queue waits for: resources, or memory for more
-    worker processes."""
+    """Return a description of what the trial at the head of the queue waits for: resources, or
+    memory for more worker processes."""
     idle = [
         reservation for reservation in scheduler.reservations.values() if reservation.trial is None
     ]

@@ -117,9 +117,9 @@ class Session:
         return None
 
     def waiting(self) -> dict[str, WaitingTrial]:
-        """Return the requests of all trials that wait for workers, by trial.
+        """Return the requests of all trials that wait for workers, keyed by trial name.
 
-        Empty if the pool does not answer in time. May be called in any thread.
+        The result is empty if the pool does not answer in time. May be called in any thread.
         """
         return self._ask(self.pool.waiting.remote())
 
@@ -143,9 +143,11 @@ class Session:
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
         """End the workers of all runs that have not answered a command for `least_s` seconds.
 
+        A run that is evaluating the test split is given more time (`worker_pool.TEST_S`).
+
         Returns:
-            For each run whose workers were ended, the seconds since that command. Empty if the pool
-            does not answer in time.
+            Seconds since that command for each run whose workers were ended, keyed by run name.
+            Empty if the pool does not answer in time.
         """
         return self._ask(self.pool.stop_running.remote(least_s))
 

@@ -98,14 +98,14 @@ OUTPUT_CUT = b"... earlier output is left out ...\n"
 
 
 def keep_end(content: bytes) -> bytes:
-    """Return an output; of one longer than KEPT_OUTPUT_BYTES, only the end after OUTPUT_CUT."""
+    """Return the output unchanged or, if it exceeds KEPT_OUTPUT_BYTES, OUTPUT_CUT and its end."""
     if len(content) <= KEPT_OUTPUT_BYTES:
         return content
     return OUTPUT_CUT + content[-KEPT_OUTPUT_BYTES:]
 
 
 class Capture:
-    """Captures the output of this process in a file, from `begin` to `end` of a run.
+    """Captures the output of this process in a file, between the calls of `begin` and `end`.
 
     A pipe would not work: C code that prints while it holds the interpreter lock would wait forever
     for a reader thread in the same process. Also, a file is still there after a crash.
@@ -181,7 +181,7 @@ def _count_file(path: Path) -> Path:
 
 
 def unsent_output(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
-    """Yield rank and remaining output of the workers of a dead group that ran on this host.
+    """Yield the remaining output of those workers of a dead group that ran on this host.
 
     Args:
         scratch: The session's temporary folder on this host.
@@ -308,8 +308,10 @@ class StateFiles:
         return self._folder
 
     def use_study_folder(self, folder: Path) -> None:
-        """Keep later states in a study's folder, if it exists on this host, because the disk of the
-        temporary folder may be small."""
+        """Keep later states in a study's folder, if that folder exists on this host.
+
+        The disk of the temporary folder may be too small for them.
+        """
         states = folder / STATES_FOLDER / Path(self._scratch).name
         with contextlib.suppress(OSError):
             if folder.is_dir():
@@ -367,8 +369,10 @@ class StateFiles:
         return target
 
     def read(self, file: Path, offset: int) -> bytes | None:
-        """Return the PART_BYTES bytes of a state from `offset` on: fewer or none at the end of the
-        state, None if the file was deleted."""
+        """Return a part of a state: up to PART_BYTES bytes, beginning at `offset`.
+
+        The result is empty at the end of the state, and None if the file was deleted.
+        """
         try:
             with file.open("rb") as state:
                 state.seek(offset)

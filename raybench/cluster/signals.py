@@ -18,15 +18,15 @@ from raybench.spec.errors import FAILED, INTERRUPTED
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command: Ctrl-C, `kill`, and a closed terminal."""
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
-"""Seconds between two checks that Ray is alive, and seconds from its end to that of the command."""
+"""Seconds between two checks that Ray is alive, and seconds that the command waits for a signal
+after Ray has ended, before it ends as well."""
 
 
 class Signalled(KeyboardInterrupt):
     """Raised by a signal that ends the command.
 
-    A subclass is needed because of a plain KeyboardInterrupt that is raised inside `exec` of a
-    string, as happens when a dataclass is created: it would make `python -m` exit by SIGINT even
-    if it is caught.
+    A plain KeyboardInterrupt would make `python -m` exit by SIGINT, even if it is caught, when it
+    is raised inside `exec` of a string, as dataclasses use it. A subclass does not.
     """
 
 
@@ -52,12 +52,15 @@ class Interrupt:
 
     @property
     def is_early(self) -> bool:
-        """Whether the user asked to stop before the call of `defer`, when nothing had started."""
+        """Whether the user asked to stop before `defer` was called, when nothing had started."""
         return self.is_set and self._is_immediate
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Context manager: raise KeyboardInterrupt if a library replaces it by another error."""
+        """Context manager: raise KeyboardInterrupt again if a library has replaced it.
+
+        This applies only to the KeyboardInterrupt of an early signal (`is_early`).
+        """
         try:
             yield
         except Exception:
@@ -139,7 +142,7 @@ class Interrupt:
             raise Signalled
 
     def _read(self, read_end: int) -> None:
-        """Count the signals, whose numbers Python writes to a pipe; end the process at the second.
+        """Count the signals, which Python writes to a pipe; end a command at the second one.
 
         Python's handlers cannot count: two signals merge into one call while the main thread is in
         a library. A closed terminal sends SIGHUP more than once, so SIGHUP never counts as the

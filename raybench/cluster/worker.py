@@ -54,7 +54,7 @@ EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
 """Number of 8-byte values that the workers of a new group exchange as a test, and the timeout of
 this exchange in seconds."""
 COMPARE_TIMEOUT_S = 5.0
-"""Timeout in seconds of the pool's answer to `_compare`."""
+"""Seconds that `_compare` waits for the pool's answer."""
 OUT_OF_MEMORY = re.compile(
     # Exceptions of torch, Python and TensorFlow.
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"
@@ -67,7 +67,7 @@ OUT_OF_MEMORY = re.compile(
     # cannot be created if everything else has already taken the memory.
     "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
 )
-"""Matches the types and messages of out-of-memory errors."""
+"""Pattern that matches the types and messages of out-of-memory errors."""
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _serve(config: dict[str, Any]) -> None:
-    """Execute commands, see `serve`; signal handlers of user code are ignored meanwhile."""
+    """Execute commands as described in `serve`, with the signal handlers of user code ignored."""
     pool, group = config["pool"], config["group"]
     # TensorFlow writes a temporary file per traced function and removes it when the process exits
     # normally. This process is killed at the end of the session, so the file must be in the
@@ -147,11 +147,11 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
 
 
 def _compare(pool: Any, group: int, position: Position) -> str | None:
-    """Send this rank's position to the pool; return a sentence if some ranks can never synchronize
-    again.
+    """Send this rank's position in the user's training loop to the pool.
 
-    Returns None otherwise, and also if the pool does not answer in time: the caller asks again
-    later.
+    Returns:
+        A sentence if some ranks can never synchronize again. None otherwise, or if the pool does
+        not answer in time; the caller asks again later.
     """
     try:
         reference = pool.compare.remote(group, position)

@@ -55,7 +55,7 @@ def build_trainer(
         number: Number of the group.
         request: Framework, number and resources of the workers.
         options: Options of the pool.
-        nodes: Ray's id of the node of every worker, by rank; ignored if `options.is_local`.
+        nodes: Ray node id of every worker, in rank order; ignored if `options.is_local`.
     """
     import ray.train
 
@@ -112,10 +112,10 @@ def build_trainer(
 POLL_S = 20.0
 """Seconds after which `exchange` returns without a command; the worker then calls it again."""
 START_TIMEOUT_S, CLUSTER_START_TIMEOUT_S = 180.0, 780.0
-"""Timeouts in seconds of the start of a group, on this machine and on a cluster, whose nodes may
-first install the job's runtime environment, for which Ray allows 600 s."""
+"""Timeouts in seconds of the start of a group, on this machine and on a cluster. The nodes of a
+cluster may first install the job's runtime environment, for which Ray allows 600 s."""
 SETTLE_TIMEOUT_S = 60.0
-"""Timeout in seconds of the end of a run in `WorkerGroup.settle`."""
+"""Seconds that `WorkerGroup.settle` waits for the end of a run."""
 CLOSE_TIMEOUT_S = 20.0
 """Seconds to wait for the end of workers that were told to close or were killed."""
 LIFE_SIGN_TIMEOUT_S = 30.0
@@ -146,25 +146,25 @@ class WorkerGroup:
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(request.num_workers)
         ]
-        """Commands that each rank has not received yet, by rank."""
+        """Queues of commands that were not received yet, one per rank."""
         self._turns = [0] * request.num_workers
-        """Number of replies received from each rank, by rank."""
+        """Number of replies received, one entry per rank."""
         self._next_commands: dict[int, asyncio.Task[Command]] = {}
-        """Task that waits for the next command, by rank."""
+        """Tasks that wait for the next command, keyed by rank."""
         self._members: dict[int, Ready] = {}
-        """First message of each worker, by rank."""
+        """First message of each worker, keyed by rank."""
         self._printed: list[bytes] = []
         """Output that the workers have sent and `take_printed` has not returned yet."""
         self._replies: dict[int, Reply] = {}
-        """Replies to the current command, by rank."""
+        """Replies to the current command, keyed by rank."""
         self._positions: dict[int, Position] = {}
-        """Position of each rank in a user's own training loop, by rank."""
+        """Positions of the ranks in a user's own training loop, keyed by rank."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         """Replies of all ranks to the current command, or the error of a rank that has crashed."""
         self.ended = asyncio.Event()
         """Set when the workers are gone, for any reason."""
         self._end_message = ""
-        """Why the group has ended, in one line."""
+        """One line that says why the group has ended; empty until then."""
         self._has_run = False
         """Whether a run was started that has not finished."""
         self._trainer: Any = None
@@ -210,8 +210,7 @@ class WorkerGroup:
             reply: The reply; None if the worker has sent it in an earlier call.
 
         Returns:
-            The command; None if there is none within POLL_S seconds, after which the worker calls
-            again.
+            The command. None if there is none within POLL_S seconds; the worker then calls again.
         """
         if turn > self._turns[rank]:
             assert reply is not None
@@ -264,7 +263,8 @@ class WorkerGroup:
             await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
-        """End the workers with the command `Close`; kill them with `force`, or if they hang.
+        """End the workers: send the command `Close`, and kill those that hang. With `force`, kill
+        all at once.
 
         If the workers are still not gone after CLOSE_TIMEOUT_S seconds, because their host was
         lost, the method returns, and `ended` is set later.
@@ -302,8 +302,8 @@ class WorkerGroup:
             taken: (node, core) of every core to which other groups are pinned.
 
         Returns:
-            The cores of each rank, by rank; an empty tuple for every rank if too few cores are
-            free, so that no rank is pinned.
+            The cores of each rank, in rank order. If too few cores are free, every rank has an
+            empty tuple, so that no rank is pinned.
         """
         self.cores, chosen = [], []
         if self.request.gpus_per_worker:

@@ -39,7 +39,7 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
-"""Seconds that a run that evaluates the test split may continue after the end of the study."""
+"""Seconds that `stop_running` allows in addition for a run that is evaluating the test split."""
 
 
 @dataclass
@@ -79,20 +79,20 @@ class _PooledRun:
 class WorkerPool:
     """Starts worker groups, assigns them to trials, relays commands and keeps checkpoints.
 
-    A trial is a run of any kind, identified by its name. `session.start_pool` makes an actor of
-    this class; all methods run in one event loop.
+    In this module, a trial is a run of any kind, identified by its name. `session.start_pool` makes
+    an actor of this class; all methods run in one event loop.
     """
 
     def __init__(self, scheduler: ResourceScheduler, options: PoolOptions) -> None:
         self._scheduler, self._options = scheduler, options
         self._queue = RequestQueue(scheduler, options, on_lost=self._close_soon)
         self._groups: dict[int, WorkerGroup] = {}
-        """Groups whose workers are alive or starting, by number."""
+        """Groups whose workers are alive or starting, keyed by number."""
         self._closing: set[asyncio.Task[None]] = set()
         """Background tasks that close groups; kept here because asyncio does not keep them."""
         self._states = StateFiles(options.scratch)
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
-        """State of every run, by name."""
+        """States of the runs, keyed by run name."""
         self._stop = asyncio.Event()
         """Set by `stop_waiting`, which replaces it by a new one for later requests."""
 
@@ -120,8 +120,11 @@ class WorkerPool:
         return await asyncio.to_thread(self._states.read, file, offset)
 
     def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run, None without one; raise OSError if writing any run
-        state has failed."""
+        """Return the newest checkpoint of a run; None if there is none.
+
+        Raises:
+            OSError: A run state, possibly of another run, could not be written.
+        """
         if self._states.fault is not None:
             raise self._states.fault
         return self._runs[trial].checkpoint
@@ -184,8 +187,10 @@ class WorkerPool:
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
         """End the workers of all runs that have not answered a command for `least_s` seconds.
 
+        A run that is evaluating the test split is given TEST_S seconds more.
+
         Returns:
-            For each trial whose workers are ended, the seconds since that command.
+            Seconds since that command for each run whose workers are ended, keyed by run name.
         """
         now = time.perf_counter()
         ended = {}
@@ -256,7 +261,7 @@ class WorkerPool:
 
         Raises:
             RunFailed: A worker raised an exception, died or did not answer within `timeout_s`
-                seconds, and the group is closed; or the run was stopped.
+                seconds, or the run was stopped. The group is then closed.
         """
         run = self._runs[trial]
         number = run.group
@@ -320,7 +325,7 @@ class WorkerPool:
         """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: Name of the run, which may have neither workers nor a request.
+            trial: Name of the run. Nothing is released if it has neither workers nor a request.
             keep: Whether the worker group stays alive for other runs; otherwise it is closed.
             for_good: Whether later requests for workers of this run are refused; needed if the
                 process that trains the run may not know that the run is over.
@@ -368,8 +373,8 @@ class WorkerPool:
         await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, ResourceRequest, list[int]]]:
-        """Return the trial (None if idle), the request and the workers' process ids of every
-        group; used by tests."""
+        """Return trial (None if idle), request and process ids of the workers for every group; used
+        by tests."""
         trials = {run.group: trial for trial, run in self._runs.items()}
         return [
             (trials.get(number), group.request, [member.pid for member in group.members()])
@@ -377,7 +382,7 @@ class WorkerPool:
         ]
 
     def waiting(self) -> dict[str, WaitingTrial]:
-        """Return the request of every trial that waits for workers, by trial."""
+        """Return the requests of the trials that wait for workers, keyed by trial name."""
         return self._queue.waiting()
 
     async def nodes(self) -> tuple[Node, ...]:

@@ -67,11 +67,11 @@ FUNCTIONS = {
     "doctor": "raybench.commands.prepare:doctor",
     "data": "raybench.commands.prepare:data",
 }
-"""Function that runs a command, as `module:name`, by name of the command."""
+"""Functions that run the commands, as `module:name`, keyed by command name."""
 WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")
 """Commands that start Ray; their functions also take an Interrupt."""
 SHOW_LOG = "show_log"
-"""Argument of all commands for `log_shown`."""
+"""Name of the parsed option `-v`, which all commands have; see `log_shown`."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -369,8 +369,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_module(name: str, command: str) -> None:
     """Run a command if its module is executed as `python -m raybench.COMMAND`.
 
-    If the module is imported instead, it is replaced in `sys.modules` by the function
-    `raybench.COMMAND`, which the module would otherwise hide.
+    If the module is imported instead, and there is a function `raybench.COMMAND`, the function
+    replaces the module in `sys.modules`, because the module would otherwise hide it.
 
     Args:
         name: `__name__` of the module.

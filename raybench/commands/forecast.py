@@ -34,22 +34,22 @@ from raybench.stats.record import Phase, Purpose, RunRecord
 from raybench.training.base import find_part
 
 OTHER_NAMES = {"tokens": "samples", "lr": "learning_rate"}
-"""Alternative names of columns in a table, with their usual names."""
+"""Usual names of table columns, keyed by alternative name."""
 CANDIDATE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Candidates for the next small runs have the expected best learning rate and batch size, each
-multiplied by one of these factors."""
+"""Factors by which the expected best learning rate and batch size are multiplied, to get candidates
+for the next small runs."""
 LARGEST_SHARE = 0.1
-"""Largest compute of a planned small run, as a fraction of that of the large run."""
+"""Largest compute of a planned small run, as a fraction of the large run's compute."""
 SAME_LENGTH = 0.05
-"""Runs with a decaying learning rate schedule are compared only if their numbers of samples differ
-by less than this fraction."""
+"""Largest relative difference in the number of samples at which runs with a decaying learning-rate
+schedule are still compared."""
 NUM_RATES = 6
 """Number of learning rates in the search space that is written for the large model."""
 YAML = (".yaml", ".yml")
 LIMIT_FACTOR, UNKNOWN_S = 5.0, 200_000.0
-"""The time limit of planned runs is LIMIT_FACTOR times the expected seconds of the longest of them.
-If the speed of a model is unknown, UNKNOWN_S seconds are expected. The limit is only a safeguard,
-since planned runs end after their epochs."""
+"""Time limit of planned runs, as a multiple of the expected seconds of the longest of them, and the
+seconds that are expected if a model's speed is unknown. The limit is only a safeguard: planned runs
+end after their epochs."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def seconds_of(run: SmallRun, small: Sequence[MeasuredRun]) -> float:
     """Return the expected training seconds of a run.
 
     They are computed from the median seconds per sample of the measured runs with the same model
-    size; NaN if there are none.
+    size. The result is NaN if there are no such runs.
     """
     seconds_per_sample = [
         measured.train_s / measured.run.samples
@@ -158,13 +158,19 @@ def forecast(options: ForecastOptions) -> Ended:
         out = options.out or options.to.with_name(f"{options.to.stem}-forecast.yaml")
         write_space(options.to, out, prediction.learning_rate, optimizer)
         details["wrote"] = out
-        print(f"\nWrote {out}, {NUM_RATES} rates of the interval:\n  {command_line('tune', out)}")
+        print(
+            f"\nWrote {out}, with {NUM_RATES} learning rates of the interval:\n"
+            f"  {command_line('tune', out)}"
+        )
     return Ended(DONE, answer=lines, details=details)
 
 
 def predict_loss(options: ForecastOptions) -> Ended:
-    """Print the predicted loss of the large run, and the compute-optimal model for the same
-    compute."""
+    """Print the predicted loss of the large run, and the model with the lowest predicted loss for
+    the same compute.
+
+    With `--compute`, only the latter is printed.
+    """
     small = read_runs(options.runs, None, columns=("parameters", "samples", "loss"))
     columns, lines = np.array([measured.run for measured in small]), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
@@ -197,12 +203,13 @@ def plan_runs(
     """Choose the small runs to train next within a budget, print them, and write them to the file
     of `--out`.
 
-    The file is a search space for `raybench tune` (one file per study), or a table.
+    A file with the suffix .yaml or .yml is a search space for `raybench tune`, one per study of
+    small models; any other file is a CSV table.
     """
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
         raise UserError(
-            f"--plan {budget}: every run of a measured size costs more; increase the budget.",
+            f"--plan {budget}: every candidate run costs more than that; increase the budget.",
             ErrorCode.TOO_FEW,
         )
     table = pd.DataFrame(planned.runs).drop(columns="loss")
@@ -210,12 +217,12 @@ def plan_runs(
     seconds, cost = [seconds_of(run, small) for run in planned.runs], ""
     if not math.isnan(sum(seconds)):
         table["train_s"] = seconds
-        cost = f" and about {duration(sum(seconds))} of training"
+        cost = f" and train for about {duration(sum(seconds))}"
     lines = [
-        f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
-        f"compute of the large run{cost} together; the most informative runs are first:",
-        f"With these the learning rate is expected to be known within a factor of "
-        f"{planned.rate_factor:.2f} and the batch within {planned.batch_factor:.2f} (90 %).",
+        f"Train {counted(len(table), 'run')}, most informative first; together they need "
+        f"{table['share_of_large_run'].sum():.3g} of the compute of the large run{cost}:",
+        f"After these runs, the best learning rate is expected to be known within a factor of "
+        f"{planned.rate_factor:.2f}, and the best batch within {planned.batch_factor:.2f} (90 %).",
     ]
     print(lines[0], table.to_string(index=False, float_format="{:.4g}".format), lines[1], sep="\n")
     details: dict[str, Any] = {
@@ -374,13 +381,13 @@ def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
 
 
 def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
-    """Return the runs of a study with a given optimizer, all with a loss at the same number of
-    samples.
+    """Return the runs of a study that used the given optimizer, with comparable losses.
 
-    Runs with the same model and the same `epochs` are compared at the number of samples of the
-    shortest run that reached its target or its last epoch. The loss of a longer run is taken from
-    its learning curve at that point. A run with a decaying learning rate schedule is left out if it
-    is clearly longer, because its curve depends on where the schedule ends.
+    Only runs of the search are used. Runs with the same model and the same `epochs` are compared at
+    the number of samples of the shortest run that reached its target or its last epoch. The loss of
+    a longer run is taken from its learning curve at that point. A run with a decaying learning rate
+    schedule is left out if it is clearly longer, because its curve depends on where the schedule
+    ends.
 
     A metric that is maximized must be a proportion, such as accuracy; the loss is then 1 - value.
 
@@ -577,7 +584,7 @@ def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None)
 
 
 def quantiles(rate: Predicted, number: int) -> list[float]:
-    """Return the midpoints of equal parts of a prediction's 90 % interval, on a log scale.
+    """Divide a prediction's 90 % interval into equal parts on a log scale; return their midpoints.
 
     The values are sorted by their distance from the prediction, nearest first.
 
@@ -651,10 +658,10 @@ def sentences(prediction: Forecast, large: LargeRun) -> list[str]:
         f"Best global batch: {_interval(prediction.batch)} samples."
         f"{_workers(prediction.batch, large)}",
         f"Loss: {_interval(prediction.loss)}.",
-        f"Off by a factor of two, the learning rate costs {rate:.2g} % of the loss and the batch "
-        f"{batch:.2g} %.",
+        f"A factor of two off its best value, the learning rate raises the loss by {rate:.2g} %, "
+        f"and the batch by {batch:.2g} %.",
     ]
-    return lines + [f"Do not rely on it: {doubt}." for doubt in prediction.doubts]
+    return lines + [f"Do not rely on this prediction: {doubt}." for doubt in prediction.doubts]
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:
@@ -667,8 +674,9 @@ def _workers(batch: Predicted, large: LargeRun) -> str:
     fewest, most = (max(1, round(size / large.per_worker)) for size in (batch.low, batch.high))
     number = max(1, round(batch.value / large.per_worker))
     return (
-        f" With {large.per_worker} samples per worker it feeds {counted(number, 'worker')} "
-        f"({fewest} to {most}); more workers need a larger batch, and with it more samples."
+        f" With {large.per_worker} samples per worker, this batch feeds "
+        f"{counted(number, 'worker')} ({fewest} to {most}); more workers need a larger "
+        "batch, and with it more samples."
     )
 
 

@@ -56,7 +56,7 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
 
 
 def doctor_lines(findings: dict[str, Any]) -> list[str]:
-    """Return the lines to print: first those of each host, then network, notes and problems."""
+    """Return the lines to print: the hosts, then network, notes and problems."""
     lines = [line for facts in findings["hosts"] for line in _host_lines(facts)]
     for place, network in (("", findings["network"]), (" of one host", findings["inside"])):
         if network is None:
@@ -192,7 +192,7 @@ def _list_datasets(entries: Sequence[Entry]) -> Ended:
 
 
 def _changed_options(options: dict[str, Any]) -> str:
-    """Return the options of a dataset that differ from their defaults, as text `key: value,
+    """Return the options of a dataset that differ from their defaults, as the text `key: value,
     ...`."""
     default = DatasetSpec().model_dump(mode="json")
     changed = {key: value for key, value in options.items() if value != default[key]}

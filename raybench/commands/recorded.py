@@ -82,7 +82,11 @@ def _report(options: ReportOptions) -> Ended:
 
 
 def _compare(places: Sequence[str], file: Path) -> Ended:
-    """Write one page that compares several studies; raise UserError for a single study."""
+    """Write one page that compares several studies.
+
+    Raises:
+        UserError: There is only one study, or one of them contains imported runs.
+    """
     if len(places) < 2:
         raise UserError(
             f"--compare: needs two folders or more, found only {places[0]}.", ErrorCode.MISSING
@@ -151,7 +155,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def fit_file(options: ScaleOptions, file: Path) -> Ended:
-    """Fit a file of measurements; UserError for options that only apply to a study."""
+    """Fit a file of measurements; raise UserError for options that only apply to a study."""
     names = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in FIT_OPTIONS:
@@ -188,7 +192,7 @@ def plan(options: PlanOptions) -> Ended:
 
 
 def planned(options: PlanOptions) -> "PlanReport":
-    """Compute the plan from scaling studies; UserError for invalid input."""
+    """Compute the plan from scaling studies; raise UserError for invalid input."""
     from raybench.report.scaling_report import PlanReport
     from raybench.scaling.plan import Terms
     from raybench.spec.scaling_study import read_prices

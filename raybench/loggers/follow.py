@@ -52,10 +52,10 @@ class LoggedRun:
 class Sink(Protocol):
     """Interface of an experiment tracker. An exception ends the logging to this tracker only.
 
-    For each run, `start` is called once, then `points` any number of times, then `end` once; calls
-    for several runs may interleave. A run may be started again if its workers were lost or the
-    study was interrupted. It then replaces its earlier attempt, so that the tracker shows the run
-    once.
+    For each run, `start` is called, then `points` any number of times, then `end`; calls for
+    several runs may interleave. If the workers of a run were lost or the study was interrupted,
+    `start` may be called again for the run, with or without a call of `end` before. The new attempt
+    replaces the earlier one, so that the tracker shows the run once.
     """
 
     def start(self, run: LoggedRun) -> None:
@@ -81,11 +81,11 @@ class Sink(Protocol):
         return
 
     def close(self) -> str:
-        """Close the tracker; return the end of a sentence that says where to find the output."""
+        """Close the tracker; return a phrase that says where to find the output."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
-    """Return the values of a run spec by key, without those that are None.
+    """Return the values of a run spec that are not None, keyed by name.
 
     Nested keys are written with dots (`dataset.name`) and lists as JSON. Values that look like
     secrets are masked.
@@ -107,7 +107,7 @@ def redacted(text: str) -> str:
 
 
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
-    """Return the numbers of an evaluation by name.
+    """Return the numbers of an evaluation, keyed by name.
 
     These are the validation metric, the mean training loss since the previous evaluation, the
     learning rate, the samples per second, and the training seconds, samples and epochs so far.
@@ -118,7 +118,7 @@ def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a finished run by name; `ledger.<phase>_s` are the seconds of a
+    """Return the numbers of a finished run, keyed by name; `ledger.<phase>_s` is the seconds of a
     phase."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
     figures = {
@@ -136,7 +136,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the text fields of a finished run by name, such as role, state and failure."""
+    """Return the text fields of a finished run, such as role, state and failure, keyed by name."""
     names = ("role", "state", "stop", "failure", "message", "source")
     texts = {name: getattr(record, name) for name in names}
     return {name: redacted(value) for name, value in texts.items() if value is not None}
@@ -201,7 +201,7 @@ class Loggers:
     Args:
         tools: Names of trackers, checked by `check_loggers`.
         folder: Results folder.
-        place: Folder or URL that the user gave.
+        place: Folder or URL of the study, as the user gave it.
         say: Prints a message; it is called from other threads too.
         close_s: Maximum seconds that `close` waits; None to wait until everything is written.
     """
@@ -242,7 +242,8 @@ class Loggers:
         return any(follower.has_failed for follower in self._threads)
 
     def close(self) -> None:
-        """Wait until everything is written; logging to trackers that need longer ends."""
+        """Wait until everything is written, at most `close_s` seconds; stop logging to trackers
+        that are not finished then."""
         for follower in self._threads:
             follower.closed.set()
         until = time.monotonic() + self._close_s
@@ -277,7 +278,8 @@ class _Follower(threading.Thread):
     """Thread that writes new records to one tracker, until `closed` is set.
 
     It is a daemon thread, so that a library that waits for a server does not keep the driver alive.
-    It begins at byte `position` of the records. `place` is the folder or URL that the user gave.
+    It begins at byte `position` of the records file. `place` is the folder or URL of the study, as
+    the user gave it.
     """
 
     def __init__(
@@ -338,7 +340,7 @@ class _Follower(threading.Thread):
         return redacted(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
-        """Return in words why an error ended the logging.
+        """Return the reason why an error ended the logging, for a message.
 
         Unless it is a UserError, its traceback is written to a file.
         """
@@ -369,7 +371,7 @@ class _OpenRun:
 
 
 class Feed:
-    """Writes runs to an experiment tracker; of each run, the learning curve of its last attempt."""
+    """Writes runs to an experiment tracker, each with the learning curve of its last attempt."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -37,7 +37,7 @@ KEY = "raybench_run"
 
 
 class _MLflow(Sink):
-    """Writes to MLflow by `MlflowClient`, which sends no information about the code and sets no
+    """Writes to MLflow with `MlflowClient`, which sends no information about the code and sets no
     active run."""
 
     def __init__(self, folder: Path, study: str) -> None:
@@ -48,7 +48,7 @@ class _MLflow(Sink):
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
         self._study = study
         self._runs: dict[str, str] = {}
-        """Ids in MLflow of the open runs, by run name."""
+        """MLflow ids of the open runs, keyed by run name."""
         experiment = self._client.get_experiment_by_name(self._name)
         if experiment is not None and experiment.lifecycle_stage != "active":
             raise ValueError(
@@ -83,7 +83,8 @@ class _MLflow(Sink):
         self._client.log_batch(number, tags=tags)
         status = "FAILED" if "failure" in texts else "FINISHED"
         is_killed = texts.get("stop") == StopReason.INTERRUPTED or texts == CUT_OFF
-        end_time = time_ms if figures else None  # None: now, for a run that is cut off
+        # A run that is cut off has no figures; None then means now.
+        end_time = time_ms if figures else None
         self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=end_time)
 
     def close(self) -> str:

@@ -27,8 +27,8 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""(Factor, name of a value) by prefix of a tag: the step of an evaluation is the factor times the
-value."""
+"""Axes of the charts: (factor, name of a value), keyed by tag prefix. The step of an evaluation is
+the factor times the value."""
 NOT_DRAWN = ("train_s", "samples")
 """Values of an evaluation that are used as axes and are not plotted as curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")

@@ -11,7 +11,7 @@ with the name of an interface, NCCL with prefixes of names (or an exact name aft
 TensorFlow with the addresses of all workers. By default, each library guesses, and on a host with
 several interfaces it may choose a container's bridge or the loopback interface.
 
-Both are implemented by extending the method `on_start` of Ray Train's backends.
+Both kinds of rendezvous are implemented by extending the method `on_start` of Ray Train's backends.
 """
 
 import importlib
@@ -29,14 +29,15 @@ import ray
 from raybench.training.base import find_part
 
 INTERFACE_VARIABLE = "RAYBENCH_INTERFACE"
-"""Environment variable with the name of the network interface; set on the driver, it applies to all
-hosts, and set on one host, only to that host."""
+"""Environment variable with the name of the network interface. If set on the driver, it applies to
+all hosts; if set on a host, only to that host."""
 DISCARD_PORT = 9
 """Port for a UDP socket that is only used to look up a route; connecting it sends no packet."""
 
 
 class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence, not a bug)
-    """Raised if a host lacks the interface or has no route to an address; the message names it."""
+    """Raised if a host lacks the interface or has no route to an address; the message says
+    which."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def find_place(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
-        rank_0: Address of rank 0; by default, the interface that leads there is used.
+        rank_0: Address of rank 0; by default, the interface with a route to it is used.
         named: Interface that the user has set on the driver; None if not set. RAYBENCH_INTERFACE on
             this host takes precedence.
 
