@@ -465,7 +465,7 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Rows:
 
 
 def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
-    """Yield the batches of an epoch as slices of the order of samples.
+    """Yield the batches of an epoch, each as a slice of the order of samples (`epoch_order`).
 
     Args:
         num_samples: Number of samples in the epoch.

@@ -199,7 +199,7 @@ def read_mnist_npz(file: Path) -> list[Array]:
 
 
 def find_complete_set(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """Return the paths of the files with the given names in a folder; None if one is missing.
+    """Return the paths of the files with the given names in a folder; None if a file is missing.
 
     If a name ends in `*`, the file may also have the suffix `.gz`.
     """

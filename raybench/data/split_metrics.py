@@ -127,9 +127,9 @@ def _balanced_accuracy(labels: Array, predictions: Array) -> tuple[float, float]
 def _roc_auc(labels: Array, predictions: Array) -> tuple[float, float]:
     """Return ROC AUC and its standard error (DeLong et al. 1988).
 
-    The influence of a sample of the class depends on the fraction of the other classes' samples
-    that have lower scores. The influence of any other sample depends on the fraction of the class's
-    samples that have higher scores.
+    ROC AUC compares the samples of a class with all other samples. The influence of a sample of the
+    class depends on the fraction of the other samples that have lower scores. The influence of
+    another sample depends on the fraction of the class's samples that have higher scores.
     """
     from scipy.stats import rankdata
     from sklearn.metrics import roc_auc_score

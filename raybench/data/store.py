@@ -207,7 +207,7 @@ class Source:
     path: Path
     """File or folder that the user named."""
     files: Sequence[File] = field(repr=False)
-    """All files that the dataset depends on, sorted by name."""
+    """All files that the dataset depends on, in an order that is always the same."""
     options: Mapping[str, Any]
     """Keys of `dataset` on which the stored arrays depend, with JSON values. Other keys, such as
     `limit`, are left out, so that a change of the limit does not store the same arrays again."""

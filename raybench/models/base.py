@@ -70,8 +70,8 @@ class Workload:
 
     torch_loss: Hook | None = None
     """Method (outputs, labels) -> losses of shape (N,), one per sample. By default, the loss is the
-    cross entropy (for a language model, its mean over the tokens), or for a regression the squared
-    error (its mean over the outputs)."""
+    cross entropy (its mean over the tokens for a language model). For a regression, it is the
+    squared error, averaged over the outputs."""
     torch_metric: Hook | None = None
     """Method (outputs, labels) -> values of `metric` of shape (N,), one per sample."""
     keras_loss: Hook | None = None
@@ -109,7 +109,7 @@ class Workload:
 
 
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
-"""Method of a workload that builds its model, by framework."""
+"""Name of the method of a workload that builds its model, keyed by framework."""
 
 
 class LayerWorkload(Workload):

@@ -14,7 +14,7 @@ Padding = Literal["same", "valid"]
 
 
 class Layer:
-    """Base class of the descriptions of layers below."""
+    """Base class for descriptions of layers, from which both frameworks build them."""
 
 
 @dataclass(frozen=True)

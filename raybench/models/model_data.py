@@ -96,7 +96,7 @@ class ModelData(Document):
         length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
         is_raw = not isinstance(samples, np.ndarray) or samples.dtype.kind in "OSU"
         if "columns" in encoding and is_raw:
-            from raybench.data.sources.encode import rows_as_inputs  # pyarrow takes a while
+            from raybench.data.sources.encode import rows_as_inputs  # slow to import
 
             return rows_as_inputs(samples, encoding["columns"])
         if "tokens" in encoding and is_raw:

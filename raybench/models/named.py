@@ -80,7 +80,7 @@ def missing(workload: str, place: str) -> UserError:
     )
 
 
-MADE_FOR = 224  # height and width in pixels for which most of these networks were designed
+MADE_FOR = 224  # height and width in pixels for which most networks for images were designed
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Library:
     framework: str | None
     """Framework of the library's models; None if both frameworks can build them."""
     package: str
-    """Name of the Python package that is imported and installed."""
+    """Name of the Python package, both to install and to import."""
     example: str
     """Name of one of the models, for error messages."""
     takes_images: bool = True
@@ -113,7 +113,7 @@ TOKENS = DataShape(input_shape=(128,), num_outputs=2)
 
 
 def is_named(name: str) -> bool:
-    """Return whether a workload is a library's model or one of `NETWORKS`, given its name."""
+    """Return whether a workload's name is that of a library's model or of one of `NETWORKS`."""
     library, colon, _ = name.partition(":")
     return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
 

@@ -254,7 +254,7 @@ def _is_image(table: Table, name: str) -> bool:
     return True
 
 
-MAX_CLASSES_SHOWN = 12  # the most frequent ones
+MAX_CLASSES_SHOWN = 12  # only the most frequent classes are shown
 
 
 def _label_lines(
@@ -346,7 +346,7 @@ PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Pattern of strings that need no quotes in YAML, unless YAML reads them as another type."""
 MAX_WORKERS = 8
 MIN_BATCHES_PER_EPOCH = 16  # minimum number of batches per epoch
-MAX_BATCH_SIZE = {"table": 2048, "running text": 256}  # by kind of data; 512 for others
+MAX_BATCH_SIZE = {"table": 2048, "running text": 256}  # keyed by kind of data; 512 for others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,8 @@ def user_code_errors(
 ) -> Iterator[None]:
     """Context manager: turn any exception except KeyboardInterrupt into a UserError.
 
+    An exception that already is a UserError is not changed.
+
     Args:
         what: Start of the message; file, line and error follow in parentheses.
         advice: End of the message.

@@ -305,7 +305,7 @@ def _missing_array(name: str, arrays: dict[str, Array], path: Path) -> UserError
     """Return the error for an array that an `.npz` file does not have."""
     hint = did_you_mean(name, arrays, "set dataset.columns and dataset.label to its names.")
     return UserError(
-        f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}",
+        f"{path} has no array {name} (other arrays: {', '.join(arrays) or 'none'}); {hint}",
         ErrorCode.UNKNOWN_NAME,
     )
 

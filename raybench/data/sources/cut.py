@@ -43,7 +43,7 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Array, Array]:
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)  # if all labels are equal, a search does not start
+    scale = np.where(scale > 0, scale, 1.0)  # the standard deviation is 0 if all labels are equal
     scaled = [((values - offset) / scale).astype(np.float32) for values in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
@@ -80,7 +80,7 @@ def stored_and_cut(
 KEYS = "train-keys"
 """Name of the stored array of keys for `split_by`, (N,) int64. Neighboring samples with equal keys
 must be in the same split."""
-TYPICAL_SHARE = 0.1  # default fraction of the samples in the validation, and in the test split
+TYPICAL_SHARE = 0.1  # default size of the validation and of the test split, as a fraction
 
 
 def mixed_order(

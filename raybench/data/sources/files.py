@@ -1,4 +1,4 @@
-"""Opening of the files of a dataset as tables, one table for each split to which files belong.
+"""Opening of the files of a dataset as tables, one table for each split.
 
 CSV and Parquet files are tables. A folder of images or texts becomes a table with one row per file:
 the path of the image, or the text, and the class.
@@ -205,7 +205,8 @@ def open_tables(spec: DatasetSpec) -> Tables:
         return {"train": _open(spec, files, path)}
     if "train" not in by_split:
         raise UserError(
-            f"dataset.path: {path} has {', '.join(by_split)}, but no train; add it.",
+            f"dataset.path: {path} has files for {', '.join(by_split)}, but none for train; add "
+            "them.",
             ErrorCode.MISSING,
         )
     return {
@@ -384,7 +385,8 @@ def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], 
         if None in grouped:
             return {"train": list(names)}, 0
         raise UserError(
-            f"{place} has {', '.join(map(str, grouped))}, but no train; add it.", ErrorCode.MISSING
+            f"{place} has folders for {', '.join(map(str, grouped))}, but none for train; add one.",
+            ErrorCode.MISSING,
         )
     if None in grouped:
         raise UserError(

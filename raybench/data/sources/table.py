@@ -59,7 +59,7 @@ def as_numbers(values: Any) -> Numbers:
 
 
 def as_texts(values: Any) -> Any:
-    """Convert a `pyarrow.Array` to strings without outer blanks; empty strings become null."""
+    """Convert a `pyarrow.Array` to stripped strings; empty strings become null."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_float16(values.type):
@@ -140,7 +140,7 @@ class Table:
                 )
         self._given = dict(zip(names, data.schema.names, strict=True))
         self.schema = pa.schema(list(zip(names, data.schema.types, strict=True)))
-        """Names and types of the columns, a `pyarrow.Schema`; names have no blanks at both ends."""
+        """Names and types of the columns, a `pyarrow.Schema`; names are stripped of blanks."""
         is_file = isinstance(data, pa.dataset.Dataset)
         self.num_rows: int = data.count_rows() if is_file else data.num_rows
         if not self.num_rows:

@@ -45,7 +45,7 @@ from raybench.data.store import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-HIDDEN = -1  # label of all samples in a split whose labels are secret, as in benchmarks
+HIDDEN = -1  # label of all samples in a split whose labels are not published, as in benchmarks
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of `dataset` on which the stored arrays do not depend."""
 IMAGE_OPTIONS = (

@@ -30,8 +30,8 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 Pieces = npt.NDArray[Any] | list[str]
-"""Tokens of a text: a list of words, or an array with the code points of the characters or with the
-bytes."""
+"""Tokens of a text: a list of its words, an array with the code points of its characters, or an
+array with its bytes."""
 Ids = npt.NDArray[np.int32]
 TokenKind = Literal["words", "characters", "bytes"]
 
