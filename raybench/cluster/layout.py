@@ -212,7 +212,7 @@ MAX_NAMED_HOSTS = 4
 
 @dataclass(frozen=True)
 class Capacity:
-    """Total resources of the cluster, by node."""
+    """Total resources of a cluster and of each of its nodes."""
 
     nodes: tuple[Node, ...]
     memory_bytes: float

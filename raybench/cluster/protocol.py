@@ -199,9 +199,9 @@ class Allocation:
     start_s: float
     """Seconds that starting the group took; 0 if it was already alive."""
     hosts: tuple[str, ...] = ()
-    """Host name of every rank, by rank."""
+    """Host names of the ranks, in rank order."""
     devices: tuple[str, ...] = ()
-    """Device name of every rank, by rank."""
+    """Device names of the ranks, in rank order."""
     workers_per_node: tuple[int, ...] = ()
     """Number of workers on each node, largest first."""
     accelerators: tuple[str, ...] = ()

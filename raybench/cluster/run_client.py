@@ -379,7 +379,7 @@ class RunClient:
         return self._outcome.is_over or (now is not None and now.index >= reached.index)
 
     def _command(self, command: protocol.Command) -> list[protocol.Reply]:
-        """Send a command to all workers and return their replies by rank.
+        """Send a command to all workers and return their replies in rank order.
 
         Raises:
             RunFailed: The workers have failed or were lost, or a time limit was exceeded.

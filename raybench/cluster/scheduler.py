@@ -68,8 +68,8 @@ class ResourceScheduler:
         max_workers: Maximum number of worker processes, including idle ones.
         on_cluster: True for a cluster, whose nodes may come and go; False for a local Ray
             instance.
-        taken: CPU cores and GPUs that other jobs use on each node, in the order of `nodes`; empty
-            if there are no other jobs.
+        taken: (CPU cores, GPUs) that other jobs use, one pair for each node of `nodes`; empty if
+            there are no other jobs.
     """
 
     nodes: Sequence[Node]

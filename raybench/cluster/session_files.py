@@ -49,7 +49,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 _locks: dict[Path, TextIO] = {}
-"""Open lock files of the temporary folders that this process has created, by folder."""
+"""Open lock files of the temporary folders that this process has created, keyed by folder."""
 
 
 def scratch_on_this_host(scratch: str) -> Path:

@@ -183,7 +183,7 @@ class WorkerGroup:
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        """Send `commands[r]` to each rank r and return the replies by rank.
+        """Send `commands[r]` to each rank r and return the replies in rank order.
 
         Raises:
             RunFailed: A worker has crashed, the group has ended, or not all workers have answered
@@ -328,7 +328,7 @@ class WorkerGroup:
     async def _wait(
         self, timeout_s: float, problem: str, *, failure: Failure = Failure.TIMEOUT
     ) -> list[Reply]:
-        """Wait until all ranks have replied, and return the replies by rank.
+        """Wait until all ranks have replied, and return the replies in rank order.
 
         Args:
             timeout_s: Seconds to wait; may be infinite.

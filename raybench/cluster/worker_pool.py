@@ -257,7 +257,7 @@ class WorkerPool:
         With the command `Start`, the run continues from its newest checkpoint, if there is one.
 
         Returns:
-            The replies by rank.
+            The replies in rank order.
 
         Raises:
             RunFailed: A worker raised an exception, died or did not answer within `timeout_s`
@@ -414,7 +414,7 @@ class WorkerPool:
         return group is None or group.ended.is_set()
 
     async def _ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
-        """Send a command to every worker of a group and return the replies by rank.
+        """Send a command to every worker of a group and return the replies in rank order.
 
         The command `Start` also contains the cores to which each worker is pinned.
         """

@@ -381,7 +381,7 @@ def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
 
 
 def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
-    """Return the runs of a study that used the given optimizer, with comparable losses.
+    """Return the runs of a study with the given optimizer, reduced to comparable losses.
 
     Only runs of the search are used. Runs with the same model and the same `epochs` are compared at
     the number of samples of the shortest run that reached its target or its last epoch. The loss of
@@ -658,8 +658,8 @@ def sentences(prediction: Forecast, large: LargeRun) -> list[str]:
         f"Best global batch: {_interval(prediction.batch)} samples."
         f"{_workers(prediction.batch, large)}",
         f"Loss: {_interval(prediction.loss)}.",
-        f"A factor of two off its best value, the learning rate raises the loss by {rate:.2g} %, "
-        f"and the batch by {batch:.2g} %.",
+        f"Being off by a factor of two raises the loss by {rate:.2g} % for the learning rate and by "
+        f"{batch:.2g} % for the batch.",
     ]
     return lines + [f"Do not rely on this prediction: {doubt}." for doubt in prediction.doubts]
 

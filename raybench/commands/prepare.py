@@ -116,7 +116,7 @@ def init(options: InitOptions) -> Ended:
     write_out(out, space_text(summary, start, file=out))
     task = f"Task: {summary.task.replace('_', ' ')}; workload {start.workload} ({start.comment})."
     print(
-        f"{task}\n\nWrote {out}: look through it, then\n"
+        f"{task}\n\nWrote {out}: look through it, then run:\n"
         f"  {command_line('tune', out, '--dry-run')}\n"
         f"  {command_line('tune', out)}"
     )

@@ -72,13 +72,12 @@ def taken_by_others(
 
     Args:
         nodes: Total resources of every node.
-        held: CPU cores and GPUs that our groups have reserved on each node, in the order of
-            `nodes`.
+        held: (CPU cores, GPUs) that our groups have reserved, one pair for each node of `nodes`.
         free: Free resources by node id, as returned by `available`. A node that is missing has no
             free resources; if `free` is empty, no use by other jobs is assumed.
 
     Returns:
-        (CPU cores, GPUs) of every node, in the order of `nodes`.
+        (CPU cores, GPUs), one pair for each node of `nodes`.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):

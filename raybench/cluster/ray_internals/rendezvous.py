@@ -150,7 +150,7 @@ def connection_problem(rank: int, places: list[Place]) -> str | None:
 
     Args:
         rank: Rank of this worker.
-        places: Address and port at which each rank listens, by rank.
+        places: Addresses and ports at which the ranks listen, in rank order.
     """
     place = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
@@ -318,7 +318,7 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
 
 
 def call_ranks(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    """Call `function(*arguments[r])` on every rank r and return the results by rank."""
+    """Call `function(*arguments[r])` on every rank r and return the results in rank order."""
     calls = [
         worker_group.execute_single_async(rank, function, *rank_arguments)
         for rank, rank_arguments in enumerate(arguments)
