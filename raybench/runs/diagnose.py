@@ -113,6 +113,8 @@ class ProbeRuns:
     """Probes (short runs) that measure how much of a step is spent on compute, communication, input
     and overhead."""
 
+    NOT_ENOUGH = f"Fewer than {FEWEST_ROUNDS} rounds have ended: there is no verdict."
+
     def __init__(self, single_run: SingleRun, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
@@ -281,6 +283,8 @@ class SpeedRuns:
     from the fastest variant so far.
     """
 
+    NOT_ENOUGH = "No setting was measured to its end: the fastest is not known."
+
     def __init__(
         self, single_run: SingleRun, spec: RunSpec, dataset: Dataset, leeway: Leeway
     ) -> None:
@@ -432,7 +436,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
         if runs.is_enough:
             runs.report(store, frame.console)
         else:
-            frame.say(f"Fewer than {FEWEST_ROUNDS} rounds have ended: there is no verdict.")
+            frame.say(runs.NOT_ENOUGH)
         frame.say(f"results: {opened.where}")
     code = DONE if runs.is_enough else FAILED
     return frame.ended(place, code, is_interrupted=is_interrupted, can_resume=False)
