@@ -658,8 +658,8 @@ def sentences(prediction: Forecast, large: LargeRun) -> list[str]:
         f"Best global batch: {_interval(prediction.batch)} samples."
         f"{_workers(prediction.batch, large)}",
         f"Loss: {_interval(prediction.loss)}.",
-        f"Being off by a factor of two raises the loss by {rate:.2g} % for the learning rate and by "
-        f"{batch:.2g} % for the batch.",
+        f"Being off by a factor of two raises the loss by {rate:.2g} % for the learning rate and "
+        f"by {batch:.2g} % for the batch.",
     ]
     return lines + [f"Do not rely on this prediction: {doubt}." for doubt in prediction.doubts]
 
