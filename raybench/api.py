@@ -290,7 +290,7 @@ def compare(
     dry_run: bool = False,
     **changes: Any,
 ) -> "StudyResults":
-    """Test whether B is better than A, by paired runs: `compare(a, b, runs=20, smallest="2%")`.
+    """Test by paired runs whether configuration B is better than configuration A.
 
     Args:
         *sides: Configurations, A first: run specs, results folders (whose `best.yaml` is used) or

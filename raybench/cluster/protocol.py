@@ -44,7 +44,8 @@ class Close:
 
 @dataclass(frozen=True)
 class Measure:
-    """`raybench doctor` to workers: measure the time of all-reduces, outside of any run."""
+    """Driver to workers, for `raybench doctor`: measure the time of all-reduces, outside of any
+    run."""
 
     sizes: tuple[int, ...]
     """Sizes of the all-reduces in bytes."""
@@ -137,7 +138,7 @@ class Crashed:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSums(WorkerAnswer):
-    """Worker to `raybench doctor`: the result of `Measure`."""
+    """Worker to driver, for `raybench doctor`: the result of `Measure`."""
 
     seconds: dict[int, list[float]]
     """Seconds of every all-reduce, keyed by its size in bytes."""

@@ -361,9 +361,10 @@ def runs_of_table(path: Path, columns: Sequence[str]) -> list[MeasuredRun]:
     """Read small runs from a CSV file with one row per run.
 
     Args:
-        path: File with the fields of `SmallRun` as columns, and optionally `train_s` (training
-            seconds); further columns are ignored.
-        columns: Columns that the file must have; the other fields of `SmallRun` are set to 1.
+        path: CSV file whose columns are named like fields of `SmallRun`, and optionally `train_s`
+            (training seconds).
+        columns: Columns that the file must have. All other fields of `SmallRun` are set to 1, and
+            other columns are ignored.
 
     Raises:
         UserError: The file cannot be read, or a column is missing.

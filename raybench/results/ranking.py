@@ -496,13 +496,14 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
 def _values(
     results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
 ) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` that are metric values of the new runs.
+    """Return the fields of `ConfigurationResult` that hold metric values, computed from the runs
+    with new seeds.
 
     Args:
         results: The study.
         configuration: The configuration with its runs.
-        runs: Rows of `Study.trials` for the new runs.
-        ends: Interval of the score; used only with `best_at_budget`.
+        runs: Rows of `Study.trials` for the runs with new seeds.
+        ends: 90 % interval of the configuration's score; used only with `best_at_budget`.
     """
     worst = worst_value(results.metric)
     values = (

@@ -83,7 +83,7 @@ def verdict_of(results: Study) -> Verdict | None:
 def verdicts_of(results: Study) -> dict[str, Verdict]:
     """Return the winners for each GPU model, keyed by its name ("" without GPUs).
 
-    Models with confirmed winners come first. Otherwise, models are in the order of their best runs.
+    GPU models with confirmed winners come first; the others follow in the order of their best runs.
     """
     return find_verdicts(results)
 

@@ -141,8 +141,8 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
 
     Args:
         dataset: The dataset.
-        samples: Number of training samples; it is reduced to the size of the dataset, and to
-            SYNTHETIC_BYTES of memory.
+        samples: Number of training samples. There are at most as many as in the dataset, and as
+            fit into SYNTHETIC_BYTES of memory.
     """
     assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))

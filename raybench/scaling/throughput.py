@@ -289,7 +289,7 @@ def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats)
 def probable_levels(
     residuals: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
-    """Return the most probable levels, given the residuals of the law.
+    """Return the most probable standard deviations (`Levels`) of the parts of the law's residuals.
 
     Args:
         residuals: Residuals at the measured cells, in log seconds.

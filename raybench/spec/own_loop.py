@@ -66,8 +66,8 @@ def is_launched(workload: object) -> bool:
 
 
 def framework_of_command(workload: str) -> str:
-    """Return the framework of a command: `torch`, which connects the processes, if the command is
-    started once per worker; otherwise `python`."""
+    """Return the framework of a command: `torch` if the command is started once per worker, since
+    torch then connects the processes; otherwise `python`."""
     return "torch" if is_launched(workload) else "python"
 
 
@@ -106,7 +106,7 @@ def is_own_loop(workload: object) -> bool:
 
 
 def with_own_data(content: Any) -> Any:
-    """Return the content of a file, with `dataset` set to OWN_DATA if `workload` is the user's own
+    """Return the content of a study or run-spec file, with `dataset` set to OWN_DATA if `workload` is the user's own
     training loop."""
     is_own = isinstance(content, dict) and is_own_loop(content.get("workload", ""))
     return content | {"dataset": OWN_DATA} if is_own else content

@@ -362,7 +362,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 
 
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
-    """Parse a list of values or a range, and check the values.
+    """Parse a dimension (a list of values or a range), and check its values.
 
     Error messages about the form of the dimension start with `where`, those about values with
     `source`.

@@ -231,7 +231,8 @@ class _Report:
 
 
 class _Timing:
-    """Computes the training seconds of a command's reports, one report after the other."""
+    """Computes how many training seconds each report of a command covers; `train_s` takes the
+    reports in their order."""
 
     def __init__(self, began_s: float) -> None:
         self.is_untimed = False

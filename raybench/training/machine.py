@@ -182,7 +182,7 @@ class GpuLoad:
         """Time stamp of the last sample that was read, in microseconds."""
 
     def begin(self) -> None:
-        """Start to measure: discard the samples until now."""
+        """Start measuring: discard the samples so far."""
         self._samples()
 
     def share(self) -> float | None:

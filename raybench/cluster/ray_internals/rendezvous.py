@@ -219,7 +219,8 @@ def rendezvous_config(
         return {}
 
     class RendezvousBackend(backend_class):  # type: ignore[misc, unused-ignore]
-        """Ray's backend, with a rendezvous through a file or a tested interface."""
+        """Ray's backend, extended so that workers meet through a file, or over a network interface
+        whose connections were tested first."""
 
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
             """Connect all ranks; called by Ray Train once the workers have started."""

@@ -59,7 +59,8 @@ them, since splits are cut from the stored arrays (see `cut`)."""
 def load_csv(spec: DatasetSpec) -> Dataset:
     """Load a CSV or Parquet file, or a folder with one such file per split.
 
-    A Parquet table, or each split of it, may also consist of several files in the folder.
+    A folder of Parquet files may also hold several files per split, or several files that together
+    form one table.
     """
     return _load(spec, _files(spec), lambda: files.open_tables(spec))
 

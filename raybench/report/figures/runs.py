@@ -198,7 +198,8 @@ def race_rows(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return `race_rows` as a table for display, with the configurations in words."""
+    """Return the rows of `race_rows` for display, with readable titles and with each configuration
+    as one line of text."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace(dict.fromkeys(SEARCH_ROLES, "search"))
     titles = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}

@@ -95,10 +95,11 @@ class EarlierRun:
         )
 
     def params(self, study: StudySpec, space: Space) -> dict[str, Any] | None:
-        """Return the configuration as Optuna parameters; None if it lies outside the space.
+        """Return the configuration as Optuna parameters; None if a value that the earlier run set
+        lies outside the space, or if the run differs from the fixed keys of the study.
 
-        A key that was not set explicitly has its default value. There is no parameter for a key
-        whose default is unknown (`model.x`) or lies outside the space.
+        A key that the run did not set gets its default, or no parameter if the default is unknown
+        (as for `model.x`) or lies outside the space.
 
         Args:
             study: The new study.
@@ -311,8 +312,8 @@ def _another_task(place: str, what: str) -> UserError:
 
 
 def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str]]:
-    """Copy settings that are `auto` in a study from an earlier search, so that scores are
-    comparable.
+    """Replace the `auto` settings of a study with the values of an earlier search, so that scores
+    of both are comparable.
 
     Returns:
         - The study, with the copied settings if there are any.

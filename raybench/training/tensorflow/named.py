@@ -237,7 +237,7 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Load the weights that a run spec names into a new model.
+    """Load into a new model the weights that a run spec names.
 
     Args:
         model: The new model.

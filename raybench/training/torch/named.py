@@ -224,7 +224,8 @@ def _find_in_hub_cache(workload: NamedWorkload, name: str) -> Path:
 
 
 class TextModel(nn.Module):
-    """A transformer that takes token ids (N, tokens), or a dict of its arguments by name."""
+    """A transformer whose input is either token ids (N, tokens), or a dict of the transformer's
+    keyword arguments."""
 
     def __init__(self, net: nn.Module, padding: int | None) -> None:
         super().__init__()
@@ -379,7 +380,7 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
-    """Load the weights that a run spec names into a new model.
+    """Load into a new model the weights that a run spec names.
 
     Args:
         model: The new model.
