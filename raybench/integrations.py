@@ -25,7 +25,7 @@ import io
 import os
 import tarfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
@@ -288,10 +288,25 @@ def _unpack_checkpoint(run: Run) -> str | None:
     folder = run.folder / f"resumed-{run.rank}"
     try:
         with tarfile.open(fileobj=io.BytesIO(state)) as archive:
-            archive.extractall(folder, filter="data")
+            _extract(archive, folder)
     except (TypeError, tarfile.TarError) as error:
         raise foreign_state_error(error) from None
     return str(folder)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Extract an archive; TarError if it holds anything but files and folders inside `folder`.
+
+    Python before 3.11.4, as in Debian 12, has no extraction filters, so members are checked here.
+    """
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    for member in archive.getmembers():
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name} is no file inside the folder")
+    archive.extractall(folder)
 
 
 def _base(module: str, name: str) -> Any:

@@ -229,8 +229,10 @@ def at_revision(side: str) -> str:
             archive = Path(temporary) / "tree.tar"
             top = _git(side, "rev-parse", "--show-toplevel")
             _git(side, "-C", top, "archive", f"--output={archive}", commit)
+            # Python before 3.11.4, as in Debian 12, has no filters.
+            safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             with tarfile.open(archive) as tree:
-                tree.extractall(Path(temporary) / "tree", filter="data")
+                tree.extractall(Path(temporary) / "tree", **safely)
             (Path(temporary) / "tree").replace(folder)
     return f"{folder / prefix / path}.py:{side.rpartition(':')[2]}"
 

@@ -10,7 +10,7 @@ import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
@@ -50,6 +50,7 @@ class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes strings which YAML 1.1 or 1.2 would read as another type."""
 
 
+_Dumper.add_multi_representer(StrEnum, lambda dumper, member: dumper.represent_str(member.value))
 for _tag, _pattern, _first in _RESOLVERS:
     for _class in (_Loader, _Dumper):
         _characters = ["" if character == "\0" else character for character in _first]

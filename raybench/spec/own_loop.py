@@ -106,8 +106,8 @@ def is_own_loop(workload: object) -> bool:
 
 
 def with_own_data(content: Any) -> Any:
-    """Return the content of a study or run-spec file, with `dataset` set to OWN_DATA if `workload` is the user's own
-    training loop."""
+    """Return the content of a study or run-spec file, with `dataset` set to OWN_DATA if `workload`
+    is the user's own training loop."""
     is_own = isinstance(content, dict) and is_own_loop(content.get("workload", ""))
     return content | {"dataset": OWN_DATA} if is_own else content
 

@@ -328,6 +328,7 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
     ("changes", "settings", "all_workers", "fixed", "says"),
     [
         ({}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
+        ({}, None, False, {"gpus_per_worker": 1}, "2 GPUs"),
         ({"framework": ["torch", "tensorflow"]}, {}, False, {}, "tensorflow"),
         ({"num_workers": [4, 8]}, {}, False, {}, "4 workers"),
         ({"num_workers": [1, 4]}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
@@ -337,7 +338,7 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 )
 def test_available_gpus_are_used_by_default(
     changes: dict[str, Any],
-    settings: dict[str, int],
+    settings: dict[str, int] | None,
     all_workers: bool,
     fixed: dict[str, int],
     says: str | None,
@@ -346,7 +347,7 @@ def test_available_gpus_are_used_by_default(
     """With `all_workers`, worker counts named by the user are kept."""
     space = STUDY["space"] | {"framework": ["torch"]} | changes
     content = STUDY | {"space": space, "fixed": settings}
-    built = build_study(content, "test")
+    built = build_study(content | {"fixed": settings or {}}, "test")
     adapted, words = with_gpus(content, *built, TWO_GPUS, all_workers=all_workers)
     assert adapted == content | {"fixed": fixed}
     assert len(words) == (says is not None)

@@ -311,27 +311,34 @@ def test_an_exception_is_distinguished_from_a_lost_process(
 ) -> None:
     controller = Tune(stage)
     trial = controller.start()
-    controller.result(trial, FIRST)
+    last = {"num_parameters": 7, "batch_statistics": True, "wall_s": 9.0}
+    places = {"hosts": ("one",), "devices": ("cpu",)}
+    controller.result(trial, replace(FIRST, **last, **places))
     trial.get_pickled_error = lambda: lost
     trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
-    controller.callback.on_trial_error(1, [], trial)
+    for _ in range(2):
+        controller.callback.on_trial_error(1, [], trial)
     record = stage.record(trial.config["trial"])
     assert (record.failure, record.stop, record.samples) == (failure, None, 1000)
-    assert record.concurrent == 2
+    assert (record.best_value, record.ledger["train"], record.concurrent) == (0.9, 1.0, 2)
+    assert {name: getattr(record, name) for name in last} == last
+    assert (record.hosts, record.devices) == (["one"], ["cpu"])
     assert message in record.message
     assert stage.released == [trial.config["trial"]]
 
 
-def test_a_result_without_an_outcome_changes_nothing(stage: Stage) -> None:
-    """Tune makes such results up."""
+@pytest.mark.parametrize("samples", [1000, 0])
+def test_a_result_without_an_outcome_changes_nothing(samples: int, stage: Stage) -> None:
+    """Tune makes such results up, also for a trial that has not reported."""
     controller = Tune(stage)
     trial = controller.start()
-    controller.result(trial, FIRST)
+    if samples:
+        controller.result(trial, FIRST)
     assert controller.scheduler.on_trial_result(None, trial, {}) == "CONTINUE"
     controller.callback.on_trial_result(2, [], trial, {})
     controller.callback.on_trial_complete(2, [], trial)
     record = stage.record(trial.config["trial"])
-    assert (record.state, record.stop, record.samples) == ("stopped", "scheduler", 1000)
+    assert (record.state, record.stop, record.samples) == ("stopped", "scheduler", samples)
     assert (stage.released, stage.search.num_finished) == ([record.trial], 1)
     assert outcome_of({}) == RunOutcome()
 

@@ -20,6 +20,7 @@ from raybench.spec.documents import (
 )
 from raybench.spec.errors import ErrorCode
 from raybench.spec.text import identity
+from raybench.stats.record import State
 from tests.refusals import refused
 
 
@@ -148,6 +149,10 @@ def test_settings_change_a_copy(settings, result):
 
 class Act(enum.Enum):
     RELU = "relu"
+
+
+def test_members_of_string_enums_are_written_as_their_values():
+    assert to_yaml({"state": State.FAILED}) == to_yaml({"state": "failed"})
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tempfile
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,33 @@ def test_run_resumes_from_the_checkpoint_of_the_trainer(
     )
     assert (folder / saved).read_text() == "saved"
     assert point.samples == STEPS * 64
+
+
+@pytest.mark.parametrize("has_filters", [True, False], ids=["3.11.4", "3.11.0"])
+@pytest.mark.parametrize("name", ["../outside", "link", "inside/file"])
+def test_files_outside_the_folder_of_a_checkpoint_are_refused(
+    name: str, has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python before 3.11.4 extracts any member of an archive."""
+    if not has_filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+        whole = tarfile.TarFile.extractall
+        monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: whole(self, path))
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has no extraction filters")
+    member = tarfile.TarInfo(name)
+    if name == "link":
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(member)
+    buffer.seek(0)
+    folder = tmp_path / "folder"
+    is_refused = pytest.raises(tarfile.TarError) if "inside" not in name else nullcontext()
+    with tarfile.open(fileobj=buffer) as archive, is_refused:
+        integrations._extract(archive, folder)
+    assert not (tmp_path / "outside").exists()
+    assert (folder / name).is_file() == ("inside" in name)
 
 
 def test_stop_of_the_run_stops_the_trainer(integration: Any) -> None:

@@ -54,6 +54,17 @@ def test_value_error_of_a_loss_is_the_standard_error(framework: str) -> None:
     assert curve[-1].value_error == pytest.approx(np.std(rows) / len(rows) ** 0.5, rel=1e-3)
 
 
+def test_runs_of_equal_specs_are_equal(framework: str) -> None:
+    """No state remains from an earlier run or from the warm-up."""
+    first, other, second = (
+        train(small_spec(framework, optimizer=name, seed=seed, epochs=1.0, **MLP))[0]
+        for name, seed in (("adam", 0), ("sgd", 5), ("adam", 0))
+    )
+    assert first[0].train_loss == pytest.approx(second[0].train_loss, abs=1e-6)
+    assert first[0].value == second[0].value
+    assert abs(first[0].train_loss - other[0].train_loss) > 1e-4
+
+
 def test_ledger_phases_sum_to_the_wall_time_of_a_run(framework: str) -> None:
     moments = [time.perf_counter()]
     ledger = Ledger("setup")
