@@ -88,7 +88,9 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert len(workers) == 2 * (2 + len(DEATHS))
     assert all((tmp_path / phase).is_file() for phase in DEATHS)
     runs = read_records(folder).runs
-    assert Counter(run.role for run in runs.values()) == {"trial": 2, "race": 2, "confirm": 1}
+    counts = Counter(run.role for run in runs.values())
+    assert (counts["trial"], counts["race"]) == (2, 2)
+    assert counts["confirm"] in (1, 2), "a solo run may change the winner, which then runs too"
     assert {run.state for run in runs.values()} == {"complete"}
     trials = [run for run in runs.values() if run.role == "trial"]
     assert sum(run.restarts for run in trials) == len(DEATHS)

@@ -26,6 +26,7 @@ fixed: {learning_rate: 0.003}
 """
 
 
+@pytest.mark.apart
 def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
