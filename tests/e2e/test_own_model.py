@@ -133,6 +133,7 @@ print(json.dumps([study.best.spec.learning_rate, len(study.trials), seed, repr(a
 """
 
 
+@pytest.mark.apart
 def test_a_script_searches_and_trains_and_invalid_input_raises(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "mine.py").write_text(SCRIPT)
