@@ -79,8 +79,9 @@ class Race:
         The result is None with `best_at_budget`, without a leader, and while the leader has only
         its result from the search, which was probably lucky.
         """
-        leader, noise = self.leader(), self.noise()
-        if leader is None or len(self.runs_of(leader)) < 2 or not noise.is_timed:
+        noise = self.noise()
+        leader = self.leader() if noise.is_timed else None
+        if leader is None or len(self.runs_of(leader)) < 2:
             return None
         unit = self._by_name[name].cost if self.axis == "worker_seconds" else 1
         return cap_of(self.runs_of(leader), noise) / unit
