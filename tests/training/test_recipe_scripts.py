@@ -28,6 +28,10 @@ COMMANDS = {
 }
 """Arguments of each script, and the pattern of its printed loss."""
 
+TORCH_ABORT = "terminate called without an active exception"
+"""Message of a process that torch itself aborts, rarely, when the threads of gloo end with the
+script (seen in CI with and without raybench): the script is run once more."""
+
 
 def test_diff_of_each_script_has_at_most_five_lines() -> None:
     names = {path.name for path in SCRIPTS.glob("*.py")}
@@ -81,8 +85,8 @@ def losses_of_script(script: Path, arguments: str, pattern: str, num_processes: 
 
     try:
         printed = run_script()
-    except AssertionError as error:  # torch itself may abort when the threads of gloo end
-        if "terminate called without an active exception" not in str(error):
+    except AssertionError as error:
+        if TORCH_ABORT not in str(error):
             raise
         printed = run_script()
     return [float(value) for value in re.findall(pattern, printed)]
@@ -101,6 +105,8 @@ def losses_of_run(spec: RunSpec, num_ranks: int) -> list[float]:
         trainer.finish()
     else:
         (curve, second), errors = run_on_two_ranks(spec, run_command)
+        if any(TORCH_ABORT in message for message in errors.values()):
+            (curve, second), errors = run_on_two_ranks(spec, run_command)
         assert errors == {}
         assert [point.value for point in second] == [point.value for point in curve]
     return [point.value for point in curve[:-1]]  # the last point is repeated with the stop reason
