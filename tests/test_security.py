@@ -26,6 +26,8 @@ from tests.refusals import refused
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "tests" / "fixtures" / "digits_study"
+SEEDED, _ = build_study(load_content(STUDY / "study.yaml", {}), "study.yaml")
+"""A new study like the recorded one."""
 
 
 class Bomb:
@@ -53,6 +55,11 @@ def mark(tmp_path):
 def folder(tmp_path):
     """A copy of a recorded results folder."""
     return Path(shutil.copytree(STUDY, tmp_path / "study"))
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
 
 
 TAGS = (
@@ -84,7 +91,7 @@ def test_files_of_a_results_folder_are_never_unpickled_or_imported(mark, folder,
     for name in ("study.yaml", "records.jsonl"):
         before = (folder / name).read_bytes()
         (folder / name).write_bytes(bomb)
-        for read in (raybench.load, lambda path: load_earlier(path, study_of(STUDY))):
+        for read in (raybench.load, lambda path: load_earlier(path, SEEDED)):
             with contextlib.suppress(UserError):
                 read(folder)
         (folder / name).write_bytes(before)
@@ -99,7 +106,7 @@ def test_files_of_a_results_folder_are_never_unpickled_or_imported(mark, folder,
     records = (folder / "records.jsonl").read_text()
     (folder / "records.jsonl").write_text(records.replace('"mnist_small"', '"evil:Evil"'))
     assert len(raybench.load(folder).trials) == num_trials
-    load_earlier(folder, study_of(STUDY))
+    load_earlier(folder, SEEDED)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     assert cli.main(["report", "."]) == 0
@@ -172,22 +179,7 @@ def test_no_source_executes_data_or_listens():
     assert len(sources) > 50
     for source in sources:
         matches = {match.strip() for match in FORBIDDEN.findall(source.read_text())}
-        assert matches <= ALLOWED.get(source.name, set()), source
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import pickle",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "np.load(file, allow_pickle=True)",
-        "torch.load(file)",
-        "sock.bind(('', 0))",
-        "eval(text)",
-    ],
-)
-def test_forbidden_sources_are_detected(code):
-    assert FORBIDDEN.search(code)
+        assert matches == ALLOWED.get(source.name, set()), source
 
 
 SECRET = "s3cr3t/hunter2+x"
@@ -317,18 +309,6 @@ def test_screen_and_details_contain_no_secrets(secret, capsys):
     output += capsys.readouterr().err
     assert output.count("401 for ***") == 2
     assert secret not in output
-
-
-def written(path, text):
-    path.write_text(text)
-    return path
-
-
-def study_of(folder):
-    """Return the study of a results folder."""
-    written = raybench.load(folder).study["study"]
-    derived = ("auto", "is_set")
-    return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]
 
 
 def test_the_recorded_command_contains_no_secrets(secret, monkeypatch):
