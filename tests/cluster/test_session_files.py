@@ -50,22 +50,14 @@ def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> No
     assert holder.stdout is not None
     stale = Path(holder.stdout.readline().strip())
     (stale / "data").mkdir()
+    (tmp_path / "raybench-mine").mkdir()  # without a lock file
     with scratch_folder() as own_folder:
         assert stale.is_dir(), "its session is alive"
         holder.kill()
         holder.wait()
         wait_for(lambda: remove_stale_folders() or not stale.exists())
         assert own_folder.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("own_folder")
-def test_foreign_folders_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "raybench-mine").mkdir()  # without a lock file
-    (tmp_path / "other").mkdir()
-    with scratch_folder():
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
+    assert [path.name for path in tmp_path.iterdir()] == ["raybench-mine"]
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -120,6 +112,7 @@ def test_output_of_python_c_code_and_children_is_captured(
     print("after", flush=True)
     assert capfd.readouterr() == ("before\nafter\n", "")
     capture.begin()
+    monkeypatch.setattr(sys, "stdout", None)  # user code may do so
     assert capture.take() == b"", "the next run starts without output"
     capture.end()
 
@@ -138,20 +131,9 @@ def test_output_written_during_take_is_complete(
     assert output_bytes.split() == [b"%d" % number for number in range(30_000)]
 
 
-def test_stdout_replaced_by_none_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture = Capture(output_path(tmp_path, 2, 0))
-    capture.begin()
-    monkeypatch.setattr(sys, "stdout", None)
-    assert capture.take() == b""
-    capture.end()
-
-
 def test_lines_of_several_workers_start_with_their_rank() -> None:
     assert prefix_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
     assert prefix_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
-    assert prefix_rank(b"", 1, 2) == b""
 
 
 async def test_group_moves_output_out_of_replies(tmp_path: Path) -> None:

@@ -49,31 +49,20 @@ JOB_ENVIRONMENT = yaml.safe_load(SPEC["runtimeEnvYAML"])
 
 
 def test_aws_file_is_valid_for_ray_up() -> None:
-    # It checks `ray-schema.json`, and that the head node type is defined.
     from ray.autoscaler._private.util import validate_config
 
-    jsonschema = pytest.importorskip("jsonschema")
+    pytest.importorskip("jsonschema")
     validate_config(AWS)
-    with pytest.raises(jsonschema.ValidationError):
-        validate_config(AWS | {"max_worker": 2})
-    with pytest.raises(ValueError, match="head_node_type"):
-        validate_config(AWS | {"head_node_type": "another"})
 
 
 def test_aws_machines_use_a_token_and_open_no_port() -> None:
     assert AWS["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
     assert "--env RAY_AUTH_MODE=token" in AWS["docker"]["run_options"]
-    for command in AWS["head_start_ray_commands"] + AWS["worker_start_ray_commands"]:
-        assert "--dashboard-host" not in command, (
-            "127.0.0.1 by default; `ray dashboard` opens a tunnel"
-        )
+    commands = " ".join(AWS["head_start_ray_commands"] + AWS["worker_start_ray_commands"])
+    assert "--dashboard-host" not in commands, (
+        "127.0.0.1 by default; `ray dashboard` opens a tunnel"
+    )
     assert "security_group" not in AWS["provider"]
-
-
-def test_ray_version_of_the_image_is_supported() -> None:
-    image = re.fullmatch(r"rayproject/ray:([\d.]+)-py311", AWS["docker"]["image"])
-    assert image
-    assert image[1] in RAY_VERSIONS
 
 
 def test_job_installs_the_package_of_its_working_directory() -> None:
@@ -99,7 +88,6 @@ def test_rayjob_has_the_same_runtime_environment() -> None:
 
 
 def test_submit_command_of_the_readme_has_known_options() -> None:
-    from click.testing import CliRunner
     from ray.dashboard.modules.job.cli import submit
 
     known = {name for option in submit.params for name in option.opts}
@@ -108,14 +96,12 @@ def test_submit_command_of_the_readme_has_known_options() -> None:
     assert "`--entrypoint-num-cpus 1`" in README
     assert "--entrypoint-num-cpus" in known
     assert (ROOT / words[words.index("--runtime-env") + 1]).is_file()
-    assert CliRunner().invoke(submit, ["--entrypoint-num-cpu", "1", "--", "x"]).exit_code == 2
     out = Path(SUBMIT[SUBMIT.index("--out") + 1])
     assert out.is_absolute(), "neither the user's home nor the job's temporary folder"
 
 
-@pytest.mark.parametrize("subfolder", ["", "results/digits"])
 def test_results_in_the_temporary_folder_of_a_job_are_refused(
-    subfolder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The folder is the one into which the installed Ray unpacks a working directory."""
     from ray._private import ray_constants
@@ -128,26 +114,15 @@ def test_results_in_the_temporary_folder_of_a_job_are_refused(
     unpacked = get_local_dir_from_uri("gcs://_ray_pkg_0123.zip", plugin._resources_dir)
     unpacked.mkdir(parents=True)
     monkeypatch.chdir(unpacked)
-    with refused(ErrorCode.NOT_WRITABLE, subfolder, "--out"):
-        check_folder(Path(subfolder))
     (tmp_path / "link").symlink_to(unpacked)
-    with refused(ErrorCode.NOT_WRITABLE, "link"):
-        check_folder(tmp_path / "link" / "results")
-    check_folder(tmp_path / "shared" / "results")
-    assert not (unpacked / "results").exists()
-
-
-def test_tune_and_train_refuse_the_temporary_folder_of_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
-    folder.mkdir(parents=True)
-    monkeypatch.chdir(folder)
+    for out in ("", "results/digits", str(tmp_path / "link" / "results")):
+        with refused(ErrorCode.NOT_WRITABLE, out, "--out"):
+            check_folder(Path(out))
     for words in (["tune", "digits"], ["train"]):
         assert cli.main([*words, "--address", "auto"]) == cli.WRONG_INPUT
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "--out" in line
-        assert list(folder.iterdir()) == []
+        assert "--out" in capsys.readouterr().err
+    check_folder(tmp_path / "shared" / "results")
+    assert list(unpacked.iterdir()) == []
 
 
 def rayjob_schema() -> dict[str, Any]:
@@ -172,21 +147,11 @@ def refuse_unknown_keys(schema: dict[str, Any]) -> None:
             refuse_unknown_keys(inner)
 
 
-def problems(job: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    jsonschema = pytest.importorskip("jsonschema")
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(job)
-    return [f"{error.json_path}: {error.message}" for error in errors]
-
-
 def test_rayjob_is_valid_for_kuberay() -> None:
-    schema = rayjob_schema()
-    assert problems(JOB, schema) == []
-    for wrong in (
-        {"backoffLimit": 1.5},
-        {"ttlSecondsAfterFinish": 600},
-        {"rayClusterSpec": CLUSTER | {"authOptions": {"mode": "password"}}},
-    ):
-        assert problems(JOB | {"spec": SPEC | wrong}, schema), f"{wrong} is accepted"
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(rayjob_schema())
+    validator.validate(JOB)
+    assert not validator.is_valid(JOB | {"spec": SPEC | {"ttlSecondsAfterFinish": 600}})
 
 
 def test_widest_trial_fits_the_workers() -> None:
@@ -211,11 +176,11 @@ def test_clients_need_a_token_from_a_secret() -> None:
 
 def test_ray_and_python_versions_are_supported() -> None:
     python = SpecifierSet(PROJECT["requires-python"])
-    assert CLUSTER["rayVersion"] in RAY_VERSIONS
-    for container in CONTAINERS:
+    for container in (AWS["docker"], *CONTAINERS):
         image = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+)", container["image"])
         assert image, container["image"]
         assert image[1] == CLUSTER["rayVersion"]
+        assert image[1] in RAY_VERSIONS
         assert f"{image[2]}.{image[3]}" in python
 
 

@@ -21,13 +21,21 @@ SCRIPT = ROOT / "deploy/slurm.sbatch"
 SCONTROL = """#!/bin/sh
 echo "$@" >> "$FOLDER/scontrol"
 """
-SRUN_RECORDER = """#!/bin/sh
-case "$*" in *hostname*) echo 10.0.0.1 10.1.0.1; exit;; esac
-printf '%s\\n' "$@" > "$FOLDER/srun"
+RAYBENCH = """#!/bin/sh
+printf '%s\\n' "$@" > "$FOLDER/raybench"
 env > "$FOLDER/environment"
 sleep "${SLEEPS:-0}"
 exit 4
 """
+SRUN_ON_ONE_NODE = """#!/bin/sh
+case "$*" in *hostname*) echo 10.0.0.1 10.1.0.1; exit;; esac
+printf '%s\\n' "$@" > "$FOLDER/srun"
+while [ "$1" != -- ]; do shift; done
+shift
+"$@"
+until [ -e "$FOLDER/over" ]; do sleep 0.1; done
+"""
+"""Its other nodes run until the file `over` exists."""
 SRUN = """#!{python}
 import json, os, subprocess, sys
 words = sys.argv[1:]
@@ -42,10 +50,7 @@ tasks = [
     subprocess.Popen([*enter, *words], env=os.environ | {{"SLURM_PROCID": str(number)}})
     for number, enter in enumerate(hosts)
 ]
-code = tasks[0].wait()
-for task in tasks[1:]:  # they would notice the end of the first node a minute later
-    task.kill()
-sys.exit(code)
+sys.exit(max([task.wait() for task in tasks]))
 """
 SLURM = {
     "SLURM_JOB_ID": "77",
@@ -55,10 +60,10 @@ SLURM = {
 }
 
 
-def environment_with_fakes(folder: Path, srun: str) -> dict[str, str]:
-    """Write fake `srun` and `scontrol`; return the environment of a job that finds them."""
+def environment_with_fakes(folder: Path, **commands: str) -> dict[str, str]:
+    """Write fake commands of Slurm; return the environment of a job that finds them."""
     (folder / "bin").mkdir()
-    for name, text in {"srun": srun, "scontrol": SCONTROL}.items():
+    for name, text in {"scontrol": SCONTROL, **commands}.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -74,27 +79,36 @@ def job(environment: dict[str, str], *words: str) -> "subprocess.Popen[bytes]":
         )
 
 
-def test_ray_starts_on_all_nodes_and_the_command_on_the_first_node(tmp_path: Path) -> None:
-    environment = environment_with_fakes(tmp_path, SRUN_RECORDER) | {"SLURM_GPUS_ON_NODE": "8"}
-    process = job(environment, "tune", "a space.yaml", "--out", "/shared/x")
+def test_job_ends_with_the_command_on_the_first_node(tmp_path: Path) -> None:
+    environment = environment_with_fakes(tmp_path, srun=SRUN_ON_ONE_NODE, raybench=RAYBENCH)
+    process = job(environment | {"SLURM_GPUS_ON_NODE": "8"}, "tune", "a space.yaml")
     assert process.wait(60) == 4, (tmp_path / "output").read_text()
+    (tmp_path / "over").touch()
     words = (tmp_path / "srun").read_text().splitlines()
     assert words[:3] == ["--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
-    start, command = words[3 : words.index("--")], words[words.index("--") + 1 :]
+    start = words[3 : words.index("--")]
     assert start[:2] == ["ray", "symmetric-run"]
     assert {"10.0.0.1:6379", "--min-nodes", "--num-cpus=2", "--num-gpus=8"} <= set(start)
-    expected = ["raybench", "tune", "a space.yaml", "--out", "/shared/x"]
-    assert command == [*expected, "--address", "10.0.0.1:6379"]
+    command = (tmp_path / "raybench").read_text().splitlines()
+    assert command == ["tune", "a space.yaml", "--address", "10.0.0.1:6379"]
     exported = (tmp_path / "environment").read_text()
     assert "RAY_AUTH_MODE=token\n" in exported
     assert re.search(r"^RAY_AUTH_TOKEN=[0-9a-f]{64}$", exported, re.MULTILINE)
 
 
+def test_job_fails_if_ray_does_not_start(tmp_path: Path) -> None:
+    """`ray symmetric-run` then exits with code 0."""
+    environment = environment_with_fakes(tmp_path, srun="#!/bin/sh\nexit 0\n")
+    assert job(environment, "tune").wait(60) == 1
+
+
 def test_job_near_its_time_limit_is_requeued(tmp_path: Path) -> None:
-    process = job(environment_with_fakes(tmp_path, SRUN_RECORDER) | {"SLEEPS": "1"}, "tune")
+    environment = environment_with_fakes(tmp_path, srun=SRUN_ON_ONE_NODE, raybench=RAYBENCH)
+    process = job(environment | {"SLEEPS": "1"}, "tune")
     wait_for((tmp_path / "environment").exists)
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(60) == 4, "the script waits for srun"
+    assert process.wait(60) == 4, "the command goes on"
+    (tmp_path / "over").touch()
     assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
 
 
@@ -120,7 +134,7 @@ def test_job_resumes_a_study_on_two_nodes(tmp_path: Path) -> None:
     raybench(*words, "--trials", "1", cwd=ROOT)
     (first,) = package.load(tmp_path / "out").runs
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
-    environment = environment_with_fakes(tmp_path, SRUN.format(python=sys.executable, ray=ray))
+    environment = environment_with_fakes(tmp_path, srun=SRUN.format(python=sys.executable, ray=ray))
     with Hosts(2) as hosts:
         (tmp_path / "hosts").write_text(json.dumps([host.command() for host in hosts]))
         host_environment = hosts[0].environment()
