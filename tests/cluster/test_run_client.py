@@ -15,12 +15,17 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.spec.run import RunSpec
-from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
 from tests.cluster.fake_pool import BROKEN, LOST, SAVING_S, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")
+
+
+def assert_phases_sum_to_wall_time(outcome: RunOutcome) -> None:
+    total = sum(outcome.ledger[phase] for phase in PHASES)
+    assert outcome.ledger["other"] == pytest.approx(0.0, abs=1e-9)
+    assert total == pytest.approx(outcome.wall_s)
 
 
 def run_two(pool: FakePool) -> RunOutcome:
@@ -37,9 +42,7 @@ def test_travel_and_time_of_the_driver_count_as_report() -> None:
     assert ledger["report"] == pytest.approx(3 * 0.02 + 0.04)
     assert ledger["train"] == pytest.approx(0.15)
     assert (ledger["queue"], ledger["start"]) == (0.02, 0.01)
-    assert ledger["other"] == pytest.approx(0.0, abs=1e-9)
-    total = sum(ledger[phase] for phase in PHASES) + ledger["other"]
-    assert total == pytest.approx(outcome.wall_s)
+    assert_phases_sum_to_wall_time(outcome)
 
 
 def test_unaccounted_time_is_in_phase_other() -> None:
@@ -119,12 +122,6 @@ def run(pool: FakePool, **finish_options: bool) -> tuple[list[int], RunOutcome]:
         assert outcome.evaluation is not None
         indices.append(outcome.evaluation.index)
     return indices, client.finish(**finish_options)
-
-
-def assert_phases_sum_to_wall_time(outcome: RunOutcome) -> None:
-    total = sum(outcome.ledger[phase] for phase in PHASES)
-    assert outcome.ledger["other"] == pytest.approx(0.0, abs=1e-9)
-    assert total == pytest.approx(outcome.wall_s)
 
 
 @pytest.mark.parametrize("fault", [LOST, HUNG])
@@ -262,19 +259,13 @@ def test_fault_at_every_finish_fails_a_run_with_weights_to_save(
     assert outcome.stop == "epochs"
 
 
-def checkpoint_of_earlier_session(num_evaluations: int) -> RunState | None:
-    """Return the checkpoint after the second evaluation, if a run gets that far."""
-    pool = slow_pool(saves=(1,))
-    client = RunClient(pool, "a", SPEC)
-    for _ in range(num_evaluations):
-        client.step()
-    return pool.resume
-
-
 def test_run_of_an_earlier_session_resumes_from_its_checkpoint() -> None:
-    resume = checkpoint_of_earlier_session(3)
+    earlier = slow_pool(saves=(1,))
+    client = RunClient(earlier, "a", SPEC)
+    for _ in range(3):
+        client.step()
     time.sleep(1000.0)  # time between two sessions, which does not count
-    indices, outcome = run(slow_pool(last=4, faults={3: [LOST]}, resume=resume))
+    indices, outcome = run(slow_pool(last=4, faults={3: [LOST]}, resume=earlier.resume))
     assert indices == [2, 2, 3]
     assert outcome.ledger["train"] == pytest.approx(6 * BUSY_S)
     assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + 2 * (BUSY_S + TRAVEL_S))

@@ -17,10 +17,6 @@ from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import ResourceRequest
 from tests.refusals import shortage_in
 
-ENTRIES = [
-    {"NodeID": "id-a", "NodeManagerHostname": "a", "Resources": {"CPU": 2.0, "GPU": 1.0}},
-    {"NodeID": "id-b", "NodeManagerHostname": "b", "Resources": {"CPU": 2.0}},
-]
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
 ONE, TWO = ResourceRequest("torch", 1), ResourceRequest("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
@@ -29,18 +25,6 @@ OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
 @pytest.fixture(autouse=True)
 def _short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
-
-
-class FreeResources:
-    """Stand-in for the free resources that Ray reports, by host; counts the calls."""
-
-    def __init__(self, **free: float) -> None:
-        self.free = free
-        self.num_calls = 0
-
-    def __call__(self) -> Mapping[str, Mapping[str, float]]:
-        self.num_calls += 1
-        return {f"id-{name}": {"CPU": cpus} for name, cpus in self.free.items()}
 
 
 @pytest.mark.parametrize(
@@ -59,37 +43,10 @@ def test_resources_neither_free_nor_held_are_taken_by_others(
     assert taken_by_others(NODES, held, free) == taken
 
 
-async def test_trial_waits_for_resources_of_others_and_reports_them() -> None:
-    resources = FreeResources(a=1, b=1)
-    pool = ResourceScheduler(NODES, on_cluster=True)
-    requests = queue(pool, ENTRIES, [], available=resources)
-    first = asyncio.ensure_future(requests.wait("first", TWO))
-    second = asyncio.ensure_future(requests.wait("second", ONE))
-    while resources.num_calls < 4:
-        await asyncio.sleep(0.01)
-    assert not first.done(), "strategy pack: two workers are not split over two hosts"
-    assert not second.done(), "first come, first served"
-    shortage = requests.waiting()["first"].what
-    assert shortage_in(shortage)[:5] == ["2 CPUs", "1", "host a", "1", "host b"]
-    resources.free = {"a": 1, "b": 2}  # others have released host b
-    grant, waited_for = await asyncio.wait_for(first, 60)
-    assert grant.nodes == (1, 1)
-    assert waited_for == shortage
-    resources.free = {"a": 1, "b": 0}
-    _, waited_for = await asyncio.wait_for(second, 60)
-    assert all(value in str(waited_for) for value in ("trial first", "2 CPUs"))
-    assert requests.waiting() == {}
-    assert requests.trials() == []
-
-
 def test_nodes_of_equal_name_are_named_by_address() -> None:
     def entry(name: str, address: str, **resources: float) -> dict[str, Any]:
-        return {
-            "NodeID": f"id-{address}",
-            "NodeManagerHostname": name,
-            "NodeManagerAddress": address,
-            "Resources": resources,
-        }
+        names = {"NodeManagerHostname": name, "NodeManagerAddress": address}
+        return {"NodeID": f"id-{address}", "Resources": resources} | names
 
     nodes = as_nodes(
         [
@@ -248,17 +205,33 @@ async def test_failed_start_on_a_draining_host_raises_host_leaves() -> None:
     assert not isinstance(failed.value, HostLeaves)
 
 
-@pytest.mark.parametrize(("scales", "expected"), [(True, [[]]), (False, [])])
-async def test_request_of_a_killed_driver_is_withdrawn_once(
-    scales: bool, expected: list[Any]
-) -> None:
-    """Without an autoscaler nothing is requested."""
+async def test_trial_waits_for_resources_of_others_and_reports_them() -> None:
+    free = {"a": 1, "b": 1}
+    available = {"available": lambda: {f"id-{name}": {"CPU": n} for name, n in free.items()}}
+    requests = queue(scheduler(A, B), listed(A, B), [], **available)
+    first = asyncio.ensure_future(requests.wait("first", TWO))
+    second = asyncio.ensure_future(requests.wait("second", ONE))
+    await asyncio.sleep(0.05)
+    assert not first.done(), "strategy pack: two workers are not split over two hosts"
+    assert not second.done(), "first come, first served"
+    shortage = requests.waiting()["first"].what
+    assert shortage_in(shortage)[:5] == ["2 CPUs", "1", "host a", "1", "host b"]
+    free["b"] = 2  # others have released host b
+    grant, waited_for = await asyncio.wait_for(first, 60)
+    assert grant.nodes == (1, 1)
+    assert waited_for == shortage
+    free["b"] = 0
+    _, waited_for = await asyncio.wait_for(second, 60)
+    assert all(value in str(waited_for) for value in ("trial first", "2 CPUs"))
+    assert requests.waiting() == {}
+    assert requests.trials() == []
+
+
+async def test_without_an_autoscaler_nothing_is_requested() -> None:
     bundles: Requests = []
-    options = replace(OPTIONS, scales=scales)
-    requests = queue(scheduler(A, B), listed(A, B), bundles, options=options)
-    for trial in "abc":
-        await requests.wait(trial, ONE)
-    assert bundles == expected
+    requests = queue(scheduler(A), listed(A), bundles, options=replace(OPTIONS, scales=False))
+    await requests.wait("a", ONE)
+    assert bundles == []
 
 
 async def test_failed_request_is_sent_again() -> None:
@@ -292,14 +265,9 @@ async def test_request_is_repeated_because_another_job_may_replace_it(
 
 
 def test_request_lists_every_worker_and_the_resources_of_others() -> None:
-    gpus = ResourceRequest(
-        "torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100"
-    )
+    each = {"gpus_per_worker": 1, "cpus_per_worker": 3, "accelerator_type": "H100"}
     worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}
-    assert resource_bundles([gpus, ONE], [(0, 0), (2, 0), (1, 1)]) == [
-        worker,
-        worker,
-        {"CPU": 1},
-        {"CPU": 2},
-        {"CPU": 1, "GPU": 1},
-    ]
+    requested = resource_bundles(
+        [ResourceRequest("torch", 2, **each), ONE], [(0, 0), (2, 0), (1, 1)]
+    )
+    assert requested == [worker, worker, {"CPU": 1}, {"CPU": 2}, {"CPU": 1, "GPU": 1}]

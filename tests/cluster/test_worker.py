@@ -12,15 +12,7 @@ import pytest
 import ray
 
 from raybench.cluster import session_files, worker, worker_group
-from raybench.cluster.protocol import (
-    Advance,
-    Close,
-    Command,
-    Finished,
-    Ready,
-    Reply,
-    RunFailed,
-)
+from raybench.cluster.protocol import Advance, Close, Command, Finished, Ready, Reply, RunFailed
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ResourceRequest
@@ -66,26 +58,18 @@ async def test_workers_with_gpus_share_cores_and_others_are_pinned(
     assert group.choose_cores(set()) == cores
 
 
-class AcceleratorError(RuntimeError):
-    """torch's."""
-
-
-class DistBackendError(RuntimeError):
-    """torch's."""
-
-
 OUT_OF_MEMORY = [
     MemoryError(),
-    AcceleratorError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
+    RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
-    DistBackendError("NCCL error\nLast error:\nCuda failure 2 'out of memory'"),
+    RuntimeError("NCCL error\nLast error:\nCuda failure 2 'out of memory'"),
     RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
 ]
 OTHER_ERRORS = [
-    AcceleratorError("CUDA error: device-side assert triggered"),
+    RuntimeError("CUDA error: device-side assert triggered"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     ValueError("shapes do not fit"),
     UserError("a mistake", ErrorCode.CONFLICT),
