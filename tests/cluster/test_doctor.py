@@ -42,16 +42,15 @@ def object_schema(**properties: Any) -> dict[str, Any]:
 
 MEASURED = ("names", "memory_bytes", "free_bytes", "busy_percent")
 GPUS = object_schema(**dict.fromkeys(MEASURED, TEXTS), versions=VERSIONS, problem=TEXT)
+NUMBERS = (
+    *("cores", "load", "niceness", "ray_cpus", "ray_gpus", "disk_bytes_per_s"),
+    *("free_memory_bytes", "free_shared_bytes", "free_disk_bytes"),
+)
 HOST = object_schema(
-    **{
-        "host": TEXT,
-        "address": TEXT,
-        "versions": VERSIONS,
-        "visible": {"type": ["string", "null"]},
-    },
-    **dict.fromkeys(("cores", "load", "niceness", "ray_cpus", "ray_gpus"), NUMBER),
-    **dict.fromkeys(("free_memory_bytes", "free_shared_bytes", "free_disk_bytes"), NUMBER),
-    disk_bytes_per_s=NUMBER,
+    **dict.fromkeys(("host", "address"), TEXT),
+    **dict.fromkeys(NUMBERS, NUMBER),
+    versions=VERSIONS,
+    visible={"type": ["string", "null"]},
     gpus={"required": ["nvml"], "additionalProperties": GPUS},
 )
 SIZE = object_schema(bytes=NUMBER, seconds=NUMBER, bytes_per_s=NUMBER)
@@ -73,12 +72,9 @@ SCHEMA = object_schema(
 
 
 def facts(host: str = "a", gpus: int = 0, **changes: Any) -> dict[str, Any]:
-    """Return the facts of a host whose driver and frameworks see the same GPUs.
+    """Return the facts of a host whose driver and frameworks see the same number of GPUs.
 
-    Args:
-        host: Name of the host.
-        gpus: Number of its GPUs.
-        changes: Other values by key; `torch__names=()` changes `names` of the GPUs of torch.
+    `changes` are other values by key; `torch__names=()` changes `names` of the GPUs of torch.
     """
     gpus_seen = {"names": (A100,) * gpus, "problem": ""}
     gpus_seen |= dict.fromkeys(("memory_bytes", "free_bytes", "busy_percent"), ())
@@ -106,17 +102,16 @@ def test_consistent_hosts_have_no_problems(gpus: int) -> None:
     assert problems_between([facts("a"), facts("b")]) == []
 
 
+OTHER_CUDA = {"torch__names": (), "torch__versions": {"cuda": "13.2"}}
+
+
 @pytest.mark.parametrize(
     ("changes", "ray_gpus", "words"),
     [
         ({}, 0, ("8 GPUs", "Ray 0", "ray start --num-gpus=8")),
         ({}, 9, ("8 GPUs", "Ray 9", "ray start")),
         ({"torch__names": ()}, 8, ("torch ", "8 GPUs")),
-        (
-            {"torch__names": (), "torch__versions": {"cuda": "13.2"}},
-            8,
-            ("torch ", "CUDA 13.2", "12.4"),
-        ),
+        (OTHER_CUDA, 8, ("torch ", "CUDA 13.2", "12.4")),
         ({"tensorflow__names": (A100,)}, 8, ("tensorflow ", "1 of 8 GPUs", "pip install")),
         ({"torch__problem": "ImportError: libcudart.so."}, 8, ("torch ", "libcudart.so")),
         ({"nvml__names": (), "nvml__problem": "no driver"}, 8, ("GPUs", "no driver")),
@@ -144,20 +139,14 @@ def test_gpus_hidden_by_cuda_visible_devices_are_a_note(visible: str, number: in
 
 @pytest.mark.parametrize(
     ("visible", "has_gpus", "expected"),
-    [("", True, None), ("", False, ""), ("2,3", True, "2,3"), (None, True, None)],
+    [("", True, None), ("", False, ""), ("2,3", True, "2,3")],
 )
 def test_gpus_that_ray_hides_from_the_task_are_not_a_fact(
-    visible: str | None,
-    has_gpus: bool,
-    expected: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    visible: str, has_gpus: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(
-        doctor, "machine_facts", lambda: {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
-    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    seen = lambda: {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}  # noqa: E731
+    monkeypatch.setattr(doctor, "machine_facts", seen)
     assert doctor._facts_there(has_gpus)["visible"] == expected
 
 
@@ -219,19 +208,19 @@ class FakeSession:
     warning = "workers are nice"
 
     def __init__(self, answer: Any, allocation: Any) -> None:
-        method = SimpleNamespace
-        self.released: list[dict[str, bool]] = []
-        acquired: set[str] = set()
+        self.acquired: list[str] = []
+        self.released: list[tuple[str, dict[str, bool]]] = []
 
         def acquire(name: str, request: ResourceRequest) -> Any:
-            assert name not in acquired, "the pool refuses a name that was released for good"
-            acquired.add(name)
+            self.acquired.append(name)
             return allocation
 
-        self.pool = method(
-            acquire=method(remote=acquire),
-            command=method(remote=lambda *arguments: answer),
-            release=method(remote=lambda *arguments, **options: self.released.append(options)),
+        def release(name: str, **options: bool) -> None:
+            self.released.append((name, options))
+
+        methods = {"acquire": acquire, "command": lambda *arguments: answer, "release": release}
+        self.pool = SimpleNamespace(
+            **{name: SimpleNamespace(remote=method) for name, method in methods.items()}
         )
 
 
@@ -253,8 +242,10 @@ def examined(
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
     session: Any = FakeSession(answer, allocation)
     document = doctor.examine(session, "auto")
-    num_measurements = 1 + (document["inside"] is not None)
-    assert session.released == [{"keep": False, "for_good": True}] * num_measurements
+    for_good = {"keep": False, "for_good": True}
+    names = [doctor.NAME, doctor.INSIDE][: 1 + (document["inside"] is not None)]
+    assert session.acquired == names, "the pool refuses a name that was released for good"
+    assert session.released == [(name, for_good) for name in names]
     return document
 
 

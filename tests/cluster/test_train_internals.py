@@ -51,10 +51,6 @@ def torch_options(tmp_path: Path) -> PoolOptions:
     return options(str(tmp_path))
 
 
-def names(callbacks: list[Any]) -> set[str]:
-    return {type(callback).__name__ for callback in callbacks}
-
-
 class FakeController:
     """Fake TrainController; the real one would start workers."""
 
@@ -91,9 +87,9 @@ class TestController:
         assert controller.has_run, why
         accepted = set(inspect.signature(TrainController.__init__).parameters)
         assert set(controller.arguments) < accepted, why
-        policy = controller.arguments["scaling_policy"]
-        assert type(policy) is module.FixedPlace, why
-        assert "DatasetsCallback" not in names(controller.arguments["callbacks"])
+        assert type(controller.arguments["scaling_policy"]) is module.FixedPlace, why
+        callbacks = {type(callback).__name__ for callback in controller.arguments["callbacks"]}
+        assert not callbacks & set(trainer_internals.UNUSED_CALLBACKS)
 
     def test_scaling_policy_decides_the_workers_without_ray(
         self, torch_options: PoolOptions
@@ -279,13 +275,8 @@ class TestNetworkMeeting:
 
 def test_single_process_strategy_requests_one_worker_with_all_resources(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
-    spec = RunSpec(
-        framework="tensorflow",
-        strategy="single_process",
-        num_workers=4,
-        cpus_per_worker=2,
-        gpus_per_worker=1,
-    )
+    each = {"cpus_per_worker": 2, "gpus_per_worker": 1}
+    spec = RunSpec(framework="tensorflow", strategy="single_process", num_workers=4, **each)
     pool_options = options(str(tmp_path), is_local=False)
     trainer = build_trainer(0, spec.resources, pool_options, ("id-a",))
     scaling = trainer.scaling_config
