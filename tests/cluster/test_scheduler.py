@@ -53,100 +53,70 @@ def run(scheduler, trial, request):
     return grant
 
 
-class Simulation:
-    """Trials of random requests and durations on one cluster, with checks after every event."""
-
-    def __init__(self, seed, *, gpus_per_worker):
-        draw = self.draw = random.Random(seed)
-        cpus = draw.choice([8, 9, 12, 16, 64])
-        gpus = draw.choice([8, 11, 16]) if gpus_per_worker else 0
-        self.scheduler = ResourceScheduler(
-            nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
-            max_workers=draw.choice([4, 8, 12, 10**9]),
-            on_cluster=draw.random() < 0.5,
-        )
-        self.gpus_per_worker = gpus_per_worker
-        self.order, self.events, self.cancelled, self.finished = [], [], [], []
-        self.running, self.alive = {}, {}
-        self.overtaken = Counter()
-
-    def run(self, num_trials):
-        for number in range(num_trials):
-            submitted_at = self.draw.uniform(0, 200)
-            heapq.heappush(self.events, (submitted_at, number, "submit"))
-            if self.draw.random() < 0.05:  # is cancelled while it waits
-                heapq.heappush(self.events, (submitted_at + 20, number, "cancel"))
-        while self.events:
-            now, number, event = heapq.heappop(self.events)
-            if event == "submit":
-                self.submit(number)
-            elif event == "cancel" and number in self.order:
-                self.scheduler.cancel(str(number))
-                self.order.remove(number)
-                self.cancelled.append(number)
-            elif event == "crash":
-                self.scheduler.remove(self.running[number].group)
-                del self.alive[self.running.pop(number).group]
-            elif event == "end":
-                assert self.scheduler.release(str(number)) == self.running.pop(number).group
-            for grant in self.scheduler.admit():
-                self.take(now, grant)
-            self.check()
-        return self
-
-    def submit(self, number):
-        request = place(
-            self.draw.choice(WIDTHS),
-            self.draw.choice(FRAMEWORKS),
-            gpus_per_worker=self.gpus_per_worker,
-        )
-        self.scheduler.submit(str(number), request)
-        self.order.append(number)
-
-    def take(self, now, grant):
-        head = self.order[0]
-        self.order.remove(int(grant.trial))
-        if int(grant.trial) != head:  # only a trial for which an idle group exists may overtake
-            assert not grant.is_new
-            self.overtaken[head] += 1
-        running = {running_grant.group for running_grant in self.running.values()}
-        for group in grant.evict:
-            assert group not in running, "a group at work was closed"
-            del self.alive[group]
-        assert grant.is_new == (grant.group not in self.alive)
-        if grant.is_new:
-            self.alive[grant.group] = grant.request
-        assert self.alive[grant.group] == grant.request
-        assert grant.group not in running, "two trials in one group"
-        self.running[int(grant.trial)] = grant
-        event = "crash" if self.draw.random() < 0.03 else "end"
-        heapq.heappush(self.events, (now + self.draw.expovariate(0.1), int(grant.trial), event))
-        self.finished.append(int(grant.trial))
-
-    def check(self):
-        scheduler = self.scheduler
-        assert {group.trial for group in scheduler.busy} == {str(trial) for trial in self.running}
-        assert set(scheduler.reservations) == set(self.alive)
-        for index, node in enumerate(scheduler.nodes):
-            counts = [
-                (group, group.nodes.count(index)) for group in scheduler.reservations.values()
-            ]
-            holding = [n for group, n in counts if group.trial is not None or scheduler.on_cluster]
-            assert sum(holding) <= node.cpus
-            gpus = sum(n * group.request.gpus_per_worker for group, n in counts)
-            assert gpus <= node.gpus, "idle groups hold theirs, too"
-        num_workers = sum(request.num_workers for request in self.alive.values())
-        assert num_workers <= max(scheduler.max_workers, *WIDTHS)
-        assert self.running or not scheduler.waiting, "the queue waits although nothing runs"
-
-
 @pytest.mark.parametrize("gpus_per_worker", [0, 1])
 @pytest.mark.parametrize("seed", range(6))
 def test_simulated_trials_never_overbook_and_all_finish(seed, gpus_per_worker):
-    simulation = Simulation(seed, gpus_per_worker=gpus_per_worker).run(250)
-    assert sorted(simulation.finished + simulation.cancelled) == list(range(250))
-    assert max(simulation.overtaken.values(), default=0) <= MAX_OVERTAKEN
-    assert not simulation.scheduler.busy
+    """Trials of random requests and durations, of which some are cancelled and some crash."""
+    draw = random.Random(seed)
+    cpus = draw.choice([8, 9, 12, 16, 64])
+    gpus = draw.choice([8, 11, 16]) if gpus_per_worker else 0
+    scheduler = ResourceScheduler(
+        nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
+        max_workers=draw.choice([4, 8, 12, 10**9]),
+        on_cluster=draw.random() < 0.5,
+    )
+    events = [(draw.uniform(0, 200), str(number), "submit") for number in range(250)]
+    events += [(at + 20, trial, "cancel") for at, trial, _ in events if draw.random() < 0.05]
+    heapq.heapify(events)
+    queue, running, alive, over, overtaken = [], {}, {}, [], Counter()
+    while events:
+        now, trial, event = heapq.heappop(events)
+        if event == "submit":
+            width, framework = draw.choice(WIDTHS), draw.choice(FRAMEWORKS)
+            scheduler.submit(trial, place(width, framework, gpus_per_worker=gpus_per_worker))
+            queue.append(trial)
+        elif event == "cancel" and trial in queue:
+            scheduler.cancel(trial)
+            queue.remove(trial)
+            over.append(trial)
+        elif event == "end":
+            assert scheduler.release(trial) == running.pop(trial)
+            over.append(trial)
+        elif event == "crash":
+            scheduler.remove(running[trial])
+            del alive[running.pop(trial)]
+            over.append(trial)
+        for grant in scheduler.admit():
+            if grant.trial != queue[0]:
+                assert not grant.is_new, "only a trial for which an idle group exists may overtake"
+                overtaken[queue[0]] += 1
+            queue.remove(grant.trial)
+            assert not {grant.group, *grant.evict} & set(running.values()), "a busy group"
+            for group in grant.evict:
+                del alive[group]
+            assert grant.is_new == (grant.group not in alive)
+            assert alive.setdefault(grant.group, grant.request) == grant.request
+            running[grant.trial] = grant.group
+            ends = "crash" if draw.random() < 0.03 else "end"
+            heapq.heappush(events, (now + draw.expovariate(0.1), grant.trial, ends))
+        assert {group.trial: group.group for group in scheduler.busy} == running
+        assert set(scheduler.reservations) == set(alive)
+        assert_not_overbooked(scheduler)
+        assert running or not scheduler.waiting, "the queue waits although nothing runs"
+    assert len(over) == len(set(over)) == 250
+    assert max(overtaken.values(), default=0) <= MAX_OVERTAKEN
+
+
+def assert_not_overbooked(scheduler):
+    groups = scheduler.reservations.values()
+    for index, node in enumerate(scheduler.nodes):
+        counts = [(group, group.nodes.count(index)) for group in groups]
+        holding = [n for group, n in counts if group.trial is not None or scheduler.on_cluster]
+        assert sum(holding) <= node.cpus
+        gpus = sum(n * group.request.gpus_per_worker for group, n in counts)
+        assert gpus <= node.gpus, "idle groups hold theirs, too"
+    num_workers = sum(group.request.num_workers for group in groups)
+    assert num_workers <= max(scheduler.max_workers, *WIDTHS)
 
 
 @pytest.mark.parametrize(
