@@ -97,7 +97,7 @@ def facts(host: str = "a", gpus: int = 0, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_consistent_hosts_have_no_problems(gpus: int) -> None:
+def test_consistent_hosts_have_no_problems(gpus):
     assert problems_of(facts(gpus=gpus), gpus) == []
     assert problems_between([facts("a"), facts("b")]) == []
 
@@ -118,16 +118,14 @@ OTHER_CUDA = {"torch__names": (), "torch__versions": {"cuda": "13.2"}}
         ({"free_memory_bytes": 2**30}, 8, ("1.0 GiB",)),
     ],
 )
-def test_problem_names_the_values_and_the_remedy(
-    changes: dict[str, Any], ray_gpus: int, words: tuple[str, ...]
-) -> None:
+def test_problem_names_the_values_and_the_remedy(changes, ray_gpus, words):
     problems = problems_of(facts(gpus=8, **changes), ray_gpus)
     assert any(all(word in sentence for word in words) for sentence in problems), problems
     assert all(sentence.startswith("host a: ") for sentence in problems)
 
 
 @pytest.mark.parametrize(("visible", "number"), [("2,3", 2), ("", 0), ("-1", 0)])
-def test_gpus_hidden_by_cuda_visible_devices_are_a_note(visible: str, number: int) -> None:
+def test_gpus_hidden_by_cuda_visible_devices_are_a_note(visible, number):
     names = {"torch__names": (A100,) * number, "tensorflow__names": (A100,) * number}
     host_facts = facts(gpus=8, visible=visible, **names)
     assert problems_of(host_facts, number) == []
@@ -141,28 +139,26 @@ def test_gpus_hidden_by_cuda_visible_devices_are_a_note(visible: str, number: in
     ("visible", "has_gpus", "expected"),
     [("", True, None), ("", False, ""), ("2,3", True, "2,3")],
 )
-def test_gpus_that_ray_hides_from_the_task_are_not_a_fact(
-    visible: str, has_gpus: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_ray_hides_from_the_task_are_not_a_fact(visible, has_gpus, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     seen = lambda: {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}  # noqa: E731
     monkeypatch.setattr(doctor, "machine_facts", seen)
     assert doctor._facts_there(has_gpus)["visible"] == expected
 
 
-def test_missing_framework_is_a_problem_with_the_extra_to_install() -> None:
+def test_missing_framework_is_a_problem_with_the_extra_to_install():
     host_facts = facts()
     host_facts["gpus"] = {"nvml": host_facts["gpus"]["nvml"]}
     assert "raybench[torch]" in problems_of(host_facts, 0)[0]
 
 
-def test_differing_versions_name_both_hosts() -> None:
+def test_differing_versions_name_both_hosts():
     other = facts("b", versions={"python": "3.12.1", "ray": "2.60.0"})
     (problem,) = problems_between([facts("a"), other])
     assert all(value in problem for value in ("python", "3.11.7 on a", "3.12.1 on b"))
 
 
-def test_framework_that_fails_to_import_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framework_that_fails_to_import_is_a_problem(monkeypatch):
     broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
     monkeypatch.setattr(machine, "gpus_of_framework", lambda name: broken)
     monkeypatch.setattr(machine, "FRAMEWORKS", {"json": ""})  # installed wherever Python is
@@ -190,9 +186,7 @@ OF_GPUS = ResourceRequest("torch", 2, gpus_per_worker=1, packing="spread")
         ([(8, 8), (8, 8)], OF_GPUS, ResourceRequest("torch", 8, gpus_per_worker=1)),
     ],
 )
-def test_placements_of_the_network_measurement(
-    hosts: list[tuple[int, int]], between: ResourceRequest | None, inside: ResourceRequest | None
-) -> None:
+def test_placements_of_the_network_measurement(hosts, between, inside):
     host_facts = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
     assert doctor.network_group(host_facts) == between
     assert doctor.single_host_group(host_facts, between) == inside
@@ -237,8 +231,8 @@ def examined(
         return result
 
     entry = {"Alive": True, "NodeManagerAddress": "127.0.0.1", "Resources": {"CPU": 4.0}}
-    monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))  # type: ignore[attr-defined]
-    monkeypatch.setattr(doctor.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))
+    monkeypatch.setattr(doctor.ray, "get", get)
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
     session: Any = FakeSession(answer, allocation)
     document = doctor.examine(session, "auto")
@@ -249,14 +243,14 @@ def examined(
     return document
 
 
-def test_cluster_without_free_workers_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_without_free_workers_is_a_note(monkeypatch):
     timeout = doctor.ray.exceptions.GetTimeoutError()
     document = examined(monkeypatch, [facts(), facts("b")], None, timeout)
     assert (document["ok"], document["network"]) == (True, None)
     assert all(value in document["notes"][-1] for value in ("2 workers", "60 s"))
 
 
-def test_document_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_follows_the_schema(monkeypatch):
     seconds = [{size: [0.1, 0.2, 0.3] for size in doctor.SIZES} for _ in range(2)]
     seconds[1][doctor.SIZES[0]] = [0.4, 0.1, 0.1]
     replies = [
@@ -275,9 +269,7 @@ def test_document_follows_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) < 28, "fits on one screen"
 
 
-def test_problems_are_printed_and_the_exit_code_is_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_problems_are_printed_and_the_exit_code_is_1(monkeypatch, capsys):
     failure = RunFailed("worker_lost", "workers cannot reach each other: host a.")
     unreadable = "host b: its hardware and software could not be read (x)"
     document = examined(monkeypatch, [facts(), unreadable], failure)

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from tests.factories import wait_for
 
 
 @pytest.fixture(autouse=True)
-def _ray_stays_down() -> Iterator[None]:
+def _ray_stays_down():
     yield
     assert not ray.is_initialized()
 
@@ -41,7 +41,7 @@ def _ray_stays_down() -> Iterator[None]:
         ("ray._common.constants:NODE_ID_PREFIX", nodes_internals.ADDRESS),
     ],
 )
-def test_constants_equal_those_of_ray(name: str, ours: str) -> None:
+def test_constants_equal_those_of_ray(name, ours):
     why = "otherwise niceness, autoscaler status, jobs or the hosts of Tune's actors are lost"
     assert pkgutil.resolve_name(name) == ours, why
 
@@ -49,7 +49,7 @@ def test_constants_equal_those_of_ray(name: str, ours: str) -> None:
 class TestLoopback:
     """Node that listens on 127.0.0.1 only; without internals: Ray's address and a warning."""
 
-    def test_ray_reads_the_constant(self) -> None:
+    def test_ray_reads_the_constant(self):
         from ray._private import ray_constants, services
 
         before = ray_constants.ENABLE_RAY_CLUSTER
@@ -59,9 +59,7 @@ class TestLoopback:
         assert before == ray_constants.ENABLE_RAY_CLUSTER
 
     @pytest.mark.parametrize(("address", "is_warned"), [("127.0.0.1", False), ("192.0.2.7", True)])
-    def test_address_reachable_from_other_hosts_is_reported(
-        self, address: str, is_warned: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_address_reachable_from_other_hosts_is_reported(self, address, is_warned, monkeypatch):
         monkeypatch.setattr(ray, "nodes", lambda: [{"NodeManagerAddress": address}])
         warning = local_ray.warning()
         assert bool(warning) == is_warned
@@ -71,7 +69,7 @@ class TestLoopback:
 class TestSignals:
     """Our SIGTERM handler is kept; without internals: Ray replaces it."""
 
-    def test_ray_sets_its_handler_by_a_function_that_does_nothing_inside_the_context(self) -> None:
+    def test_ray_sets_its_handler_by_a_function_that_does_nothing_inside_the_context(self):
         from ray._private import node, utils, worker
 
         why = "otherwise Ray's SIGTERM handler replaces ours"
@@ -88,7 +86,7 @@ class TestSignals:
 class TestToken:
     """Token of a single session; without internals: what Ray reads from the environment."""
 
-    def test_ray_reads_the_new_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ray_reads_the_new_token(self, monkeypatch):
         from ray._raylet import AuthenticationTokenLoader
 
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -108,7 +106,7 @@ class TestToken:
 class TestProcesses:
     """Ray's own processes, known by name; without internals: they are not watched."""
 
-    def test_ray_programs_have_the_known_names(self) -> None:
+    def test_ray_programs_have_the_known_names(self):
         from ray._private import services
 
         for program in (services.GCS_SERVER_EXECUTABLE, services.RAYLET_EXECUTABLE):
@@ -117,9 +115,7 @@ class TestProcesses:
             )
             assert Path(program).is_file()
 
-    def test_ray_processes_below_this_process_are_found(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_ray_processes_below_this_process_are_found(self, monkeypatch):
         with subprocess.Popen(["/nowhere/raylet", "60"], executable="/bin/sleep") as child:
             try:
                 wait_for(lambda: local_ray.ray_processes() == [child.pid])  # `exec` sets its name
@@ -132,11 +128,11 @@ class TestProcesses:
 class TestSignOfLife:
     """Lost workers differ from failed ones; without internals: they are not distinguished."""
 
-    def test_actors_have_ray_ready(self) -> None:
+    def test_actors_have_ray_ready(self):
         class Worker:
             pass
 
-        metadata: Any = ray.remote(Worker).__ray_metadata__  # type: ignore[attr-defined]
+        metadata: Any = ray.remote(Worker).__ray_metadata__
         why = "otherwise the run is recorded with the error of a surviving worker"
         assert "__ray_ready__" in metadata.method_meta.methods, why
         assert metadata.modified_class().__ray_ready__() is True, why
@@ -149,9 +145,7 @@ class TestSignOfLife:
             (ray.exceptions.GetTimeoutError(), True),  # its node is gone or hangs
         ],
     )
-    def test_worker_without_answer_is_lost(
-        self, error: Exception | None, is_lost: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_worker_without_answer_is_lost(self, error, is_lost, monkeypatch):
         def get(answers: list[str], timeout: float) -> None:
             assert (answers, timeout) == (["answer"], 5.0)
             if error is not None:
@@ -165,7 +159,7 @@ class TestSignOfLife:
 class TestWords:
     """Short message for a lost process; without a known message: that of Ray."""
 
-    def test_ray_has_the_known_messages(self) -> None:
+    def test_ray_has_the_known_messages(self):
         from ray._private import services
         from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
@@ -184,9 +178,7 @@ class TestWords:
             ("Its process is no more.", "RuntimeError: Its process is no more."),
         ],
     )
-    async def test_known_errors_get_a_short_message(
-        self, words: str, message: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_known_errors_get_a_short_message(self, words, message, monkeypatch):
         def fit() -> None:
             raise RuntimeError(f"Training failed\n{words}\n")
 
@@ -211,7 +203,7 @@ def reports(monkeypatch: pytest.MonkeyPatch, get: Callable[[str], bytes | None])
 class TestAutoscaler:
     """Whether the cluster has an autoscaler; without internals: it has none."""
 
-    def test_ray_has_the_names_of_the_autoscaler(self) -> None:
+    def test_ray_has_the_names_of_the_autoscaler(self):
         from ray.autoscaler._private.util import format_readonly_node_type
         from ray.autoscaler.sdk import request_resources
 
@@ -229,18 +221,14 @@ class TestAutoscaler:
             ({"autoscaler_report": {"active_nodes": {}, "pending_launches": {"gpu": 2}}}, True),
         ],
     )
-    def test_report_of_autoscaler_v1(
-        self, report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_report_of_autoscaler_v1(self, report, grows, monkeypatch):
         status = None if report is None else json.dumps(report).encode()
         monkeypatch.setattr(nodes_internals, "FIRST_REPORT_S", 0.0)
         reports(monkeypatch, lambda key: status)
         assert nodes_internals.has_autoscaler() is grows
 
     @pytest.mark.parametrize(("kind", "grows"), [("worker", True), ("node_0a", False), ("", False)])
-    def test_status_of_autoscaler_v2(
-        self, kind: str, grows: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_status_of_autoscaler_v2(self, kind, grows, monkeypatch):
         from ray.autoscaler.v2 import sdk, utils
 
         nodes = [SimpleNamespace(ray_node_type_name=kind)]
@@ -250,7 +238,7 @@ class TestAutoscaler:
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
         assert nodes_internals.has_autoscaler() is grows
 
-    def test_autoscaler_of_a_new_head_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_autoscaler_of_a_new_head_is_waited_for(self, monkeypatch):
         report = {"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}
         answers = iter([None, b"{}", json.dumps(report).encode()])
         monkeypatch.setattr(nodes_internals.time, "sleep", lambda seconds: None)
@@ -259,9 +247,7 @@ class TestAutoscaler:
 
 
 @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
-def test_job_environment_outside_a_job_is_empty(
-    config: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_environment_outside_a_job_is_empty(config, monkeypatch):
     monkeypatch.delenv(local_ray.CONFIG, raising=False)
     if config is not None:
         monkeypatch.setenv(local_ray.CONFIG, config)
@@ -278,14 +264,7 @@ FREE = {"id": {"CPU": 1.0}}
         ("get_draining_nodes", nodes_internals.draining_nodes, {"id": 0}, {"id"}, frozenset()),
     ],
 )
-def test_state_of_ray_has_free_resources_and_draining_nodes(
-    name: str,
-    query: Callable[[], Any],
-    answer: Any,
-    expected: Any,
-    fallback: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_free_resources_and_draining_nodes(name, query, answer, expected, fallback, monkeypatch):
     from ray._private import state
 
     assert hasattr(state.GlobalState, name), "otherwise others' resources or drains are not seen"

@@ -56,7 +56,7 @@ class FakeSocket:
 
 
 @pytest.fixture
-def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def several_interfaces(monkeypatch):
     """Make this host "b", with the interfaces and routes above."""
     interfaces = {
         name: [SimpleNamespace(family=family, address=address) for family, address in addresses]
@@ -74,31 +74,29 @@ class TestInterfaces:
     @pytest.mark.parametrize(
         ("rank_0", "name"), [("10.77.0.1", "eth0"), ("10.88.0.9", "ib0"), ("fe80::1", "eth0")]
     )
-    def test_interface_is_the_one_on_the_route_to_rank_0(self, rank_0: str, name: str) -> None:
+    def test_interface_is_the_one_on_the_route_to_rank_0(self, rank_0, name):
         assert route_to(rank_0) == (name, ROUTES[rank_0])
 
-    def test_address_without_usable_route_is_named(self) -> None:
+    def test_address_without_usable_route_is_named(self):
         for rank_0, named_address in (("10.66.0.1", "10.66.0.1"), ("10.99.0.1", "192.0.2.1")):
             with pytest.raises(NoInterface) as caught:
                 route_to(rank_0)
             assert named_address in str(caught.value)
 
-    def test_named_interface_takes_precedence_over_the_route(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_named_interface_takes_precedence_over_the_route(self, monkeypatch):
         assert find_place("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
         assert find_place("10.77.0.1", "ib0") == Place("b", "ib0", "10.88.0.2")
         monkeypatch.setenv(INTERFACE_VARIABLE, "docker0")  # the variable of a host wins
         assert find_place("10.77.0.1", "ib0") == Place("b", "docker0", "172.17.0.1")
 
     @pytest.mark.parametrize("name", ["ib7", "tap"])
-    def test_unknown_interface_lists_the_existing_ones(self, name: str) -> None:
+    def test_unknown_interface_lists_the_existing_ones(self, name):
         with pytest.raises(NoInterface) as caught:
             address_of(name)
         assert name in str(caught.value)
         assert "docker0, eth0, ib0" in str(caught.value)
 
-    def test_interface_variables_of_gloo_and_nccl(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interface_variables_of_gloo_and_nccl(self, monkeypatch):
         place = Place("b", "eth0", "10.77.0.2")
         both = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
         assert interface_variables(place, is_named=False) == both
@@ -108,7 +106,7 @@ class TestInterfaces:
         assert interface_variables(place, is_named=True) == both
 
 
-def test_replace_hosts_keeps_ports() -> None:
+def test_replace_hosts_keeps_ports():
     places = [Place("a", "eth0", "10.77.0.1"), Place("b", "eth0", "fd00::2")]
     assert replace_hosts(["192.0.2.1:7001", "[::1]:7002"], places) == [
         "10.77.0.1:7001",
@@ -116,7 +114,7 @@ def test_replace_hosts_keeps_ports() -> None:
     ]
 
 
-def test_unreachable_worker_is_named_with_the_variable_to_set() -> None:
+def test_unreachable_worker_is_named_with_the_variable_to_set():
     with ExitStack() as opened:
         listeners = [opened.enter_context(listen_at("127.0.0.1", 3)) for _ in range(3)]
         places = [
@@ -132,10 +130,9 @@ def test_unreachable_worker_is_named_with_the_variable_to_set() -> None:
             assert all(name in sentence for name in names)
 
 
-def test_loopback_address_on_two_hosts_is_reported_without_connecting() -> None:
+def test_loopback_address_on_two_hosts_is_reported_without_connecting():
     loopback = [Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2)]
     sentence = rendezvous.loopback_problem(loopback)
-    assert sentence is not None
     assert sentence.startswith(rendezvous.MISNAMED)
     assert all(name in sentence for name in ("rb1", " lo ", "127.0.0.1"))
     assert rendezvous.loopback_problem([loopback[0]] * 2) is None, "two workers of one host"

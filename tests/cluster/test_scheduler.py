@@ -128,9 +128,7 @@ def assert_not_overbooked(scheduler):
         (8, FRAMEWORKS, (1, 2, 4), 23),
     ],
 )
-def test_search_over_frameworks_and_workers_starts_few_groups(
-    gpus: int, frameworks: list[str], widths: tuple[int, ...], at_most: int
-) -> None:
+def test_search_over_frameworks_and_workers_starts_few_groups(gpus, frameworks, widths, at_most):
     """Mean of 10 searches of 60 trials; `ASKED_AHEAD` trials wait while the cluster is full."""
     starts = 0
     for seed in range(10):
@@ -148,7 +146,7 @@ def test_search_over_frameworks_and_workers_starts_few_groups(
     assert starts / 10 <= at_most
 
 
-def test_trial_overtakes_only_if_the_head_needs_a_group_to_close_or_end() -> None:
+def test_trial_overtakes_only_if_the_head_needs_a_group_to_close_or_end():
     torch, tensorflow = (place(1, name, gpus_per_worker=1) for name in FRAMEWORKS)
     scheduler = one_node(64, gpus=2)
     run(scheduler, "a", torch)
@@ -229,13 +227,10 @@ def test_only_groups_that_free_the_needed_resource_are_closed():
         ((2, 2, 2, 2), 2, (2,), (1, 1)),
     ],
 )
-def test_layout_on_an_empty_cluster(
-    cpus: tuple[int, ...], workers: int, packed: tuple[int, ...], spread: tuple[int, ...]
-) -> None:
+def test_layout_on_an_empty_cluster(cpus, workers, packed, spread):
     empty = nodes_of(*((num_cpus, 0) for num_cpus in cpus))
     for packing, expected in (("pack", packed), ("spread", spread)):
         nodes = lay_out(place(workers, packing=packing), empty)
-        assert nodes is not None
         assert workers_per_node(nodes) == expected
         assert num_nodes(place(workers, packing=packing), empty) == len(expected)
 
@@ -258,17 +253,12 @@ TWO_HOSTS = ((2, 0), (2, 0))
         ("spread", ((1, 0), (1, 0)), TWO_HOSTS, (0, 1)),
     ],
 )
-def test_group_gets_as_many_nodes_as_on_an_empty_cluster(
-    packing: str,
-    free: tuple[tuple[int, int], ...],
-    empty: tuple[tuple[int, int], ...] | None,
-    expected: tuple[int, ...] | None,
-) -> None:
+def test_group_gets_as_many_nodes_as_on_an_empty_cluster(packing, free, empty, expected):
     total = None if empty is None else nodes_of(*empty)
     assert lay_out(place(2, packing=packing), nodes_of(*free), total) == expected
 
 
-def test_fractional_gpus_are_for_runs_of_one_worker() -> None:
+def test_fractional_gpus_are_for_runs_of_one_worker():
     scheduler = ResourceScheduler(nodes_of((16, 1)))
     for number in range(11):
         scheduler.submit(str(number), place(1, gpus_per_worker=0.1))
@@ -285,7 +275,7 @@ def test_fractional_gpus_are_for_runs_of_one_worker() -> None:
         ([0.6, 0.4, 0.3], {0.7: True, 0.8: False, 1.0: False}),
     ],
 )
-def test_fraction_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) -> None:
+def test_fraction_lies_on_one_gpu(held, room_for):
     (node,) = nodes_of((8, 2))
     for fraction in held:
         node = node.without(1, fraction)
@@ -321,7 +311,7 @@ FREE = ["8 CPU", "1 GPU"]
         (nodes_of((8, 0)), {"max_workers": 2}, [place(2), place(1)], {"1": ["1", "2", "2"]}),
     ],
 )
-def test_shortage_names_needed_and_free_resources(nodes, limits, requests, shortages) -> None:
+def test_shortage_names_needed_and_free_resources(nodes, limits, requests, shortages):
     scheduler = ResourceScheduler(nodes, **limits)
     for number, request in enumerate(requests):
         scheduler.submit(str(number), request)
@@ -335,7 +325,7 @@ ON_H100 = place(2, gpus_per_worker=1, accelerator_type="H100")
 HALVES = place(2, gpus_per_worker=0.5)
 
 
-def test_accelerator_type_chooses_the_node() -> None:
+def test_accelerator_type_chooses_the_node():
     assert lay_out(ON_H100, (A100, H100)) == (1, 1)
     assert lay_out(ON_H100, (A100,)) is None
 
@@ -363,9 +353,7 @@ def test_accelerator_type_chooses_the_node() -> None:
         ),
     ],
 )
-def test_infeasible_request_is_refused_with_the_available_resources(
-    capacity: Capacity, resources: ResourceRequest, code: ErrorCode, names: list[str]
-) -> None:
+def test_infeasible_request_is_refused_with_available_resources(capacity, resources, code, names):
     with refused(code, *names):
         capacity.refuse_infeasible(resources)
     capacity.refuse_infeasible(place(1))

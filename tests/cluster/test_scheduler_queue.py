@@ -23,7 +23,7 @@ OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
 
 
 @pytest.fixture(autouse=True)
-def _short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_poll_interval(monkeypatch):
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 
@@ -37,13 +37,11 @@ def _short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
         ([(0, 0), (0, 0)], {}, [(0, 0), (0, 0)]),  # Ray reports nothing
     ],
 )
-def test_resources_neither_free_nor_held_are_taken_by_others(
-    held: Any, free: Any, taken: Any
-) -> None:
+def test_resources_neither_free_nor_held_are_taken_by_others(held, free, taken):
     assert taken_by_others(NODES, held, free) == taken
 
 
-def test_nodes_of_equal_name_are_named_by_address() -> None:
+def test_nodes_of_equal_name_are_named_by_address():
     def entry(name: str, address: str, **resources: float) -> dict[str, Any]:
         names = {"NodeManagerHostname": name, "NodeManagerAddress": address}
         return {"NodeID": f"id-{address}", "Resources": resources} | names
@@ -75,7 +73,7 @@ def granted(pool: ResourceScheduler, trial: str, request: ResourceRequest) -> tu
 
 
 class TestNodes:
-    def test_lost_host_gets_no_group_and_keeps_its_index(self) -> None:
+    def test_lost_host_gets_no_group_and_keeps_its_index(self):
         pool = scheduler(A, B)
         assert granted(pool, "idle", TWO) == (0, 0)
         pool.release("idle")
@@ -90,7 +88,7 @@ class TestNodes:
         assert [node.name for node in pool.nodes] == ["a", "b", "c"]
         assert granted(pool, "2", TWO) == (2, 2)
 
-    def test_busy_group_on_a_lost_host_keeps_its_other_resources(self) -> None:
+    def test_busy_group_on_a_lost_host_keeps_its_other_resources(self):
         pool = scheduler(A, B)
         assert granted(pool, "wide", ResourceRequest("torch", 4)) == (0, 0, 1, 1)
         assert pool.update([B]) == []
@@ -100,14 +98,14 @@ class TestNodes:
         pool.remove(0)
         assert [grant.nodes for grant in pool.admit()] == [(1,)]
 
-    def test_group_released_on_a_lost_host_is_not_reused(self) -> None:
+    def test_group_released_on_a_lost_host_is_not_reused(self):
         pool = scheduler(A, B)
         assert granted(pool, "0", TWO) == (0, 0)
         pool.update([B])
         pool.release("0")
         assert granted(pool, "1", TWO) == (1, 1)
 
-    def test_trial_too_large_for_the_cluster_does_not_block_others(self) -> None:
+    def test_trial_too_large_for_the_cluster_does_not_block_others(self):
         pool = scheduler(A, B)
         for trial, request in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
             pool.submit(trial, request)
@@ -150,7 +148,7 @@ def queue(
     return RequestQueue(pool, nodes=lambda: hosts, **{"options": OPTIONS} | defaults | options)
 
 
-async def test_joining_host_is_used_and_the_request_is_withdrawn() -> None:
+async def test_joining_host_is_used_and_the_request_is_withdrawn():
     bundles: Requests = []
     hosts, pool = listed(A, B), scheduler(A, B)
     requests = queue(pool, hosts, bundles)
@@ -169,7 +167,7 @@ async def test_joining_host_is_used_and_the_request_is_withdrawn() -> None:
     assert bundles[2:] == [[]]
 
 
-async def test_draining_host_gets_no_new_group() -> None:
+async def test_draining_host_gets_no_new_group():
     hosts, pool = listed(A, B), scheduler(A, B)
     draining: set[str] = set()
     lost: list[int] = []
@@ -188,7 +186,7 @@ async def test_draining_host_gets_no_new_group() -> None:
     assert grant.nodes == (1, 1)
 
 
-async def test_failed_start_on_a_draining_host_raises_host_leaves() -> None:
+async def test_failed_start_on_a_draining_host_raises_host_leaves():
     pool, draining = scheduler(A, B), {"id-c"}
     requests = queue(pool, listed(A, B), [], leaving=lambda: frozenset(draining))
 
@@ -205,7 +203,7 @@ async def test_failed_start_on_a_draining_host_raises_host_leaves() -> None:
     assert not isinstance(failed.value, HostLeaves)
 
 
-async def test_trial_waits_for_resources_of_others_and_reports_them() -> None:
+async def test_trial_waits_for_resources_of_others_and_reports_them():
     free = {"a": 1, "b": 1}
     available = {"available": lambda: {f"id-{name}": {"CPU": n} for name, n in free.items()}}
     requests = queue(scheduler(A, B), listed(A, B), [], **available)
@@ -227,14 +225,14 @@ async def test_trial_waits_for_resources_of_others_and_reports_them() -> None:
     assert requests.trials() == []
 
 
-async def test_without_an_autoscaler_nothing_is_requested() -> None:
+async def test_without_an_autoscaler_nothing_is_requested():
     bundles: Requests = []
     requests = queue(scheduler(A), listed(A), bundles, options=replace(OPTIONS, scales=False))
     await requests.wait("a", ONE)
     assert bundles == []
 
 
-async def test_failed_request_is_sent_again() -> None:
+async def test_failed_request_is_sent_again():
     sent: list[object] = []
 
     def send(bundles: Sequence[Mapping[str, float]]) -> None:
@@ -251,9 +249,7 @@ async def test_failed_request_is_sent_again() -> None:
     assert len(sent) == 2
 
 
-async def test_request_is_repeated_because_another_job_may_replace_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_request_is_repeated_because_another_job_may_replace_it(monkeypatch):
     monkeypatch.setattr(module, "RESEND_S", 0.0)
     sent: list[object] = []
     requests = queue(scheduler(A), listed(A), [], autoscale=sent.append)
@@ -264,7 +260,7 @@ async def test_request_is_repeated_because_another_job_may_replace_it(
     assert sent[1:] == sent[:-1]
 
 
-def test_request_lists_every_worker_and_the_resources_of_others() -> None:
+def test_request_lists_every_worker_and_the_resources_of_others():
     each = {"gpus_per_worker": 1, "cpus_per_worker": 3, "accelerator_type": "H100"}
     worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}
     requested = resource_bundles(

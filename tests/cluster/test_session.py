@@ -20,16 +20,14 @@ from tests.refusals import refused
     ("address", "job", "expected"),
     [(None, "", None), ("local", "s", None), ("auto", "", "auto"), (None, "s", "10.0.0.1:6379")],
 )
-def test_cluster_address_comes_from_the_user_or_a_submitted_job(
-    address: str | None, job: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_address_comes_from_the_user_or_a_submitted_job(address, job, expected, monkeypatch):
     """A RAY_ADDRESS left over in a shell is ignored."""
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv(local_ray.CONFIG, json.dumps({"metadata": {"job_submission_id": job}}))
     assert session.chosen_address(address) == expected
 
 
-def test_variables_of_the_job_are_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_job_are_not_set_again(monkeypatch):
     """Ray refuses a name that both the job's runtime environment and ray.init set."""
     for name in session.WORKER_ENVIRONMENT:
         monkeypatch.setenv(name, "")
@@ -44,9 +42,7 @@ def test_variables_of_the_job_are_not_set_again(monkeypatch: pytest.MonkeyPatch)
     assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
 
 
-def test_host_without_the_users_files_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_without_the_users_files_is_refused(tmp_path, monkeypatch):
     """The files of each simulated host are in a folder of their own."""
 
     def on_node(node: str, task: Callable[[list[str]], list[str]]) -> Any:
@@ -57,7 +53,7 @@ def test_host_without_the_users_files_is_refused(
         return SimpleNamespace(remote=run_on_node)
 
     monkeypatch.setattr(session, "on_node", on_node)
-    monkeypatch.setattr(session.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
+    monkeypatch.setattr(session.ray, "get", lambda answer, timeout: answer)
     nodes = [Node(4, 0, id="id-a", name="a"), Node(4, 0, id="id-b", name="b")]
     for node in nodes:
         (tmp_path / node.id).mkdir()

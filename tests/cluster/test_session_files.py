@@ -37,17 +37,16 @@ with scratch_folder() as folder:
 
 
 @pytest.fixture
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(session_files, "_locks", {})
 
 
 @pytest.mark.usefixtures("own_folder")
-def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
-    assert holder.stdout is not None
     stale = Path(holder.stdout.readline().strip())
     (stale / "data").mkdir()
     (tmp_path / "raybench-mine").mkdir()  # without a lock file
@@ -61,7 +60,7 @@ def test_folder_of_a_killed_session_is_removed_by_the_next(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("own_folder")
-def test_worker_on_another_host_has_its_own_folder(tmp_path: Path) -> None:
+def test_worker_on_another_host_has_its_own_folder(tmp_path):
     with scratch_folder() as own_folder:
         assert scratch_on_this_host(str(own_folder)) == own_folder
     remote_folder = scratch_on_this_host("/not/on/this/host/raybench-abc")
@@ -74,9 +73,7 @@ def test_worker_on_another_host_has_its_own_folder(tmp_path: Path) -> None:
     assert not remote_folder.exists()
 
 
-def test_end_of_long_output_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_end_of_long_output_is_kept(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(session_files, "KEPT_OUTPUT_BYTES", 10)
     capture = Capture(output_path(tmp_path, 0, 0))
     capture.begin()
@@ -89,9 +86,7 @@ def test_end_of_long_output_is_kept(
     assert keep_end(taken + b"!") == OUTPUT_CUT + b"ast words!"
 
 
-def test_output_of_python_c_code_and_children_is_captured(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_python_c_code_and_children_is_captured(tmp_path, capfd, monkeypatch):
     for descriptor, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
         monkeypatch.setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115
     capture = Capture(output_path(tmp_path, 3, 0))
@@ -117,9 +112,7 @@ def test_output_of_python_c_code_and_children_is_captured(
     capture.end()
 
 
-def test_output_written_during_take_is_complete(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_written_during_take_is_complete(tmp_path, capfd):
     capture = Capture(output_path(tmp_path, 1, 0))
     capture.begin()
     code = "for number in range(30_000): print(number, flush=True)"
@@ -131,12 +124,12 @@ def test_output_written_during_take_is_complete(
     assert output_bytes.split() == [b"%d" % number for number in range(30_000)]
 
 
-def test_lines_of_several_workers_start_with_their_rank() -> None:
+def test_lines_of_several_workers_start_with_their_rank():
     assert prefix_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
     assert prefix_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
 
 
-async def test_group_moves_output_out_of_replies(tmp_path: Path) -> None:
+async def test_group_moves_output_out_of_replies(tmp_path):
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     group = WorkerGroup(5, ResourceRequest("torch", 2), options)
     pending = asyncio.ensure_future(group.ask([Advance()] * 2, 5))

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,6 @@ def run(
         bufsize=0,  # `communicate` returns everything after the first line
         start_new_session=True,
     )
-    assert process.stdout is not None
     process.stdout.readline()
     printed = b""
     for position, number in enumerate(signals, 1):
@@ -82,11 +80,11 @@ with interrupt.listening():
         (FAILS, signal.SIGTERM),  # a library that turns the interrupt into an error of its own
     ],
 )
-def test_first_signal_before_any_run_ends_the_command(body: str, number: int) -> None:
+def test_first_signal_before_any_run_ends_the_command(body, number):
     assert run(body, number) == INTERRUPTED
 
 
-def test_signal_during_an_import_keeps_the_exit_code(tmp_path: Path) -> None:
+def test_signal_during_an_import_keeps_the_exit_code(tmp_path):
     (tmp_path / "early.py").write_text("""
 import os, signal, sys, time
 from raybench.cluster.signals import Interrupt
@@ -143,7 +141,7 @@ with interrupt.listening():
         (BLOCKS, [], "None\n"),  # the child does not receive the hangup
     ],
 )
-def test_deferred_signal_is_remembered(body: str, signals: list[int], printed: str) -> None:
+def test_deferred_signal_is_remembered(body, signals, printed):
     assert run(body, *signals) == (0, printed, "")
 
 
@@ -154,7 +152,7 @@ def num_messages(err: str) -> int:
     return len(lines)
 
 
-def test_second_signal_in_a_process_of_the_user_raises() -> None:
+def test_second_signal_in_a_process_of_the_user_raises():
     result = run(RAISES, signal.SIGINT, signal.SIGINT, answers=True)
     assert result == (0, "remembered\ncontinues\n", "")
 
@@ -170,9 +168,7 @@ IN_C = """
 @pytest.mark.parametrize(
     ("waits", "pause_s", "can_continue"), [(IN_PYTHON, 0.3, True), (IN_C, 0.05, False)]
 )
-def test_second_signal_ends_the_command_and_its_children(
-    waits: str, pause_s: float, can_continue: bool
-) -> None:
+def test_second_signal_ends_the_command_and_its_children(waits, pause_s, can_continue):
     """While a C library does not return to Python, its handler would see one signal only.
 
     The signals differ, because the kernel merges equal ones if the process is not scheduled between
@@ -195,7 +191,7 @@ with interrupt.listening():
 
 
 @pytest.mark.parametrize(("signals", "code"), [([], 1), ([signal.SIGTERM], 130)])
-def test_command_ends_at_once_when_its_dependency_is_gone(signals: list[int], code: int) -> None:
+def test_command_ends_at_once_when_its_dependency_is_gone(signals, code):
     """A signal to the whole process group ends Ray too, so there is nothing to wait for."""
     body = f"""
 child = subprocess.Popen(["sleep", "60"])

@@ -5,7 +5,6 @@ import asyncio
 import importlib.util
 import inspect
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +22,12 @@ from raybench.spec.run import ResourceRequest, RunSpec
 
 
 @pytest.fixture(autouse=True)
-def _ray_stays_down() -> Iterator[None]:
+def _ray_stays_down():
     yield
     assert not ray.is_initialized()
 
 
-def test_switches_of_train_exist() -> None:
+def test_switches_of_train_exist():
     from ray.train import constants as old
     from ray.train.v2._internal import constants as new
 
@@ -46,7 +45,7 @@ def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
 
 
 @pytest.fixture
-def torch_options(tmp_path: Path) -> PoolOptions:
+def torch_options(tmp_path):
     pytest.importorskip("torch")
     return options(str(tmp_path))
 
@@ -70,9 +69,7 @@ class TestController:
     """Train's controller runs in the process of the pool; without internals: in its own actor."""
 
     @pytest.mark.parametrize("is_local", [True, False])
-    def test_fit_runs_our_controller(
-        self, is_local: bool, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_fit_runs_our_controller(self, is_local, torch_options, monkeypatch):
         from ray.train.v2._internal.execution.controller import TrainController
         from ray.train.v2.api import data_parallel_trainer
 
@@ -91,9 +88,7 @@ class TestController:
         callbacks = {type(callback).__name__ for callback in controller.arguments["callbacks"]}
         assert not callbacks & set(trainer_internals.UNUSED_CALLBACKS)
 
-    def test_scaling_policy_decides_the_workers_without_ray(
-        self, torch_options: PoolOptions
-    ) -> None:
+    def test_scaling_policy_decides_the_workers_without_ray(self, torch_options):
         from ray.train import ScalingConfig
 
         from raybench.cluster.ray_internals.controller import FixedPlace, is_as_expected
@@ -108,9 +103,7 @@ class TestController:
         policy.before_controller_abort()
 
     @pytest.mark.parametrize("has_started", [True, False])
-    def test_group_that_fails_to_connect_is_aborted(
-        self, has_started: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_group_that_fails_to_connect_is_aborted(self, has_started, monkeypatch):
         from ray.train.v2._internal.execution.controller import TrainController
         from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
@@ -136,9 +129,7 @@ class TestController:
         ReleasingWorkerGroup.started.clear()
         assert calls == (["abort"] if has_started else [])
 
-    def test_placement_group_is_removed_even_if_workers_hang(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_placement_group_is_removed_even_if_workers_hang(self, monkeypatch):
         from ray.train.v2._internal.execution import worker_group as module
         from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
@@ -180,7 +171,7 @@ class FakeGroup:
 class TestFileMeeting:
     """Torch's store is a file; without internals: it listens on a port of rank 0."""
 
-    def test_train_has_the_extended_and_called_names(self, torch_options: PoolOptions) -> None:
+    def test_train_has_the_extended_and_called_names(self, torch_options):
         from ray.train.torch.config import TorchConfig, _TorchBackend
         from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
@@ -196,13 +187,7 @@ class TestFileMeeting:
         assert parameters == ["self", "rank", "fn", "fn_args", "fn_kwargs"], why
 
     @pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (1, "nccl")])
-    def test_ranks_of_a_local_group_meet_in_a_file(
-        self,
-        gpus: int,
-        backend: str,
-        torch_options: PoolOptions,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    def test_ranks_of_a_local_group_meet_in_a_file(self, gpus, backend, torch_options, monkeypatch):
         monkeypatch.setattr(ray, "get", lambda joining, timeout=None: joining)
         trainer = build_trainer(7, ResourceRequest("torch", 2), torch_options)
         config = pickle.loads(pickle.dumps(trainer.backend_config))  # the controller gets a copy
@@ -227,7 +212,7 @@ class TestNetworkMeeting:
     """Interfaces are chosen and checked on a cluster; without internals: frameworks guess them."""
 
     @pytest.fixture(params=["torch", "tensorflow"])
-    def framework(self, request: pytest.FixtureRequest) -> str:
+    def framework(self, request):
         pytest.importorskip(request.param)
         return str(request.param)
 
@@ -239,9 +224,7 @@ class TestNetworkMeeting:
         assert scaling._label_selector_per_worker(2) == selectors
         return trainer.backend_config
 
-    def test_interface_is_checked_before_ray_connects(
-        self, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_interface_is_checked_before_ray_connects(self, framework, tmp_path, monkeypatch):
         events: list[Any] = []
         places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
 
@@ -263,7 +246,7 @@ class TestNetworkMeeting:
         config.backend_cls().on_start(FakeGroup(1), config)
         assert len(events) == 3, "a single worker has no connection to check"
 
-    def test_unknown_interface_ends_the_group_with_one_sentence(self) -> None:
+    def test_unknown_interface_ends_the_group_with_one_sentence(self):
         problem = rendezvous._set_interface("127.0.0.1", "nothing0", 2)
         with pytest.raises(rendezvous.Unreached) as caught:
             rendezvous._raise_problem(str(problem))
@@ -273,7 +256,7 @@ class TestNetworkMeeting:
         assert "RAYBENCH_INTERFACE" in problem
 
 
-def test_single_process_strategy_requests_one_worker_with_all_resources(tmp_path: Path) -> None:
+def test_single_process_strategy_requests_one_worker_with_all_resources(tmp_path):
     pytest.importorskip("tensorflow")
     each = {"cpus_per_worker": 2, "gpus_per_worker": 1}
     spec = RunSpec(framework="tensorflow", strategy="single_process", num_workers=4, **each)

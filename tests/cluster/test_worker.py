@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
+import ray.train
 
 from raybench.cluster import session_files, worker, worker_group
 from raybench.cluster.protocol import Advance, Close, Command, Finished, Ready, Reply, RunFailed
@@ -23,7 +23,7 @@ OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_pinning_to_no_cores_restores_all_cores() -> None:
+def test_pinning_to_no_cores_restores_all_cores():
     all_cores = os.sched_getaffinity(0)
     try:
         worker.pin((min(all_cores),))
@@ -37,19 +37,24 @@ def test_pinning_to_no_cores_restores_all_cores() -> None:
 @pytest.mark.parametrize(
     ("gpus", "cores"), [((), {0, 1, 2, 3}), ((1,), {2, 3}), ((9,), {0, 1, 2, 3})]
 )
-def test_worker_with_gpu_uses_the_cores_near_it(
-    gpus: tuple[int, ...], cores: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+def test_worker_with_gpu_uses_the_cores_near_it(gpus, cores, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(worker, "ALL_CORES", {0, 1, 2, 3})
-    assert worker._own_cores(SimpleNamespace(gpus=gpus)) == cores  # type: ignore[arg-type]
+    assert worker._own_cores(SimpleNamespace(gpus=gpus)) == cores
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(0, ""), (1, "0,1")])
+def test_worker_without_gpus_sees_none_of_its_node(gpus, visible, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # unset by Ray, a worker would see all
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(ray.train, "get_context", lambda: None)
+    worker.join_group(ResourceRequest("python", 1, gpus_per_worker=gpus), sys.path[0])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
 @pytest.mark.parametrize(("gpus", "cores"), [(0, [(0,), (1,)]), (1, [(0, 1, 2, 3), (2, 3)])])
-async def test_workers_with_gpus_share_cores_and_others_are_pinned(
-    gpus: int, cores: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_workers_with_gpus_share_cores_and_others_are_pinned(gpus, cores, monkeypatch):
     """Regression test: workers with GPUs were pinned to a single core."""
     monkeypatch.setattr(worker_group, "POLL_S", 0.0)
     group = WorkerGroup(0, ResourceRequest("torch", 2, gpus_per_worker=gpus), OPTIONS)
@@ -77,16 +82,14 @@ OTHER_ERRORS = [
 
 
 @pytest.mark.parametrize("error", [*OUT_OF_MEMORY, *OTHER_ERRORS])
-def test_out_of_memory_errors_of_all_libraries_are_recognized(error: Exception) -> None:
+def test_out_of_memory_errors_of_all_libraries_are_recognized(error):
     assert worker._report(error).failure == ("oom" if error in OUT_OF_MEMORY else "error")
 
 
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
 
 
-async def test_repeated_turn_gets_the_same_command_and_counts_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_repeated_turn_gets_the_same_command_and_counts_once(monkeypatch):
     monkeypatch.setattr(worker_group, "POLL_S", 0.01)
     group = WorkerGroup(0, ResourceRequest("torch", 1, 0), OPTIONS)
     assert await group.exchange(0, 1, FIRST) is None, "there is no command yet"
@@ -99,9 +102,7 @@ async def test_repeated_turn_gets_the_same_command_and_counts_once(
     assert await pending == [SECOND]
 
 
-async def test_group_that_misses_its_start_is_killed_entirely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_group_that_misses_its_start_is_killed_entirely(monkeypatch):
     """One of two ranks is ready, the other hangs: both are killed."""
     killed: list[object] = []
     is_ended = threading.Event()
@@ -130,7 +131,7 @@ def context_with_gather(work: Callable[[list[float]], Any]) -> Any:
     return SimpleNamespace(num_workers=2, rank=1, device="cuda:0", through="nccl", gather=work)
 
 
-def test_hanging_first_exchange_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_first_exchange_is_refused(monkeypatch):
     monkeypatch.setattr(worker, "EXCHANGE_TIMEOUT_S", 0.05)
     with refused(ErrorCode.UNREACHABLE, "2 workers", "nccl", "rank 1"):
         worker.try_exchange(context_with_gather(lambda values: threading.Event().wait(60)))
@@ -147,7 +148,7 @@ def test_hanging_first_exchange_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RuntimeError) as failure:
         worker.try_exchange(context_with_gather(broken))
     assert failure.value is fault
-    worker.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
+    worker.try_exchange(SimpleNamespace(num_workers=1))
 
 
 class FakePool:
@@ -162,15 +163,13 @@ class FakePool:
         return self.answers.pop(0)
 
 
-def test_worker_repeats_its_reply_until_it_has_an_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_repeats_its_reply_until_it_has_an_answer(monkeypatch):
     def get(answer: Any, *, timeout: float) -> Command | None:
         if isinstance(answer, type):
             raise answer("lost")
-        return answer  # type: ignore[no-any-return]
+        return answer
 
-    monkeypatch.setattr(session_files.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(session_files.ray, "get", get)
     monkeypatch.setattr(session_files, "ASK_AGAIN_S", 0.0)
     pool = FakePool(ray.exceptions.GetTimeoutError, None, None, Close())
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()

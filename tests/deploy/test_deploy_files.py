@@ -48,14 +48,14 @@ CONTAINERS = [container for pod in PODS for container in pod["containers"]]
 JOB_ENVIRONMENT = yaml.safe_load(SPEC["runtimeEnvYAML"])
 
 
-def test_aws_file_is_valid_for_ray_up() -> None:
+def test_aws_file_is_valid_for_ray_up():
     from ray.autoscaler._private.util import validate_config
 
     pytest.importorskip("jsonschema")
     validate_config(AWS)
 
 
-def test_aws_machines_use_a_token_and_open_no_port() -> None:
+def test_aws_machines_use_a_token_and_open_no_port():
     assert AWS["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
     assert "--env RAY_AUTH_MODE=token" in AWS["docker"]["run_options"]
     commands = " ".join(AWS["head_start_ray_commands"] + AWS["worker_start_ray_commands"])
@@ -65,7 +65,7 @@ def test_aws_machines_use_a_token_and_open_no_port() -> None:
     assert "security_group" not in AWS["provider"]
 
 
-def test_job_installs_the_package_of_its_working_directory() -> None:
+def test_job_installs_the_package_of_its_working_directory():
     from ray.runtime_env import RuntimeEnv
 
     (package,) = RUNTIME_ENV["pip"]
@@ -81,13 +81,13 @@ def test_job_installs_the_package_of_its_working_directory() -> None:
     assert ray_constants.RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR in package
 
 
-def test_rayjob_has_the_same_runtime_environment() -> None:
+def test_rayjob_has_the_same_runtime_environment():
     working_dir = JOB_ENVIRONMENT["working_dir"]
     assert working_dir.endswith(".zip"), "KubeRay cannot upload a folder"
     assert RUNTIME_ENV | {"working_dir": working_dir} == JOB_ENVIRONMENT
 
 
-def test_submit_command_of_the_readme_has_known_options() -> None:
+def test_submit_command_of_the_readme_has_known_options():
     from ray.dashboard.modules.job.cli import submit
 
     known = {name for option in submit.params for name in option.opts}
@@ -100,9 +100,7 @@ def test_submit_command_of_the_readme_has_known_options() -> None:
     assert out.is_absolute(), "neither the user's home nor the job's temporary folder"
 
 
-def test_results_in_the_temporary_folder_of_a_job_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_in_the_temporary_folder_of_a_job_are_refused(tmp_path, monkeypatch, capsys):
     """The folder is the one into which the installed Ray unpacks a working directory."""
     from ray._private import ray_constants
     from ray._private.runtime_env.packaging import get_local_dir_from_uri
@@ -147,14 +145,14 @@ def refuse_unknown_keys(schema: dict[str, Any]) -> None:
             refuse_unknown_keys(inner)
 
 
-def test_rayjob_is_valid_for_kuberay() -> None:
+def test_rayjob_is_valid_for_kuberay():
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(rayjob_schema())
     validator.validate(JOB)
     assert not validator.is_valid(JOB | {"spec": SPEC | {"ttlSecondsAfterFinish": 600}})
 
 
-def test_widest_trial_fits_the_workers() -> None:
+def test_widest_trial_fits_the_workers():
     study, _ = build_study(*study_content(options())[:2])
     widest = max(study.space["num_workers"])
     num_cpus = sum(
@@ -165,7 +163,7 @@ def test_widest_trial_fits_the_workers() -> None:
     assert widest <= num_cpus
 
 
-def test_clients_need_a_token_from_a_secret() -> None:
+def test_clients_need_a_token_from_a_secret():
     assert CLUSTER["authOptions"]["mode"] == "token"
     name = CLUSTER["authOptions"]["secretName"]
     assert f"kubectl create secret generic {name} --from-literal=auth_token=" in JOB_TEXT
@@ -174,7 +172,7 @@ def test_clients_need_a_token_from_a_secret() -> None:
     assert "env_vars" not in JOB_ENVIRONMENT, "anyone who may list jobs sees their runtime_env"
 
 
-def test_ray_and_python_versions_are_supported() -> None:
+def test_ray_and_python_versions_are_supported():
     python = SpecifierSet(PROJECT["requires-python"])
     for container in (AWS["docker"], *CONTAINERS):
         image = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+)", container["image"])
@@ -184,7 +182,7 @@ def test_ray_and_python_versions_are_supported() -> None:
         assert f"{image[2]}.{image[3]}" in python
 
 
-def test_results_are_on_a_persistent_volume() -> None:
+def test_results_are_on_a_persistent_volume():
     out = Path(check_place(options().out))
     for pod in PODS:
         (volume,) = [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
@@ -208,7 +206,7 @@ COMMAND = COMMAND.replace("${{ github.base_ref }}", "main")
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_command_compares_a_branch_with_its_target() -> None:
+def test_command_compares_a_branch_with_its_target():
     shutil.copy(ROOT / "examples/agent/train.py", "train.py")
     identity = "-c user.name=reader -c user.email=reader@example.org"
     for words in ("init -q", "add .", f"{identity} commit -qm start"):
@@ -227,7 +225,7 @@ def test_command_compares_a_branch_with_its_target() -> None:
         (errors.FAILED, False),
     ],
 )
-def test_job_fails_by_the_exit_code(code: int, passes: bool, tmp_path: Path) -> None:
+def test_job_fails_by_the_exit_code(code, passes, tmp_path):
     (tmp_path / "raybench").write_text(f"#!/bin/sh\nexit {code}\n")
     (tmp_path / "raybench").chmod(0o755)
     (tmp_path / "job").write_text(COMMAND)

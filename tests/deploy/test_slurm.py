@@ -79,7 +79,7 @@ def job(environment: dict[str, str], *words: str) -> "subprocess.Popen[bytes]":
         )
 
 
-def test_job_ends_with_the_command_on_the_first_node(tmp_path: Path) -> None:
+def test_job_ends_with_the_command_on_the_first_node(tmp_path):
     environment = environment_with_fakes(tmp_path, srun=SRUN_ON_ONE_NODE, raybench=RAYBENCH)
     process = job(environment | {"SLURM_GPUS_ON_NODE": "8"}, "tune", "a space.yaml")
     assert process.wait(60) == 4, (tmp_path / "output").read_text()
@@ -96,13 +96,13 @@ def test_job_ends_with_the_command_on_the_first_node(tmp_path: Path) -> None:
     assert re.search(r"^RAY_AUTH_TOKEN=[0-9a-f]{64}$", exported, re.MULTILINE)
 
 
-def test_job_fails_if_ray_does_not_start(tmp_path: Path) -> None:
+def test_job_fails_if_ray_does_not_start(tmp_path):
     """`ray symmetric-run` then exits with code 0."""
     environment = environment_with_fakes(tmp_path, srun="#!/bin/sh\nexit 0\n")
     assert job(environment, "tune").wait(60) == 1
 
 
-def test_job_near_its_time_limit_is_requeued(tmp_path: Path) -> None:
+def test_job_near_its_time_limit_is_requeued(tmp_path):
     environment = environment_with_fakes(tmp_path, srun=SRUN_ON_ONE_NODE, raybench=RAYBENCH)
     process = job(environment | {"SLEEPS": "1"}, "tune")
     wait_for((tmp_path / "environment").exists)
@@ -128,7 +128,7 @@ fixed: {{framework: python, model: {{slowness: 20}}, cpus_per_worker: 2}}
 @pytest.mark.apart
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_job_resumes_a_study_on_two_nodes(tmp_path: Path) -> None:
+def test_job_resumes_a_study_on_two_nodes(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     words = ("tune", str(tmp_path / "space.yaml"), "--out", str(tmp_path / "out"))
     raybench(*words, "--trials", "1", cwd=ROOT)
