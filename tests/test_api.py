@@ -64,10 +64,19 @@ def test_parameters_of_a_function_are_options_of_its_command(name: str) -> None:
     assert list(parameters)[-1] == "changes"
 
 
-def test_keyword_arguments_are_options_or_keys() -> None:
-    changes = {"trials": 7, "time_budget": 60, "workers": [1, 2], "target": 0.8, "seed": 3}
-    keys = {"optimizer": "adam", "objective.hold": 2, "warmup_epochs": 1.5}
-    study, _ = tuned(**changes, **keys, confirm={"race": 12, "fresh": 1})
+def test_keyword_arguments_are_options_of_the_command_line_or_keys() -> None:
+    for name in ("tune", "train", "scale", "diagnose", "compare"):
+        assert options_given(name, []) == call_options(name, {}) == OPTIONS[name]()
+    words = "s.yaml --trials 7 --time-budget 1min --workers 1,2 --confirm race=12,fresh=1 --seed 3"
+    keys = "--target 0.8 --set optimizer=adam --set objective.hold=2 --set warmup_epochs=1.5"
+    changes = {"trials": 7, "time_budget": 60.0, "workers": range(1, 3), "seed": 3, "target": 0.8}
+    changes |= {"confirm": {"race": 12, "fresh": 1}, "optimizer": "adam", "objective.hold": 2}
+    changes |= {"warmup_epochs": 1.5}
+    options = options_given("tune", [*words.split(), *keys.split()])
+    for given in (changes, changes | {"time_budget": "60s", "workers": [1, 2]}):
+        assert call_options("tune", {"space": "s.yaml"} | given) == options
+    assert call_options("tune", {"time_budget": None}) == OPTIONS["tune"]()
+    study, _ = tuned(**changes)
     assert (study.search.trials, study.search.time_budget_s, study.search.seed) == (7, 60, 3)
     assert study.space == {"learning_rate": [0.01, 0.001], "num_workers": [1, 2]}
     assert study.fixed == {"optimizer": "adam", "warmup_epochs": 1.5}
@@ -142,19 +151,6 @@ def test_a_run_spec_is_a_file_a_mapping_or_a_spec(tmp_path: Path) -> None:
     none = call_options("train", {"batch_size_per_worker": 32})
     assert not names_target(none)  # type: ignore[arg-type]
     assert read_spec(none).dataset.image_size == 28  # type: ignore[arg-type]
-
-
-def test_the_commands_and_python_share_their_options() -> None:
-    for name in ("tune", "train", "scale", "diagnose", "compare"):
-        assert options_given(name, []) == call_options(name, {}) == OPTIONS[name]()
-    words = ["s.yaml", "--trials", "7", "--time-budget", "1min", "--set", "a=1", "--log", "mlflow"]
-    words += ["--workers", "1,2", "--confirm", "race=12,fresh=1", "--target", "0.8"]
-    changes = {"trials": 7, "time_budget": 60.0, "a": 1, "log": "mlflow", "workers": range(1, 3)}
-    changes |= {"confirm": {"race": 12, "fresh": 1}, "target": 0.8}
-    options = call_options("tune", {"space": "s.yaml"} | changes)
-    assert options == options_given("tune", words)
-    assert options == call_options("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
-    assert call_options("tune", {"time_budget": None}) == OPTIONS["tune"]()
 
 
 @pytest.mark.usefixtures("no_pictures")

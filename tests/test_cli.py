@@ -92,6 +92,8 @@ def test_the_overview_names_every_command(capsys):
     for arguments in ([], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
         assert capsys.readouterr().out == printed
+    assert cli.main(["--version"]) == 0
+    assert re.match(r"raybench \d+\.\d+", capsys.readouterr().out)
 
 
 def test_a_command_with_a_shipped_space_is_refused_with_what_to_do(capsys):

@@ -279,6 +279,12 @@ def test_importing_raybench_imports_no_heavy_library():
     assert in_new_process(f"{code}; print({heavy} & sys.modules.keys())") == "set()"
 
 
+def test_an_unknown_name_is_no_attribute():
+    import raybench
+
+    assert not hasattr(raybench, "Wrokload")
+
+
 def test_public_commands_stay_functions_after_any_import():
     checks = "import raybench.api; print(raybench.COMMAND is raybench.api.COMMAND)"
     for before in (

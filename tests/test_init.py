@@ -85,20 +85,6 @@ def test_a_missing_label_and_an_existing_file_are_refused(table, capsys):
     assert study.space["framework"] == ["torch"]
 
 
-@pytest.mark.parametrize(
-    ("name", "label"), [("d.csv", 0.5), ("d.npz", 5), ("pngs", None), ("texts", None)]
-)
-def test_data_of_one_class_are_refused(tmp_path, capsys, name, label):
-    pd.DataFrame({"x": np.arange(60) ** 2, "y": [label or 1] * 60}).to_csv("d.csv", index=False)
-    np.savez("d.npz", x=np.arange(60.0).reshape(30, 2), y=np.full(30, 5))
-    for number in range(20):
-        write_grey(tmp_path / f"pngs/only/{number}.png", number)
-        write(tmp_path / f"texts/only/{number}.txt", [f"text {number}"])
-    assert cli.main(["init", name, *(["--label", "y"] if name == "d.csv" else [])]) == 2
-    assert str(tmp_path / name) in capsys.readouterr().err
-    assert not (tmp_path / "space.yaml").exists()
-
-
 def test_the_given_label_and_task_are_written(tmp_path):
     np.savez("d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
     dataset = init_study("d.npz", "--label", "z", "--task", "regression").dataset
@@ -170,13 +156,26 @@ def test_init_reads_a_workload_class(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("none", None), ("data.json", "{}"), ("pets/cat/1.png", "PNG no more")],
+    ("words", "named"),
+    [
+        (["none"], "none"),
+        (["data.json"], "data.json"),
+        (["pets"], "pets/cat/1.png"),
+        (["one.csv", "--label", "y"], "one.csv"),
+        (["one.npz"], "one.npz"),
+        (["one_pngs"], "one_pngs"),
+        (["one_texts"], "one_texts"),
+    ],
 )
-def test_invalid_data_are_refused(tmp_path, capsys, name, content):
-    if content is not None:
-        write_grey(tmp_path / "pets/dog/1.png")
-        write(tmp_path / name, [content])
-    assert cli.main(["init", name.split("/")[0]]) == 2
-    assert name in capsys.readouterr().err
+def test_invalid_data_and_data_of_one_class_are_refused(tmp_path, capsys, words, named):
+    write(tmp_path / "data.json", ["{}"])
+    write_grey(tmp_path / "pets/dog/1.png")
+    write(tmp_path / "pets/cat/1.png", ["PNG no more"])
+    pd.DataFrame({"x": np.arange(60) ** 2, "y": [0.5] * 60}).to_csv("one.csv", index=False)
+    np.savez("one.npz", x=np.arange(60.0).reshape(30, 2), y=np.full(30, 5))
+    for number in range(20):
+        write_grey(tmp_path / f"one_pngs/only/{number}.png", number)
+        write(tmp_path / f"one_texts/only/{number}.txt", [f"text {number}"])
+    assert cli.main(["init", *words]) == cli.WRONG_INPUT
+    assert str(tmp_path / named) in capsys.readouterr().err
     assert not (tmp_path / "space.yaml").exists()

@@ -245,7 +245,8 @@ class TrialOptions(Options):
             )
         mark = MARK if self.launch is None else LAUNCH_MARKS[self.launch]
         command = None if self.command is None else f"{mark}{self.command.removeprefix(MARK)}"
-        settings = {"workload": self.workload or self.train or command}
+        workload = self.workload if self.train is None else self.train
+        settings = {"workload": workload if command is None else command}
         settings["objective.metric_pattern"] = self.metric_pattern
         return {f"{below}{key}": value for key, value in settings.items() if value is not None}
 
