@@ -255,8 +255,9 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
     known_keys = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
         section, _, axis = key.partition(".")
-        if section == "axes" and axis:  # the rest is a single key of `axes`, such as dataset.limit
-            content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
+        axes = content.get("axes") or {}
+        if section == "axes" and axis and isinstance(axes, dict):
+            content = content | {"axes": axes | {axis: value}}  # `axis` may be dotted
             continue
         if section not in known_keys:
             raise UserError(

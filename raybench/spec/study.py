@@ -287,13 +287,17 @@ def _check_first(configuration: dict[str, Any], where: str) -> None:
             )
 
 
+def _has_key(content: dict[str, Any], key: str) -> bool:
+    """Return whether a run-spec key is under `space` or `fixed` in a study's content."""
+    sections = (content.get("space"), content.get("fixed"))
+    return any(isinstance(section, dict) and key in section for section in sections)
+
+
 def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return a study's content with the values that follow from the user's own training loop:
     `dataset`, and if possible `framework`."""
-    workload, fixed = content.get("workload", ""), content.get("fixed") or {}
-    is_named = any("framework" in (content.get(section) or {}) for section in ("space", "fixed"))
-    framework = framework_of(str(workload))
-    if framework is not None and isinstance(fixed, dict) and not is_named:
+    framework, fixed = framework_of(str(content.get("workload", ""))), content.get("fixed") or {}
+    if framework is not None and isinstance(fixed, dict) and not _has_key(content, "framework"):
         content = content | {"fixed": {"framework": framework} | fixed}
     result: dict[str, Any] = with_own_data(content)
     return result
@@ -313,8 +317,7 @@ def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
                 ErrorCode.CONFLICT,
             )
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
-    is_named = any(EVAL_INTERVAL in (content.get(section) or ()) for section in ("space", "fixed"))
-    if not is_named and not is_own_loop(content.get("workload", "")):
+    if not _has_key(content, EVAL_INTERVAL) and not is_own_loop(content.get("workload", "")):
         auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
 
