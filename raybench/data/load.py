@@ -123,6 +123,7 @@ NOT_USED = {
     "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
+    **dict.fromkeys(("digits", "mnist", "synthetic"), ("test_size",)),
 }
 """Keys that have no effect on a dataset, keyed by name of the dataset. To set one is an error."""
 

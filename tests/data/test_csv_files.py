@@ -155,11 +155,3 @@ def test_unreadable_files_are_refused(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
     with refused(ErrorCode.INVALID_FILE, "t.parquet"):
         load(tmp_path / "t.parquet", "parquet", label="kind")
-
-
-@pytest.mark.parametrize(
-    ("name", "key"), [("image_folder", "label"), ("text", "label"), ("npz", "text")]
-)
-def test_a_key_without_effect_is_refused(tmp_path, name, key):
-    with refused(ErrorCode.UNSUPPORTED, f"dataset.{key}", name):
-        load(tmp_path, name, **{key: "column"})

@@ -70,6 +70,20 @@ def test_impossible_sizes_are_refused(spec, code, names):
         load_dataset(DatasetSpec(**spec))
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("image_folder", "label", "x"),
+        ("text", "label", "x"),
+        ("npz", "text", "x"),
+        ("digits", "test_size", "none"),
+    ],
+)
+def test_a_key_without_effect_is_refused(name, key, value):
+    with refused(ErrorCode.UNSUPPORTED, f"dataset.{key}", name):
+        load_dataset(DatasetSpec(name=name, path="x", **{key: value}))
+
+
 LABELS = np.array([0, 0, 0, 1, 2, 2], np.int64)
 NUMBERS = {"labels": LABELS.astype(np.float32), "task": "regression"}
 

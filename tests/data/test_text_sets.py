@@ -93,6 +93,14 @@ def test_running_text_becomes_windows_and_its_end_is_held_out(tmp_path):
     assert len(dataset.validation) == len(dataset.test) == 20
 
 
+def test_the_size_of_a_split_that_texts_already_have_is_refused(tmp_path):
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.txt").write_text("a b c d e " * 20)
+    assert len(load(tmp_path, sequence_length=9).validation) == 11
+    with refused(ErrorCode.CONFLICT, "validation_size 3", tmp_path):
+        load(tmp_path, sequence_length=9, validation_size=3)
+
+
 @pytest.mark.parametrize(
     ("content", "code", "names"),
     [

@@ -7,7 +7,7 @@ and splits of other sizes use the same files. The rows of a table without images
 splits before they are written, because its columns are encoded by statistics of the training rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,6 +164,35 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     return rounded
 
 
+def held_out_sizes(
+    spec: DatasetSpec, total: int, existing: Container[str], source: str
+) -> dict[str, int]:
+    """Return how many samples to cut for the splits `validation` and `test`.
+
+    By default, the test split gets the same size as the validation split.
+
+    Args:
+        spec: The dataset spec.
+        total: Number of samples from which splits are cut.
+        existing: Names of the splits that the data already have; their size is 0.
+        source: Name of the data in error messages.
+
+    Raises:
+        UserError: The spec sets the size of a split that the data already have.
+    """
+    typical = max(1, round(TYPICAL_SHARE * total))
+    sizes = {"validation": 0, "test": 0}
+    for split, size in (("validation", spec.validation_size), ("test", spec.test_size)):
+        if split not in existing:
+            sizes[split] = num_of(size, total, typical=sizes["validation"] or typical)
+        elif size is not None:
+            raise UserError(
+                f"dataset.{split}_size {size}: {source} already has this split; remove the key.",
+                ErrorCode.CONFLICT,
+            )
+    return sizes
+
+
 def cut(
     splits: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
@@ -185,17 +214,7 @@ def cut(
             already have.
     """
     train, total = splits["train"], len(splits["train"])
-    typical = max(1, round(TYPICAL_SHARE * total))
-    sizes = {"validation": 0, "test": 0}
-    # By default, the test split gets the same size as the validation split.
-    for part, size in (("validation", spec.validation_size), ("test", spec.test_size)):
-        if part not in splits:
-            sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
-        elif size is not None:
-            raise UserError(
-                f"dataset.{part}_size {size}: {source} already has this split; remove the key.",
-                ErrorCode.CONFLICT,
-            )
+    sizes = held_out_sizes(spec, total, splits, source)
     held_out = sum(sizes.values())
     if held_out >= total:
         raise UserError(

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
+from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import TYPICAL_SHARE
+from raybench.data.sources.cut import held_out_sizes
 from raybench.data.sources.files import (
     SPLIT_NAMES,
     TEXT_ENDINGS,
@@ -259,7 +259,8 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
             validation split, then the test split at the very end.
 
     Raises:
-        UserError: A split has too few tokens for one sample.
+        UserError: A split has too few tokens for one sample, or the spec sets the size of a split
+            that the texts already have.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _with_all_splits(spec, pieces)
@@ -292,20 +293,18 @@ def _with_all_splits(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, 
     """Return the tokens by split, with missing splits cut from the end of the training text."""
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
-    typical = max(1, round(TYPICAL_SHARE * total))
-    validation = num_of(spec.validation_size, total, typical=typical)
-    sizes = {"test": num_of(spec.test_size, total, typical=validation), "validation": validation}
-    missing = {split: size for split, size in sizes.items() if split not in pieces and size}
-    if sum(missing.values()) >= total:
+    sizes = held_out_sizes(spec, total, pieces, str(spec.path))
+    if sum(sizes.values()) >= total:
         raise UserError(
             f"{spec.path} has {len(rest):,} {spec.tokens}, too few for dataset.sequence_length "
             f"{spec.sequence_length}; choose a shorter one.",
             ErrorCode.TOO_FEW,
         )
     splits = {"test": rest[:0]} | pieces
-    for split, size in missing.items():
-        # One more token is needed, which is the label of the last token.
-        keep = len(rest) - (size * spec.sequence_length + 1)
-        splits[split], rest = rest[keep:], rest[:keep]
+    for split in ("test", "validation"):
+        if size := sizes[split]:
+            # One more token is needed, which is the label of the last token.
+            keep = len(rest) - (size * spec.sequence_length + 1)
+            splits[split], rest = rest[keep:], rest[:keep]
     splits["train"] = rest
     return splits
