@@ -44,7 +44,7 @@ MOST_DRAWS = 64  # maximum number of random numbers that one augmentation draws 
 
 @dataclass(frozen=True)
 class Draws:
-    """Generator of random numbers for one augmentation of the samples of a batch."""
+    """Random-number generator for one augmentation, which is applied to a batch of samples."""
 
     keys: Key
     """Hash key of each sample, (n,) uint64; see `sample_keys`."""
@@ -60,7 +60,7 @@ class Draws:
         return bits.astype(np.float64) * 2.0**-53
 
     def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
-        """Return the generator for a part of the batch: the samples at the positions `samples`."""
+        """Return the generator for the samples at the given positions in the batch."""
         return Draws(self.keys[samples], self.place)
 
 

@@ -92,8 +92,7 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
 
 
 def _types_of(split: Split) -> str:
-    """Return the types and shapes of the inputs and the label of a sample, as text for a
-    message."""
+    """Return the types and shapes of one sample's inputs and label, as text for a message."""
     arrays = _named(split) | {" as labels": split.labels}
     return ", ".join(
         f"{np.dtype(array.dtype)} {tuple(map(int, array.shape[1:]))}{name}"
@@ -106,8 +105,8 @@ def _require_none(wrong: Bools, what: str, advice: str) -> None:
 
     Args:
         wrong: Whether each value is wrong, (N, ...).
-        what: Start of the message, a clause about the problem.
-        advice: End of the message, what the user can do.
+        what: Start of the message: what is wrong.
+        advice: End of the message: what the user can do.
     """
     if wrong.any():
         samples = wrong.reshape(len(wrong), -1).any(axis=1)

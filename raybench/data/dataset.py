@@ -438,18 +438,18 @@ def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
     return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
 
 
-def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
+def num_of(size: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the number of samples of a held-out split.
 
     Args:
-        part: Size of the split: a number of samples (int), a fraction of `total` (float), "none"
-            for an empty split, or None for the default size.
+        size: Size as set by the user: a number of samples (int), a fraction of `total` (float),
+            "none" for an empty split, or None for the default size.
         total: Number of samples from which the split is cut.
         typical: Default number of samples.
     """
-    if part is None or isinstance(part, str):
-        return typical if part is None else 0
-    return max(1, round(part * total)) if isinstance(part, float) else part
+    if size is None or isinstance(size, str):
+        return typical if size is None else 0
+    return max(1, round(size * total)) if isinstance(size, float) else size
 
 
 _STREAM = 1  # makes the order independent of the initial weights, which use the same seed

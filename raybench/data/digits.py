@@ -73,7 +73,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Return `size` random samples, which are held out, and the remaining samples.
+    """Split samples at random into `size` held-out samples and the remaining samples.
 
     Raises:
         UserError: No samples remain to train on; `source` names the data in the message.

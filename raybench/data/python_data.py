@@ -125,8 +125,7 @@ def _partial(folder: Path, end: str) -> Iterator[Path]:
 
 
 def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a `Dataset`, keyed by name, and the keys of `dataset` in a run spec that
-    are needed to read them."""
+    """Return the arrays of a `Dataset` by name, and the keys of `DatasetSpec` for reading them."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
     for part, end in PARTS.items():

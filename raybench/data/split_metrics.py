@@ -243,8 +243,8 @@ class _ConstantPrediction(NamedTuple):
     chance_gain: float | None
     """Largest net gain by chance with one standard error of luck (z = 1); None if unknown."""
     level: float | None
-    """Accuracy on the training labels, if the most frequent classes may be equally frequent;
-    otherwise None."""
+    """Accuracy of the prediction on the training labels, if the most frequent classes may be
+    equally frequent, otherwise None; see `Baseline.level`."""
 
 
 def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
@@ -351,7 +351,7 @@ def _num_predicted(metric: Metric) -> int:
 
 
 def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return, for each class, the loss or accuracy of the best constant prediction on a sample."""
+    """Return the loss or accuracy of the best constant prediction for a sample of each class."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))

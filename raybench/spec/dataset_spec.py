@@ -38,7 +38,7 @@ NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 DecimalMark = Literal[".", ","]
 DateOrder = Literal["day_first", "month_first", "year_first"]
 
-Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
+SplitSize = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 """Number of samples, or fraction of all samples."""
 
 
@@ -131,9 +131,9 @@ class DatasetSpec(Document):
     """Repetitions of the training split per epoch."""
     limit: PositiveInt | None = None
     """Maximum number of training samples, before `repeat`; by default, all are used."""
-    validation_size: Part | None = None
+    validation_size: SplitSize | None = None
     """Number or fraction of samples held out for validation; by default the dataset's own split."""
-    test_size: Part | Literal["none"] | None = None
+    test_size: SplitSize | Literal["none"] | None = None
     """Number or fraction of samples held out to test the winners, if the dataset has no test split;
     by default as many as for validation. `none` holds out nothing and skips the test."""
     split_by: str | dict[Literal["time", "group"], str] | None = None

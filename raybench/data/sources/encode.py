@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
-from raybench.data.sources.cut import (
-    Member,
-)
+from raybench.data.sources.cut import Member
 from raybench.data.sources.table import (
     MAX_SHOWN,
     Note,
@@ -129,8 +127,8 @@ def fit_number_encoder(
         name: Name of the column.
         numbers: Values of the training rows in order, NaN if missing.
         is_flag: Whether the values are booleans, which are not standardized but encoded as 1 and 0.
-        counted_rows: Number of rows in the table, by which a column that only numbers the rows is
-            recognized and left out; 0 to keep such a column.
+        counted_rows: Number of rows in the table, to recognize a column that only numbers the rows
+            and leave it out; 0 keeps such a column.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or row numbers.

@@ -125,12 +125,8 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 def _deep_values(image: "Image.Image") -> npt.NDArray[np.float64] | None:
-    """Return the pixel values of a gray image of more than 8 bits, (H, W) float64.
-
-    Returns:
-        The pixel values; None for all other images. PIL itself converts color images of 16 bits to
-        8 bits.
-    """
+    """Return the pixel values of a gray image of more than 8 bits, (H, W) float64; None for other
+    images, because PIL itself converts color images of 16 bits to 8 bits."""
     return np.asarray(image, np.float64) if image.mode.startswith(("I", "F")) else None
 
 
