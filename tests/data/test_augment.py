@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from scipy.ndimage import map_coordinates
+from scipy.stats import beta, kstest
 
 from raybench.data.augment import (
     Augmenter,
@@ -39,13 +41,13 @@ def augmentations(*content):
     return TypeAdapter(list[Augmentation]).validate_python(list(content))
 
 
-def split_of(shape=(9, 7, 3), kind="uint8", number=50):
-    return Split(images_of(shape, kind, number), np.arange(number) % 3)
-
-
 def images_of(shape, kind, number=40):
     pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
     return pixels if kind == "uint8" else (pixels / 100 - 1).astype(np.float32)
+
+
+def split_of(kind="uint8", number=50):
+    return Split(images_of((9, 7, 3), kind, number), np.arange(number) % 3)
 
 
 def augmented(split, rows, rounds, names=ALL, seed=0):
@@ -202,26 +204,16 @@ def test_random_resized_crop_scales_bilinearly(shape, kind):
     height, width, _ = shape
     boxes = np.stack(crop_parts(draws, height, width, RESIZED), axis=1)
     cropped = random_resized_crop(images, draws, RESIZED)
+    # Weights are multiples of 1/256; bytes are rounded after rows and after columns.
+    near = 2 if kind == "uint8" else 2.56 * 2 / 512 + 1e-6
     assert (cropped.dtype, cropped.shape) == (images.dtype, images.shape)
     for image, resized, (top, left, rows, columns) in zip(images, cropped, boxes, strict=True):
         part = image[top : top + rows, left : left + columns].astype(np.float64)
-        for row in range(height):
-            for column in range(width):
-                expected = at(part, (row + 0.5) * rows / height, (column + 0.5) * columns / width)
-                # Weights are multiples of 1/256; bytes are rounded after rows and after columns.
-                near = 2 if kind == "uint8" else 2.56 * 2 / 512 + 1e-6
-                np.testing.assert_allclose(resized[row, column], expected, atol=near)
-
-
-def at(part, vertical, horizontal):
-    """Return the bilinear value between the four pixels whose centers surround a point."""
-    places = [np.clip(vertical - 0.5, 0, len(part) - 1)]
-    places.append(np.clip(horizontal - 0.5, 0, part.shape[1] - 1))
-    rows, columns = (
-        np.maximum(0, 1 - abs(np.arange(size) - place))
-        for size, place in zip(part.shape, places, strict=False)
-    )
-    return np.einsum("r,c,rcd->d", rows, columns, part)
+        scale = np.array([rows / height, columns / width])[:, None, None]
+        centers = (np.indices((height, width)) + 0.5) * scale - 0.5
+        for channel, pixels in enumerate(np.moveaxis(part, 2, 0)):
+            expected = map_coordinates(pixels, centers, order=1, mode="nearest")
+            np.testing.assert_allclose(resized[..., channel], expected, atol=near)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (20, 50), (3, 200), (1, 1)])
@@ -268,8 +260,6 @@ def test_color_jitter_changes_brightness_contrast_and_saturation_in_order(shape,
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_mixup_shares_follow_the_beta_distribution(alpha):
-    from scipy.stats import beta, kstest
-
     draws = draws_of(5000)
     shares = mixup_shares(draws, alpha) / 256
     # Shares are rounded to 1/256; with uniform noise of that width they follow Beta.

@@ -206,15 +206,13 @@ def dataset(size=64):
     return Dataset("own", 10, random_split(), random_split(), random_split(), repeat=3)
 
 
-def named(size=5):
-    inputs = {"ids": np.arange(3 * size, dtype=np.int32).reshape(size, 3)}
-    inputs["image"] = np.ones((size, 2, 2, 1), np.uint8)
-    numbers = np.arange(size, dtype=np.float32)
-    split = Split(inputs, numbers, np.ones(size, np.float32))
-    scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
-    other = Split(np.ones((size, 2), np.float32), numbers)
+def named():
+    ids, image = np.arange(15, dtype=np.int32).reshape(5, 3), np.ones((5, 2, 2, 1), np.uint8)
+    numbers = np.arange(5, dtype=np.float32)
+    split = Split({"ids": ids, "image": image}, numbers, np.ones(5, np.float32))
     fields = {"task": "regression", "vocabulary": ("a", "b")}
-    return Dataset("own", None, split, split, other, **fields, **scale)
+    fields |= {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
+    return Dataset("own", None, split, split, Split(image, numbers), **fields)
 
 
 def assert_equal(dataset, expected):

@@ -25,21 +25,18 @@ def pixels(number, *shape):
     return rng.integers(0, 256, (number, *shape), dtype=np.uint8)
 
 
-def digits(number, classes=10):
-    return np.arange(number) % classes
-
-
-def write_cifar(folder, train=20, test=10):
+def write_cifar(folder):
+    """Write five batches of four images and a test batch of ten; return the 30 images."""
     folder.mkdir(parents=True)
-    images = pixels(train + test, 3072)
-    for number in range(5):
-        rows = slice(number * train // 5, (number + 1) * train // 5)
-        batch = {b"data": images[rows], b"labels": digits(train)[rows].tolist()}
-        (folder / f"data_batch_{number + 1}").write_bytes(pickle.dumps(batch))
-    batch = {b"data": images[train:], b"labels": digits(test).tolist()}
-    (folder / "test_batch").write_bytes(pickle.dumps(batch))
-    names = [f"class {number}".encode() for number in range(10)]
-    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}))
+    images, labels = pixels(30, 3072), np.arange(30) % 10
+    names = {b"label_names": [f"class {number}".encode() for number in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names))
+    for number in range(6):
+        rows, file = slice(4 * number, 4 * number + 4), f"data_batch_{number + 1}"
+        if number == 5:
+            rows, file = slice(20, 30), "test_batch"
+        batch = {b"data": images[rows], b"labels": labels[rows].tolist()}
+        (folder / file).write_bytes(pickle.dumps(batch))
     return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
@@ -103,7 +100,7 @@ def test_arrays_of_an_npz_file_are_read(tmp_path):
     assert dataset.train.weights.mean() == pytest.approx(1)
 
 
-X, Y = pixels(6, 2), digits(6, 2)
+X, Y = pixels(6, 2), np.arange(6) % 2
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}
 NAN = np.array([1.5, 2, np.nan, 1, 2, 3])

@@ -10,7 +10,6 @@ from pydantic import Field
 from raybench.spec.documents import (
     Document,
     apply_settings,
-    content_of,
     parse_settings,
     parse_yaml,
     plain_data,
@@ -178,9 +177,3 @@ def test_python_objects_become_plain_data(value, expected):
 def test_unsupported_objects_are_refused_by_key(value):
     with refused(ErrorCode.INVALID_VALUE, "'space.n'"):
         plain_data({"space": {"n": [value]}}, "space")
-
-
-def test_a_mapping_in_place_of_a_file_becomes_plain_data():
-    space = {"learning_rate": np.logspace(-2, -1, 2), "model": {"n": (1, np.int64(2))}}
-    plain = {"learning_rate": [0.01, 0.1], "model": {"n": [1, 2]}}
-    assert content_of(space, "space") == (plain, "space")

@@ -133,7 +133,6 @@ SGD |= {"optimizer_options": {"momentum": [0.0, 0.9]}}
     ("space", "code", "names"),
     [
         ({"model": {"x": []}}, "INVALID_VALUE", ["'space.model.x'"]),
-        ({"model": {"x": {"low": 2, "high": 1}}}, "INVALID_VALUE", ["'space.model.x'"]),
         ({"model": {"norm": ["a"]}}, "CONFLICT", ["'space.model.norm'", "'fixed'"]),
         ({"model": [1, 2]}, "UNKNOWN_KEY", ["'space.model'"]),
         (

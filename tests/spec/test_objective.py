@@ -87,8 +87,30 @@ def test_the_score_of_a_miss_improves_towards_the_target():
     # A run at chance scores log(budget) + 2, a run half way to the target log(budget) + 1.
     assert scores[0] - math.log(BUDGET) == pytest.approx(2.0)
     assert score(None, 0.5) - math.log(BUDGET) == pytest.approx(1.0)
-    slope = [scored(LOW, None, value) for value in (0.6, 1.0, 1.9)]
-    assert slope == sorted(set(slope))
+
+
+WITHOUT_BASELINE = LOW.model_copy(update={"baseline_value": None})
+ERROR_RATE = Objective(metric="error_rate", direction="min", is_share=True, target=0.05)
+
+
+@pytest.mark.parametrize(
+    ("objective", "values"),
+    [
+        (LOW, (0.6, 1.0, 1.9)),
+        (WITHOUT_BASELINE, (0.6, 0.8, 0.99, 9.0)),
+        (WITHOUT_BASELINE.model_copy(update={"target": 0.05}), (0.06, 0.1, 0.5, 9.0)),
+        (ERROR_RATE, (0.06, 0.1, 0.5, 0.9)),
+        (
+            Objective(kind="best_at_budget", metric="own_loss", direction="min"),
+            (-3.0, 0.1, 2.3, 4.0, 1e6),
+        ),
+    ],
+)
+def test_a_worse_value_has_a_worse_score(objective, values):
+    scores = [scored(objective, None, value) for value in values]
+    assert scores == sorted(set(scores))
+    worst = 1.0 if objective.is_share else math.inf
+    assert scores[-1] < worst_score(objective) == scored(objective, None, worst)
 
 
 @pytest.mark.parametrize("best", [0.0, 0.05, 0.1])
@@ -175,11 +197,7 @@ def test_the_target_is_reached_up_to_float32_rounding(target, direction):
         assert metric.gap(target, float(near)) <= 0
     assert not metric.reaches(target - metric.sign * 1e-6 * target, target)
     assert not metric.reaches(math.nan, target)
-    objective = Objective(metric="dice", direction=direction, target=target, hold=2)
-    rule = StopRule(objective)
-    assert rule.update(value=value, train_s=1.0, finished=False) is None
-    assert rule.update(value=value, train_s=2.0, finished=False) == "target"
-    assert rule.time_to_target_s == 1.0
+    assert time_to_target([value] * 2, [1.0, 2.0], target=target, hold=2, metric=metric) == 1.0
 
 
 def test_metric_values_are_compared_and_formatted():
@@ -190,25 +208,6 @@ def test_metric_values_are_compared_and_formatted():
     assert time_to_target(*curve, target=0.5, hold=2, metric=RMSE) == 4
     shown = RMSE.shown(0.12345), METRICS["accuracy"].shown(0.973), LOSS.shown(None)
     assert shown == ("0.1235", "97.3 %", "none")
-
-
-def test_without_a_known_chance_level_scores_still_have_a_slope():
-    unknown = LOW.model_copy(update={"baseline_value": None})
-    slope = [scored(unknown, None, value) for value in (0.6, 0.8, 0.99)]
-    assert slope == sorted(set(slope))
-    near = unknown.model_copy(update={"target": 0.05})
-    slope = [scored(near, None, value) for value in (0.06, 0.1, 0.5, 9.0)]
-    assert slope == sorted(set(slope))
-    assert slope[-1] < worst_score(near) == scored(near, None, math.inf)
-    wrong = Objective(metric="error_rate", direction="min", is_share=True, target=0.05)
-    slope = [scored(wrong, None, value) for value in (0.06, 0.1, 0.5, 0.9)]
-    assert slope == sorted(set(slope))
-    assert slope[-1] < worst_score(wrong) == scored(wrong, None, 1.0)
-    budget = Objective(kind="best_at_budget", metric="own_loss", direction="min")
-    values = [-3.0, 0.1, 2.3, 4.0, 1e6]
-    scores = [scored(budget, None, value) for value in values]
-    assert scores == sorted(set(scores))
-    assert scores[-1] < worst_score(budget) == scored(budget, None, math.inf)
 
 
 def test_the_score_at_a_budget_is_the_signed_metric():
@@ -222,30 +221,33 @@ def test_the_score_at_a_budget_is_the_signed_metric():
     assert shortfall(wrong, None, None) == worst_value(wrong) == 1.0
 
 
+def of_regression(**keys):
+    return resolved(Objective(**keys), task="regression", custom=None, baseline_value=1.5)
+
+
+def of_workload(custom, **keys):
+    return resolved(Objective(**keys), task="classification", custom=custom, baseline_value=None)
+
+
 def test_an_objective_is_resolved_from_the_task_and_the_labels():
-    objective = resolved(Objective(target=0.4), task="regression", custom=None, baseline_value=1.5)
+    objective = of_regression(target=0.4)
     assert (objective.metric, objective.direction, objective.baseline_value) == ("rmse", "min", 1.5)
     assert objective.judged_by == RMSE
-    named = Objective(target=0.4, baseline_value=9.0)
-    assert resolved(named, task="regression", custom=None, baseline_value=1.5).baseline_value == 9.0
-    with_custom = resolved(
-        Objective(target=0.4), task="classification", custom=OWN, baseline_value=None
-    )
-    assert with_custom.judged_by == named_metric("dice", "max") == OWN
+    assert of_regression(target=0.4, baseline_value=9.0).baseline_value == 9.0
+
+
+def test_an_objective_is_resolved_from_the_metric_of_a_workload():
+    assert of_workload(OWN, target=0.4).judged_by == named_metric("dice", "max") == OWN
     share = replace(OWN, is_share=True)
-    with_custom = resolved(
-        Objective(target=0.4), task="classification", custom=share, baseline_value=None
-    )
-    assert with_custom.judged_by == share
-    assert objective_of({"study": {"objective": with_custom.document()}}).judged_by == share
-    assert (
-        resolved(with_custom, task="classification", custom=share, baseline_value=None)
-        == with_custom
-    )
+    objective = of_workload(share, target=0.4)
+    assert objective.judged_by == share
+    assert objective_of({"study": {"objective": objective.document()}}).judged_by == share
+    assert of_workload(share, **objective.document()) == objective
     with refused(ErrorCode.INVALID_VALUE, "objective.target", "dice", 40):
-        resolved(Objective(target=40), task="classification", custom=share, baseline_value=None)
-    assert spec_digest(RunSpec(objective=with_custom)) == spec_digest(
-        RunSpec(objective=with_custom.model_copy(update={"is_share": None}))
+        of_workload(share, target=40)
+    without_share = objective.model_copy(update={"is_share": None})
+    assert spec_digest(RunSpec(objective=objective)) == spec_digest(
+        RunSpec(objective=without_share)
     )
 
 

@@ -1,12 +1,9 @@
 """Scaling studies: the cells of their grid, settings, and refused files."""
 
-from typing import Any
-
 import pytest
 
 from raybench.spec.documents import parse_settings, parse_yaml, to_yaml, validate
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import (
     ScalingStudy,
     build_scaling_study,
@@ -18,32 +15,22 @@ from tests.refusals import refused
 GRID = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}
 
 
-def cells_of(content):
-    study = build_scaling_study(content, "my.yaml", name="my")
-    return study_cells(study, "my.yaml")
+def study_of(content, *settings):
+    content = set_in_scaling(content, parse_settings(settings))
+    return build_scaling_study(content, "my.yaml", name="my")
+
+
+def cells_of(content, *settings):
+    return study_cells(study_of(content, *settings), "my.yaml")
 
 
 def test_weak_scaling_fixes_the_batch_per_worker_and_strong_the_global_batch():
-    cells = cells_of(GRID)
-    weak = [cell.spec for cell in cells if "weak" in cell.scalings]
-    strong = [cell.spec for cell in cells if "strong" in cell.scalings]
-    assert len(weak) == len(strong) == 6
-    assert {spec.batch_size_per_worker for spec in weak} == {64, 128}
-    assert {spec.global_batch_size for spec in strong} == {64, 128}
-    assert {spec.num_workers for spec in strong} == {1, 2, 4}
-
-
-def test_a_run_spec_of_both_scalings_runs_once():
-    cells = cells_of(GRID)
-    in_both = [cell for cell in cells if len(cell.scalings) == 2]
-    # One worker at 64 and at 128, and two workers at 64 each, a global batch of 128.
-    assert {(c.spec.num_workers, c.spec.batch_size_per_worker) for c in in_both} == {
-        (1, 64),
-        (1, 128),
-        (2, 64),
-    }
-    specs = [cell.spec.model_dump_json() for cell in cells]
-    assert len(specs) == len(set(specs)) == 9
+    cells = {(c.spec.num_workers, c.spec.batch_size_per_worker): c.scalings for c in cells_of(GRID)}
+    weak = {cell for cell, scalings in cells.items() if "weak" in scalings}
+    strong = {cell for cell, scalings in cells.items() if "strong" in scalings}
+    assert weak == {(1, 64), (1, 128), (2, 64), (2, 128), (4, 64), (4, 128)}
+    assert strong == {(1, 64), (1, 128), (2, 32), (2, 64), (4, 16), (4, 32)}
+    assert len(cells_of(GRID)) == len(weak | strong), "a run spec of both scalings runs once"
 
 
 def test_axes_are_combined_and_may_be_nested_keys():
@@ -56,19 +43,19 @@ def test_axes_are_combined_and_may_be_nested_keys():
 
 
 def test_a_written_study_is_read_back_with_the_same_cells():
-    study = build_scaling_study(GRID | {"axes": {"optimizer": ["adam", "lamb"]}}, "x", name="x")
+    study = study_of(GRID | {"axes": {"optimizer": ["adam", "lamb"]}})
     read_back = validate(ScalingStudy, parse_yaml(to_yaml(study.document()), "y"), "y")
     assert read_back == study
     assert study_cells(read_back) == study_cells(study)
 
 
 def test_an_empty_file_trains_three_epochs_without_a_target():
-    study = build_scaling_study({}, "my.yaml", name="my")
+    study = study_of({})
     assert study.base.epochs == 3
     assert study.base.objective.kind == "best_at_budget"
     assert study.num_workers is None
     assert study.with_workers([1, 2]).num_workers == [1, 2]
-    assert build_scaling_study(GRID, "x", name="x").with_workers([8]).num_workers == [1, 2, 4]
+    assert study_of(GRID).with_workers([8]).num_workers == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -93,16 +80,15 @@ def test_invalid_studies_are_refused(changes, code, names):
 
 def test_set_changes_the_base_and_replaces_an_axis():
     axes = {"framework": ["torch", "tensorflow"], "optimizer": ["adam", "lamb"]}
-    settings = {"epochs": 5, "framework": "torch", "dataset.repeat": 2, "num_workers": 2, "seed": 3}
-    study = build_scaling_study(set_in_scaling({"axes": axes}, settings), "my.yaml", name="my")
+    settings = ("epochs=5", "framework=torch", "dataset.repeat=2", "num_workers=2", "seed=3")
+    study = study_of({"axes": axes}, *settings)
     assert study.axes == {"optimizer": ["adam", "lamb"]}
     assert (study.base.epochs, study.base.framework, study.base.dataset.repeat) == (5, "torch", 2)
     assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)
 
 
-def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
-    study = build_scaling_study(set_in_scaling(content, parse_settings(settings)), "x", name="x")
-    return [cell.spec for cell in study_cells(study)]
+def specs_with(content, *settings):
+    return [cell.spec for cell in cells_of(content, *settings)]
 
 
 WRITTEN = [
@@ -132,6 +118,7 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
     ("content", "setting", "code", "names"),
     [
         ({}, "epohs=3", "UNKNOWN_KEY", ["--set epohs", "'epochs'"]),
+        ({"axes": 5}, "axes.framework=[torch]", "UNKNOWN_KEY", ["'axes'"]),
         (GRID, "base.batch_size_per_worker=16", "CONFLICT", ["--set 'batch_sizes=[16]'"]),
         (GRID, "base={num_workers: 4}", "CONFLICT", ["--set 'num_workers=[4]'"]),
         ({}, "record_steps=false", "CONFLICT", ["--set record_steps"]),
@@ -141,6 +128,4 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
 )
 def test_invalid_settings_are_refused(content, setting, code, names):
     with refused(ErrorCode[code], *names):
-        build_scaling_study(
-            set_in_scaling(content, parse_settings([setting])), "my.yaml", name="my"
-        )
+        study_of(content, setting)

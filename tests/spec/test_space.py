@@ -45,8 +45,7 @@ FP32 = {"when": {"precision": ["fp32", "bf16"]}, "values": [0.2]}
 ADAM, THREE = {"optimizer": ["adam"]}, [{"when": {"num_workers": [1, 4]}, "values": [1]}]
 
 
-INVALID, CONFLICT = ErrorCode.INVALID_VALUE, ErrorCode.CONFLICT
-UNKNOWN = ErrorCode.UNKNOWN_KEY
+INVALID, CONFLICT, UNKNOWN = ErrorCode.INVALID_VALUE, ErrorCode.CONFLICT, ErrorCode.UNKNOWN_KEY
 
 
 @pytest.mark.parametrize(
@@ -127,69 +126,51 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("space", "fixed", "number"),
-    [
-        ({"framework": ["torch", "tensorflow"], "num_workers": [1, 2, 4]}, {}, 6),
-        ({"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}, {}, 6),
-        (NESTED, {}, 1 + 1 + 2 + 4),
-        ({key: NESTED[key] for key in ("num_workers", "accumulate")}, {}, 4),
-        ({"learning_rate": BY_PRECISION}, {}, None),
-        ({"precision": ["fp32"], "num_workers": {"low": 1, "high": 4}}, {}, 4),
-        (
-            {
-                "optimizer": ["adam"],
-                "learning_rate": [
-                    {"when": {"optimizer": "adam"}, "values": [0.1]},
-                    {"when": {"optimizer": "sgd"}, "low": 0.1, "high": 1.0},
-                ],
-            },
-            {},
-            1,
-        ),
-    ],
-)
-def test_the_configurations_of_a_space_are_counted(space, fixed, number):
-    assert num_configurations(parse(space, fixed), fixed) == number
+ONE_RATE = [
+    {"when": {"optimizer": "adam"}, "values": [0.1]},
+    {"when": {"optimizer": "sgd"}, "low": 0.1, "high": 1.0},
+]
 
 
 @pytest.mark.parametrize(
-    ("space", "fixed"),
+    ("space", "number"),
     [
-        ({"schedule": ["constant", "ramp_decay"], "warmup_epochs": [0, 1]}, {}),
-        (
-            {
-                "schedule": ["constant", "ramp_decay"],
-                "warmup_epochs": [
-                    {"when": {"schedule": "constant"}, "values": [0]},
-                    {"when": {"schedule": "ramp_decay"}, "values": [0, 1]},
-                ],
-            },
-            {},
-        ),
+        ({"framework": ["torch", "tensorflow"], "num_workers": [1, 2, 4]}, 6),
+        ({"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}, 6),
+        (NESTED, 1 + 1 + 2 + 4),
+        ({key: NESTED[key] for key in ("num_workers", "accumulate")}, 4),
+        ({"learning_rate": BY_PRECISION}, None),
+        ({"precision": ["fp32"], "num_workers": {"low": 1, "high": 4}}, 4),
+        (ADAM | {"learning_rate": ONE_RATE}, 1),
     ],
 )
-def test_an_impossible_combination_is_refused(space, fixed):
+def test_the_configurations_of_a_space_are_counted(space, number):
+    assert num_configurations(parse(space)) == number
+
+
+def with_warmup(constant, ramp_decay):
+    """Return a space of two schedules, each with its own list of warm-up epochs."""
+    cases = [
+        {"when": {"schedule": "constant"}, "values": constant},
+        {"when": {"schedule": "ramp_decay"}, "values": ramp_decay},
+    ]
+    return {"schedule": ["constant", "ramp_decay"], "warmup_epochs": cases}
+
+
+@pytest.mark.parametrize("warmup", [[0, 1], with_warmup([0], [0, 1])["warmup_epochs"]])
+def test_an_impossible_combination_is_refused(warmup):
     with refused(CONFLICT, "schedule: ramp_decay, warmup_epochs: 1", "warmup_epochs: 0"):
-        parse(space, fixed)
+        parse({"schedule": ["constant", "ramp_decay"], "warmup_epochs": warmup})
 
 
 def test_conflicting_keys_are_allowed_if_conditions_separate_them():
-    space = parse(
-        {
-            "schedule": ["constant", "ramp_decay"],
-            "warmup_epochs": [
-                {"when": {"schedule": "constant"}, "values": [0, 1]},
-                {"when": {"schedule": "ramp_decay"}, "values": [0]},
-            ],
-            # Too many other keys to enumerate all combinations.
-            **{key: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7] for key in ("momentum", "beta1", "beta2")},
-            "num_workers": list(range(1, 100)),
-            "batch_size_per_worker": list(range(1, 100)),
-            "accumulate": list(range(1, 100)),
-        }
-    )
-    assert num_configurations(space) == 3 * 7**3 * 99**3
+    # Too many other keys to enumerate all combinations.
+    space = with_warmup([0, 1], [0])
+    for key in ("num_workers", "batch_size_per_worker", "accumulate"):
+        space[key] = list(range(1, 100))
+    for key in ("momentum", "beta1", "beta2"):
+        space[key] = [number / 10 for number in range(1, 8)]
+    assert num_configurations(parse(space)) == 3 * 7**3 * 99**3
 
 
 VALUES = {
@@ -218,12 +199,11 @@ def studies(draw):
             continue
         allowed = VALUES[condition]
         cut = draw(st.integers(0, len(allowed)))
-        cases = [
+        space[key] = [
             {"when": {condition: part}, "values": draw(st.permutations(VALUES[key]))[:2]}
             for part in (allowed[:cut], allowed[cut:])
             if part
         ]
-        space[key] = cases
     rest = [key for key in sorted(VALUES) if key not in keys]
     fixed = {key: draw(some(VALUES[key])) for key in rest if draw(st.booleans())}
     return space, fixed
@@ -235,7 +215,7 @@ def test_every_accepted_space_yields_only_valid_runs(study):
     raw, fixed = study
     problem = ""
     try:
-        space = parse_space(raw, fixed, "s.yaml")
+        space = parse(raw, fixed)
     except UserError as error:
         problem = str(error)
     if problem:

@@ -103,8 +103,7 @@ def test_a_document_holds_every_key_and_reads_back_equal():
 def test_paths_of_existing_files_become_absolute(tmp_path, monkeypatch):
     (tmp_path / "here.csv").touch()
     monkeypatch.chdir(tmp_path)
-    content = {"dataset": {"path": "here.csv"}, "space": {"dataset": [{"path": "here.csv"}]}}
-    content["fixed"] = {"weights": "here.csv"}
+    content = {"dataset": {"path": "here.csv"}, "fixed": {"weights": "here.csv"}}
     content["base"] = {"dataset": {"path": "not_there"}, "weights": ["none", "here.csv"]}
     absolute = with_absolute_paths(content)
     assert absolute["fixed"]["weights"] == str(tmp_path / "here.csv")
