@@ -48,8 +48,7 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
 
     Args:
         results: The study.
-        verdict: The verdict. If runs were on several GPU models, it applies to one of them (see
-            `judge`).
+        verdict: The verdict, for one GPU model if there were several (see `verdicts_of`).
     """
     if verdict is None:
         return ""

@@ -128,9 +128,9 @@ class _Missing:
 
 
 CellFormat = str | Callable[[Mapping[Any, Any]], str]
-"""Type of what determines the text of a cell from a row of data: a format string such as
-`{low:.2f} - {high:.2f}`, or a function of the row if a format string cannot contain the names of
-the columns. In a format string, `s` is the format of seconds (see `seconds_text`)."""
+"""Type of a cell format: a format string such as `{low:.2f} - {high:.2f}`, or a function from a row
+of data to the text of the cell, for column names that a format string cannot contain. In a format
+string, `s` is the format of seconds (see `seconds_text`)."""
 
 
 def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:

@@ -97,7 +97,7 @@ class LiveRun:
 
 @dataclass
 class Cause:
-    """A cause of failures, with the first trial that failed by it and the number of failures."""
+    """A cause of failures, with the first trial that it ended and the number of failures."""
 
     trial: str
     failure: str

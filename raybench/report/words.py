@@ -11,7 +11,7 @@ from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, counted, seconds_text, shorten
 from raybench.stats.record import Role
-from raybench.stats.standing import held_per_trained
+from raybench.stats.standing import billing_ratio
 
 MOST_NAMED = 5
 """Maximum number of trials that are named in a sentence."""
@@ -118,7 +118,7 @@ def price_of(results: Study, worker_seconds: float, trial: str) -> str:
     configuration = repeated(results).get(trial)
     names = [trial] if configuration is None else configuration.printed_runs
     money = worker_seconds / 3600 * price
-    bill = money * held_per_trained(results.runs[name] for name in names)
+    bill = money * billing_ratio(results.runs[name] for name in names)
     return f", cost {bill:.3g} at {price:g} per worker-hour ({money:.3g} for training alone)"
 
 
@@ -143,15 +143,17 @@ def within_budget(budget: float | None) -> str:
 
 def target_sentence(results: Study) -> str:
     """Return the objective of a study as a sentence."""
-    objective = results.study["study"]["objective"]
-    budget = objective.get("max_train_seconds")
+    study = results.study["study"]
+    if results.is_target_awaited:
+        return "Not set yet: reference runs set the target."
+    objective, budget = study["objective"], study["objective"].get("max_train_seconds")
     within = "" if budget is None else f" {within_budget(budget)}"
     if not results.is_timed:
         return f"The best validation {results.metric.words}{within}."
     hold = objective.get("hold") or 1
     hold_note = "" if hold == 1 else f" in {hold} evaluations in a row"
-    setter = results.study.get("target_set_by")
-    set_by = f". Set by {setter}" if isinstance(setter, str) and setter != "the user" else ""
+    is_auto = "target" in (study.get("auto") or ())
+    set_by = f". Set automatically: {results.study.get('target_set_by')}" if is_auto else ""
     return f"{target_in_words(results)} on the validation set{hold_note}{within}{set_by}."
 
 

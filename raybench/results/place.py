@@ -199,7 +199,7 @@ def comparable(
 
 
 def _with_metric(objective: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective, with the metric of the objective `written` if it does not set one."""
+    """Return `objective`, or if it sets no metric, a copy with the metric of `written`."""
     if objective["metric"] is not None:
         return objective
     return objective | {key: written[key] for key in ("metric", "direction", "is_share")}

@@ -613,8 +613,8 @@ def worst_value(metric: Metric) -> float:
 def configurations(results: Study) -> pd.DataFrame:
     """Return a table with one row per ranked run of the search, best first.
 
-    Confirmed configurations precede all others. Runs that failed or are not ranked (see `ranked`)
-    have no row.
+    Confirmed configurations precede all others. Runs that failed or are not ranked (see
+    `ranked_runs`) have no row.
 
     The columns are trial, config, is_confirmed, runs, hits, expected_s, expected_low_s,
     expected_high_s, time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or

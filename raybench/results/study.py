@@ -133,7 +133,7 @@ class Study:
     def is_timed(self) -> bool:
         """Whether runs are compared by their time to target, rather than by the best metric value
         within a budget."""
-        return self.objective.kind == TIME and self.objective.target is not None
+        return self.objective.kind == TIME
 
     @property
     def num_trials_asked(self) -> int | None:

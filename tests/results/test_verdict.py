@@ -4,6 +4,7 @@ import pytest
 
 from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
+from raybench.report.words import target_sentence
 from raybench.results.ranking import result_of
 from raybench.results.store import Store
 from raybench.results.verdict import verdict_of
@@ -289,8 +290,11 @@ def test_a_target_not_yet_set_by_reference_runs_is_none(tmp_path):
     (line,) = summary_of(results).lines
     assert "92.0 %" in line or "80.0 %" in line, "the best value"
     assert "100 %" not in " ".join(results._repr_html_().split())
+    assert target_sentence(results) == "Not set yet: reference runs set the target."
     results.study["study"]["is_set"] = True
+    results.study["target_set_by"] = "target 0.9 (auto: HOW)"
     assert results.target == 0.9
+    assert target_sentence(results).endswith("Set automatically: target 0.9 (auto: HOW).")
 
 
 def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):

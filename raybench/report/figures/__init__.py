@@ -13,7 +13,7 @@ FIGURES: dict[str, FigureKind] = {
     "curves": FigureKind(
         "Learning curves",
         "Every run of the search; further left is faster. The thin dark steps are the best value "
-        "of all runs up to each number of training seconds.",
+        "up to each number of training seconds, without failed runs.",
         runs.curves_figure,
         runs.curves_table,
         lambda results: bool((results.trials["phase"] == Phase.SEARCH).any()),

@@ -61,7 +61,7 @@ def curves_figure(results: Study) -> Figure:
         x, y = curve_xy(metric, envelope)
         style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
         axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
-        keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
+        keys.append(parts.key("best value up to each second, without failed runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
     if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if one of the numbers is NaN
