@@ -139,12 +139,8 @@ def test_missing_information_is_refused_with_the_option_to_give(
 def test_unreadable_sources_and_other_studies_are_refused(capsys: Capture) -> None:
     Path("empty").mkdir()
     Path("no.db").write_text("{")
-    for source, code in (
-        ("nowhere", "not_found"),
-        ("empty", "not_found"),
-        ("no.db", "invalid_file"),
-    ):
-        assert refusal(capsys, source)[0] == code
+    codes = [refusal(capsys, source)[0] for source in ("nowhere", "empty", "no.db")]
+    assert codes == ["not_found", "not_found", "invalid_file"]
     Path("runs.csv").write_text("lr,loss\n1,2\n")
     imported(capsys, "runs.csv")
     assert imported(capsys, "runs.csv", code=2)["error"]["code"] == "study_changed"
@@ -228,9 +224,7 @@ def test_runs_of_mlflow_are_imported(capsys: Capture, monkeypatch: pytest.Monkey
 
 
 def test_trials_of_optuna_are_imported(capsys: Capture) -> None:
-    study = optuna.create_study(
-        study_name="mine", storage="sqlite:///optuna.db", direction="maximize"
-    )
+    study = optuna.create_study(storage="sqlite:///optuna.db", direction="maximize")
 
     def objective(trial: optuna.Trial) -> float:
         trial.suggest_categorical("act", ["relu", "gelu"])

@@ -15,14 +15,7 @@ from raybench.runs.preflight import check_task
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from tests.made_results import (
-    RMSE,
-    RMSE_BUDGET,
-    RMSE_LINES,
-    curve,
-    results_folder,
-    run_line,
-)
+from tests.made_results import RMSE, RMSE_BUDGET, RMSE_LINES, curve, results_folder, run_line
 from tests.refusals import refused
 
 

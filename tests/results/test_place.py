@@ -3,6 +3,7 @@ command at a time holds, and which is taken over from a killed command."""
 
 import errno
 import fcntl
+import inspect
 import platform
 import re
 import shutil
@@ -123,24 +124,20 @@ def test_only_a_command_of_the_same_kind_continues_in_a_folder(tmp_path):
         refuse_other_kind("there", tmp_path, StudyKind.TRAINING)
 
 
+def no_flock(*_):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
 HOLD = """
-import time
+import errno, fcntl, time
 from pathlib import Path
 from raybench.results.place import StudyLock
+{setup}
 with StudyLock(Path({folder!r})):
     print("held", flush=True)
     time.sleep(60)
 """
-NO_FLOCK = """
-import errno, fcntl
-def flock(*_):
-    raise OSError(errno.ENOSYS, "Function not implemented")
-fcntl.flock = flock
-"""
-
-
-def no_flock(*_):
-    raise OSError(errno.ENOSYS, "Function not implemented")
+NO_FLOCK = f"{inspect.getsource(no_flock)}fcntl.flock = no_flock"
 
 
 @pytest.fixture(params=["flock", "file"])
@@ -154,21 +151,18 @@ def kind(request, monkeypatch):
 @pytest.fixture
 def holder(tmp_path, kind):
     """Another process that holds the lock."""
-    hold = HOLD.format(folder=str(tmp_path))
-    with start_python(NO_FLOCK if kind == "file" else "", hold) as process:
+    setup = NO_FLOCK if kind == "file" else ""
+    with start_python(HOLD.format(folder=str(tmp_path), setup=setup)) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
 
 
-def test_a_locked_folder_is_refused_with_its_owner(tmp_path, holder, kind):
+def test_a_locked_folder_is_refused_until_its_owner_is_killed(tmp_path, holder):
     owner = tmp_path, f"process {holder.pid}", platform.node(), "-c"
     with refused(ErrorCode.STUDY_IN_USE, *owner) as refusal, StudyLock(tmp_path):
         pass
     assert "\n" not in str(refusal.value)
-
-
-def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path, holder, kind):
     holder.kill()
     holder.wait()
     with StudyLock(tmp_path):

@@ -62,7 +62,10 @@ def test_a_missing_bucket_and_a_missing_study_are_refused(url):
         ("s3://bucket/a?secret_key=secret", ErrorCode.INVALID_VALUE, "s3://***"),
         ("s3://bucket/a?region=x&nonsense=y", ErrorCode.INVALID_VALUE, "nonsense"),
         ("ftp://host/a", ErrorCode.UNKNOWN_NAME, "ftp://"),
-        ("file://host/a", ErrorCode.INVALID_VALUE, "file://host/a"),
+        *(
+            (url, ErrorCode.INVALID_VALUE, url)
+            for url in ("file://host/a", "s3://b/a%3Db", "gs://b/a/%2e%2e/b", "gs://b/a%2F/b")
+        ),
     ],
 )
 def test_invalid_urls_are_refused_without_secrets(out, code, name):
@@ -195,27 +198,16 @@ def store(tmp_path, monkeypatch):
 def test_objects_are_stored_where_arrow_resolves_the_url(store, url, where):
     check_url(url)
     (store / where / "errors").mkdir(parents=True)
-    assert Bucket(url).list_keys() == []
-    Bucket(url).put("study.yaml", b"a: 1")
-    (store / "file").write_bytes(b"text")
-    Bucket(url).put("errors/0.txt", store / "file")
-    assert (store / where / "study.yaml").read_bytes() == b"a: 1"
-    assert set(Bucket(url).list_keys()) == {"study.yaml", "errors/0.txt"}
-    assert Bucket(url).get("study.yaml") == b"a: 1"
-    Bucket(url).get_file("errors/0.txt", store / "back")
-    assert (store / "back").read_bytes() == b"text"
-    Bucket(url).delete("study.yaml")
-    assert set(Bucket(url).list_keys()) == {"errors/0.txt"}
+    bucket = Bucket(url)
+    assert bucket.list_keys() == []
+    for key in ("study.yaml", "errors/0.txt"):
+        bucket.put(key, key.encode())
+        assert (store / where / key).read_bytes() == bucket.get(key) == key.encode()
+    assert set(bucket.list_keys()) == {"study.yaml", "errors/0.txt"}
+    bucket.delete("study.yaml")
+    assert bucket.list_keys() == ["errors/0.txt"]
 
 
 def test_a_container_without_a_folder_is_refused(store):
     with refused(ErrorCode.INVALID_VALUE, "/container"):
         Bucket("abfs://account.dfs.core.windows.net/container").list_keys()
-
-
-@pytest.mark.parametrize(
-    "url", ["s3://bucket/a%3Db", "gs://bucket/a/%2e%2e/b", "gs://bucket/a%2F/b"]
-)
-def test_urls_with_unsafe_keys_are_refused(url):
-    with refused(ErrorCode.INVALID_VALUE, url):
-        check_url(url)

@@ -27,6 +27,7 @@ from tests.factories import wait_for
 from tests.made_results import run_line
 
 pytestmark = pytest.mark.usefixtures("one_picture")
+FILE = MODEL_FILES["torch"]
 SPACE = """
 objective: {target: 0.9, max_train_seconds: 60.0}
 confirm: {race: 0}
@@ -47,8 +48,7 @@ def search(monkeypatch):
 
     def run(options, resolved, opened, *rest):
         store = opened.store
-        content = {"study": resolved.study.document(), "notes": [], "machine": {"processor": "x"}}
-        store.write_yaml(STUDY_FILE, content)
+        store.write_yaml(STUDY_FILE, {"study": resolved.study.document()})
         recorded = read_records(store.folder).runs
         for number in range(len(recorded), len(recorded) + 3):
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
@@ -120,10 +120,8 @@ def test_a_study_taken_over_by_another_driver_ends_with_an_error(url, search, ca
     def take_over(store):
         wait_for(lambda: RECORDS_FILE in Bucket(url).list_keys())
         Bucket(url).put(RECORDS_FILE, b'{"of": "another driver"}\n')
-        number = 10
-        while number < 500:
+        for number in range(10, 500):
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
-            number += 1
             time.sleep(0.05)
 
     search.append(take_over)
@@ -149,26 +147,21 @@ def test_a_model_is_saved_to_a_url_and_loaded_from_it(url, monkeypatch, capsys, 
     from raybench.models.model_data import ModelData
     from raybench.training.torch.model import build_model
 
-    saved = []
-
     def run(options, spec, opened):
         store = opened.store
         workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
         data = ModelData.of(dataset, spec.dataset)
         (store.folder / DATA_FILE).write_text(data.model_dump_json())
-        model = build_model(workload, spec.seed)
-        with torch.no_grad():
-            next(model.parameters()).fill_(0.125)
-        torch.save(model.state_dict(), store.folder / MODEL_FILES["torch"])
-        saved.append(model.state_dict())
+        weights = build_model(workload, spec.seed).state_dict()
+        torch.save({key: value + 0.125 for key, value in weights.items()}, store.folder / FILE)
         return trained(spec, store, range(1))
 
     monkeypatch.setattr(train_pipeline, "_run", run)
     assert cli.main(["train", "--out", url]) == cli.DONE
     assert f"raybench.load_model('{url}')" in capsys.readouterr().out
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
-    model = raybench.load_model(url)
-    assert all(torch.equal(saved[0][key], value) for key, value in model.state_dict().items())
+    loaded, saved = raybench.load_model(url).state_dict(), io.BytesIO(Bucket(url).get(FILE))
+    assert all(torch.equal(loaded[key], value) for key, value in torch.load(saved).items())
 
 
 def test_training_again_replaces_the_run_at_a_url(url, monkeypatch, capsys):

@@ -8,7 +8,6 @@ from raybench.results.trials import NOT_EXCHANGED
 from raybench.results.verdict import reached_target, verdict_of, verdicts_of
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.spec.study import build_study
-from raybench.stats.record import RunRecord
 from tests.made_results import results_folder, run_line, shown
 
 SPREAD = {"placement_strategy": "spread"}
@@ -59,19 +58,15 @@ def test_each_gpu_model_has_its_own_winner(tmp_path):
         on(run_line("0000", 2.0, **gpu), 1, gpus=["H100"]),
         on(run_line("0001", 3.0, **gpu), 1, gpus=["A100"]),
         on(run_line("0002", 9.0, **gpu), 1, gpus=["A100"]),
-        *(
-            on(run_line(f"0001-confirm{n}", 3.5, role="confirm", **gpu), 1, gpus=["A100"])
-            for n in range(2)
-        ),
-        on(run_line("0001-confirm2", 1.0, role="confirm", **gpu), 1, gpus=["H100"]),
     ]
+    for number, (seconds, model) in enumerate([(3.5, "A100"), (3.5, "A100"), (1.0, "H100")]):
+        run = run_line(f"0001-confirm{number}", seconds, role="confirm", **gpu)
+        lines.append(on(run, 1, gpus=[model]))
     results = results_folder(tmp_path, lines)
     assert gpu_models(results.trials) == ["H100", "A100"]
     verdicts = verdicts_of(results)
-    assert {kind: verdict.fastest for kind, verdict in verdicts.items()} == {
-        "H100": "0000",
-        "A100": "0001",
-    }
+    fastest = {kind: verdict.fastest for kind, verdict in verdicts.items()}
+    assert fastest == {"H100": "0000", "A100": "0001"}
     assert (verdicts["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
     text = shown(results)
     for line in ("A100: Train", "H100: Not confirmed"):
@@ -81,10 +76,6 @@ def test_each_gpu_model_has_its_own_winner(tmp_path):
     )
 
 
-def heads(results):
-    return shown(results).split("Search: ")[1].split("0000")[0]
-
-
 def test_topology_columns_are_on_the_screen_only_if_they_differ(tmp_path):
     results = results_folder(tmp_path / "mixed", [PACKED, OVER_TWO, WIDE, OLD])
     columns = ["num_nodes", "accelerators", "waited_for"]
@@ -92,27 +83,23 @@ def test_topology_columns_are_on_the_screen_only_if_they_differ(tmp_path):
     assert rows.loc["0001"].tolist()[0] == 2
     assert rows.loc["0001", "waited_for"] == "2 CPUs: 1 free on a, 1 on b"
     assert rows["num_nodes"].isna().tolist() == [False, False, False, True]
-    assert "hosts" in heads(results)
     same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
     assert set(columns) <= set(same.trials.columns)
-    assert "hosts" not in heads(same)
-
-
-def budget_of(*records: RunRecord) -> list[str]:
-    content = {"objective": {"target": 0.9}, "confirm": {"race": 1}, "space": {"num_workers": [1]}}
-    budget = ConfirmBudget(build_study(content, "test")[0])
-    for record in records:
-        budget.add(record)
-    return [cost.trial for cost in budget.winners()]
+    heads = [shown(study).split("Search: ")[1].split("0000")[0] for study in (results, same)]
+    assert ["hosts" in head for head in heads] == [True, False]
 
 
 def test_the_best_ranked_run_on_each_gpu_model_is_confirmed(tmp_path):
     lines = [OVER_TWO, SPREAD_OUT, PACKED, on(run_line("0005", 8.0, gpus_per_worker=1), 1)]
     lines[-1] |= {"accelerators": ["A100"]}
     results_folder(tmp_path, lines)
-    runs = list(read_records(tmp_path).runs.values())
-    assert budget_of(*runs) == ["0000", "0005"]
-    assert budget_of(runs[0]) == ["0001"], "until a run of its size uses fewer hosts"
+    content = {"objective": {"target": 0.9}, "confirm": {"race": 1}, "space": {"num_workers": [1]}}
+    budget, winners = ConfirmBudget(build_study(content, "test")[0]), []
+    for run in read_records(tmp_path).runs.values():
+        budget.add(run)
+        winners.append([cost.trial for cost in budget.winners()])
+    assert winners[0] == ["0001"], "until a run of its size uses fewer hosts"
+    assert winners[-1] == ["0000", "0005"]
 
 
 def test_runs_without_exchange_are_never_ranked(tmp_path):

@@ -60,20 +60,21 @@ NO_MISSES = [
 )
 def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
     """Runs that were interrupted or lost their workers are no misses."""
-    for number, end in enumerate([{}, *NO_MISSES]):
-        missed_run = [run_line("0000-confirm9", role="confirm", **end)] if end else []
-        results, verdict = judged(
-            tmp_path / str(number), confirmed_trial("0000", times), missed_run
-        )
-        row = results.confirmed.iloc[0]
-        assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
-        assert not hits or verdict.is_confirmed
+    no_misses = [
+        run_line(f"0000-confirm{7 + number}", role="confirm", **end)
+        for number, end in enumerate(NO_MISSES)
+    ]
+    results, verdict = judged(tmp_path, confirmed_trial("0000", times), no_misses)
+    row = results.confirmed.iloc[0]
+    assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
+    assert not hits or verdict.is_confirmed
 
 
 LUCKY = [run_line("0000", 0.5), *confirmed_trial("0000", [8.0, 9.0, 10.0])[1:]]
 WIDE = confirmed_trial("0000", [3.0] * 3, num_workers=2)
 AT_ONCE = confirmed_trial("0000", [0.5, None, 0.5, None], missed_s=0.02)
 MISSES = confirmed_trial("0000", [1.0, 1.2, None], missed_s=55.0)
+CHEAP_MISSES = confirmed_trial("0001", [3.0, 3.0, None], missed_s=1.0)
 STEADY = confirmed_trial("0001", [4.0, 4.5, 5.0])
 
 
@@ -81,20 +82,10 @@ STEADY = confirmed_trial("0001", [4.0, 4.5, 5.0])
     ("first", "second", "fastest", "cheapest"),
     [
         (LUCKY, confirmed_trial("0001", [4.0, 4.0, 4.0]), "0001", "0001"),
-        (
-            WIDE,
-            confirmed_trial("0001", [6.0] * 3),
-            "0000",
-            "0001",
-        ),  # at equal cost the one with fewer workers
+        # At equal cost, the configuration with fewer workers is the cheapest.
+        (WIDE, confirmed_trial("0001", [6.0] * 3), "0000", "0001"),
         # Cheap misses are better than slow hits; a faster median does not offset expensive misses.
-        (
-            *(
-                confirmed_trial("0000", [20.0] * 3),
-                confirmed_trial("0001", [3.0, 3.0, None], missed_s=1.0),
-            ),
-            *("0001", "0001"),
-        ),
+        (confirmed_trial("0000", [20.0] * 3), CHEAP_MISSES, "0001", "0001"),
         (MISSES, STEADY, "0001", "0001"),
         # Early divergence in every other run costs 5 s of setup and compilation each.
         (AT_ONCE, confirmed_trial("0001", [1.5] * 4), "0001", "0001"),
@@ -136,24 +127,14 @@ def test_ties_depend_on_the_scatter_of_all_runs(tmp_path, times, is_tie):
 
 def test_with_a_price_the_cheapest_has_the_lowest_bill(tmp_path):
     """All workers are billed for 14 s of startup, setup and compilation."""
-    alone, wide = (
-        confirmed_trial("0000", [20.0] * 3),
-        confirmed_trial("0001", [9.0] * 3, num_workers=2),
-    )
-    results, verdict = judged(tmp_path, alone, wide)
+    alone = confirmed_trial("0000", [20.0] * 3)
+    results, verdict = judged(tmp_path, alone, confirmed_trial("0001", [9.0] * 3, num_workers=2))
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
     results.study["study"]["price"] = 4.0
     results.cache.clear()
     verdict = verdict_of(results)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
     assert f"trial {verdict.cheapest}" in summary_of(results).lines[1]
-
-
-def test_lost_confirmation_runs_confirm_nothing(tmp_path):
-    broken = [run_line(f"0000-confirm{n}", role="confirm", failure="worker_lost") for n in range(3)]
-    results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)
-    assert results.confirmed.empty
-    assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
 
 def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirmation_runs(tmp_path):
@@ -171,29 +152,30 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirmation_runs(tmp_p
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
 
 
-def test_failed_race_runs_confirm_nothing(tmp_path):
-    keys = {"role": "race", "failure": "nan", "objective": BUDGET}
-    race = [run_line(f"0001-race{number}", **keys) for number in range(2)]
+@pytest.mark.parametrize(
+    ("role", "failure", "fastest"), [("race", "nan", "0000"), ("confirm", "worker_lost", "0001")]
+)
+def test_failed_and_lost_runs_confirm_nothing(tmp_path, role, failure, fastest):
+    """A configuration that only failed again is no winner, but lost runs are no evidence."""
+    keys = {"role": role, "failure": failure, "objective": BUDGET}
+    again = [run_line(f"0001-{role}{number}", **keys) for number in range(2)]
     once = at_budget("0000", 0.8), at_budget("0001", 0.9)
-    verdict = judged(tmp_path, *once, race, objective=BUDGET)[1]
-    assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
+    verdict = judged(tmp_path, *once, again, objective=BUDGET)[1]
+    assert (verdict.fastest, verdict.is_confirmed) == (fastest, False)
 
 
-def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=TIME):
-    """Return a study of a confirmed configuration on balanced splits of `rows` samples."""
+def beside_guessing(folder, rows, *, test, validation=0.6, kind=TIME):
+    """Return a study of a confirmed configuration on balanced splits of `rows` samples; without a
+    value on the test split, there is no such split."""
     known = {"value": 0.51, "rows": rows, "error": (0.25 / rows) ** 0.5, "square": None}
-    runs = [run_line("0000", 2.0, best_value=validation)]
-    for number in range(3):
-        name, values = f"0000-confirm{number}", {"best_value": validation, "test_value": test}
-        runs.append(
-            run_line(
-                name, 2.0, role="confirm", **values if has_test else values | {"test_value": None}
-            )
-        )
-    baseline = {"validation": known, "test": known if has_test else None}
     aim = {"target": 0.55} if kind == TIME else {"kind": kind, "max_train_seconds": 60.0}
-    for line in runs:
-        line["spec"]["objective"] |= Objective(**aim).model_dump(mode="json")
+    keys = {"best_value": validation, "objective": Objective(**aim)}
+    runs = [run_line("0000", 2.0, **keys)]
+    runs += [
+        run_line(f"0000-confirm{number}", 2.0, role="confirm", test_value=test, **keys)
+        for number in range(3)
+    ]
+    baseline = {"validation": known, "test": None if test is None else known}
     return results_folder(folder, runs, objective=Objective(**aim), baseline=baseline)
 
 
@@ -258,7 +240,7 @@ def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
 
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])
 def test_without_a_test_split_validation_must_exceed_selection_luck(tmp_path, validation, wins):
-    results = beside_guessing(tmp_path, 300, test=None, validation=validation, has_test=False)
+    results = beside_guessing(tmp_path, 300, test=None, validation=validation)
     assert (verdict_of(results) is not None) == wins
 
 
@@ -305,10 +287,8 @@ def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
     lines += at_budget("0001", 0.9, objective=budget)
     baselines = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=baselines)
-    fastest, reach = (
-        result_of(results, verdict_of(results).fastest, is_confirmed=True),
-        1.645 * 0.02,
-    )
+    reach = 1.645 * 0.02
+    fastest = result_of(results, verdict_of(results).fastest, is_confirmed=True)
     ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     assert (fastest.interval_low, fastest.interval_high) == ends
     test_ends = pytest.approx((0.8 - reach / 2, 0.8 + reach / 2), abs=1e-3)
@@ -326,16 +306,9 @@ def test_a_custom_metric_has_no_known_baseline(tmp_path):
 
 def test_repeated_trials_count_as_one_configuration(tmp_path):
     """Repeats with other seeds count as the same configuration, also those of the winner."""
-    same, winners_own = {"learning_rate": 0.02}, {"learning_rate": 0.01}
-    results = results_folder(
-        tmp_path / "study",
-        [
-            *raced("0001", 4.0, [4.0, 4.1], **winners_own),
-            run_line("0002", 4.1, seed=5, **winners_own),
-            run_line("0003", 4.3, **same),
-            run_line("0004", 4.4, seed=6, **same),
-        ],
-    )
-    verdict = verdict_of(results)
+    winners_own = raced("0001", 4.0, [4.0, 4.1], learning_rate=0.01)
+    winners_own.append(run_line("0002", 4.1, seed=5, learning_rate=0.01))
+    same = [run_line(f"000{n}", 4.3, seed=n, learning_rate=0.02) for n in (3, 4)]
+    results, verdict = judged(tmp_path, winners_own, same)
     assert (verdict.fastest, verdict.once) == ("0001", ("0003",))
     assert tried_words(results).startswith("2 configurations")
