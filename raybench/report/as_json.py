@@ -168,14 +168,8 @@ def study_fields(results: StudyResults) -> dict[str, Any]:
 
 
 def _winner_fields(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return the fields of one `Configuration` for each winner, and for each trial that is tied
-    with the fastest.
-
-    Args:
-        results: The study.
-        verdict: The verdict for one GPU model.
-        gpu: Name of this GPU model; "" without GPUs.
-    """
+    """Return the fields of one `Configuration` for each winner on the GPU model `gpu` ("" without
+    GPUs), and for each trial that is tied with the fastest."""
     winners = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     winners += [("tied", trial) for trial in verdict.others()]
     rows: list[dict[str, Any]] = []

@@ -44,12 +44,8 @@ LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
 
 
 def confidence_of(results: Study, verdict: Verdict | None) -> str:
-    """Return sentences about the evidence for a verdict; "" if there is none.
-
-    Args:
-        results: The study.
-        verdict: The verdict, for one GPU model if there were several (see `verdicts_of`).
-    """
+    """Return sentences about the evidence for a verdict (for one GPU model, if there were several);
+    "" if there is none."""
     if verdict is None:
         return ""
     noise = noise_of(repeated(results), results)
@@ -353,13 +349,8 @@ def _remaining_trials(results: Study) -> list[SuggestedStep]:
 
 
 def _continue_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the command that continues a study in its current folder.
-
-    Args:
-        results: The study.
-        *more: Options to add.
-        without: Option to remove; "" removes none.
-    """
+    """Return the command that continues a study in its current folder, with the options `more` and
+    without the option `without`."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     commands = [split_command(clean(str(session.get("command", "")))) for session in sessions]
     words = next(

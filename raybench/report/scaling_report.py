@@ -134,12 +134,7 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
 
 
 def _cost_text(cost: float, row: Mapping[Any, Any] | None = None) -> str:
-    """Return a cost as text.
-
-    Args:
-        cost: The cost.
-        row: Row of a plan, whose unit is appended unless it is money; None to append no unit.
-    """
+    """Return a cost as text, followed by the unit in a row of a plan unless that is money."""
     unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 

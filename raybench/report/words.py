@@ -63,16 +63,11 @@ def named_trials(trials: Sequence[str]) -> str:
 
 
 def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
-    """Return the wall-clock time of training a trial's configuration, as text such as
+    """Convert training seconds of a trial's configuration to wall-clock time, as text such as
     `0.74 s including evaluation, plus 0.37 s of setup`.
 
     The ratio of wall-clock to training time is measured in the configuration's reported runs. The
     text is empty unless all of these runs were alone on the machine.
-
-    Args:
-        results: The study.
-        trial: The trial.
-        train_s: Training seconds to convert.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or not configuration.is_alone:

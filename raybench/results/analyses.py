@@ -50,14 +50,10 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the total seconds of all runs in each phase.
+    """Return the total seconds of the runs in `trials` for each phase.
 
-    Args:
-        trials: Rows of `Study.trials`.
-
-    Returns:
-        Columns phase, seconds and share (fraction of the total wall-clock seconds). The row `other`
-        is the time that no phase accounts for; the last row, `sum`, is the sum of all rows.
+    Columns: phase, seconds and share (fraction of the total wall-clock seconds). The row `other` is
+    the time that no phase accounts for; the last row, `sum`, is the sum of all rows.
     """
     seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
     wall = float(trials["wall_s"].sum())

@@ -163,14 +163,8 @@ def noise_of(configurations: Mapping[str, Repeated], results: Study) -> Noise:
 def _repeated(
     results: Study, search_run: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return a configuration that was trained again.
-
-    Args:
-        results: The study.
-        search_run: Run of the configuration in the search.
-        records: Race runs and solo runs of the configuration.
-        counts: Whether the search run is valid for comparisons.
-    """
+    """Return a configuration that was trained again, given its race runs and solo runs (`records`),
+    and whether its search run counts for comparisons."""
     race = [record.trial for record in records if record.role == Role.RACE]
     alone = [record.trial for record in records if record.role == Role.CONFIRM]
     chosen = [*([search_run.trial] if counts else []), *race] if race else alone
@@ -430,9 +424,9 @@ def _result_of(
         results: The study.
         configuration: The configuration with its runs.
         noise: Variation between seeds, pooled over configurations.
-        chosen_ends: Interval of the seconds (with `best_at_budget`, of the score), computed from
-            the new runs and corrected for selection.
-        tested: Interval of the metric value on the test split.
+        chosen_ends: Ends of the interval of the seconds (with `best_at_budget`, of the score),
+            computed from the new runs and corrected for selection.
+        tested: Ends of the interval of the metric value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
     printed_ends = chosen_ends
@@ -469,10 +463,8 @@ def _result_of(
 def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
     """Return the fields of `ConfigurationResult` that are in seconds.
 
-    Args:
-        configuration: The configuration with its runs.
-        chosen_ends: Interval from the runs by which configurations are compared.
-        printed_ends: Interval from the runs whose time is reported.
+    The intervals are from the runs by which configurations are compared (`chosen_ends`), and from
+    the runs whose time is reported (`printed_ends`).
     """
     times = [run.seconds if run.is_hit else math.inf for run in configuration.printed]
     middle = statistics.median(times)
@@ -496,14 +488,10 @@ def _seconds(configuration: Repeated, chosen_ends: Ends, printed_ends: Ends) -> 
 def _values(
     results: Study, configuration: Repeated, runs: pd.DataFrame, ends: Ends
 ) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` that hold metric values, computed from the runs
-    with new seeds.
+    """Return the fields of `ConfigurationResult` that hold metric values, computed from the rows of
+    `Study.trials` for the runs with new seeds.
 
-    Args:
-        results: The study.
-        configuration: The configuration with its runs.
-        runs: Rows of `Study.trials` for the runs with new seeds.
-        ends: 90 % interval of the configuration's score; used only with `best_at_budget`.
+    The 90 % interval `ends` of the score is used only with `best_at_budget`.
     """
     worst = worst_value(results.metric)
     values = (

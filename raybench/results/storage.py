@@ -243,12 +243,8 @@ def fetch(url: str, files: Sequence[str]) -> Path:
 
 
 def _read_copy(url: str, names: Sequence[str]) -> Path:
-    """Copy files from a URL into the local folder in which they are read; return the folder.
-
-    Args:
-        url: URL of a study.
-        names: Names of the files; files that do not exist at the URL are left out.
-    """
+    """Copy the files `names` that exist at a URL into the local folder in which they are read;
+    return the folder."""
     check_url(url)
     bucket, folder = Bucket(url), cache_folder("read", url)
     try:

@@ -173,16 +173,8 @@ def _are_all_like_baseline(results: Study) -> bool:
 
 
 def mean_reported_value(results: Study, trial: str, part: str) -> float | None:
-    """Return the mean metric value of a configuration's reported runs on a split.
-
-    Args:
-        results: The study.
-        trial: Search run of the configuration.
-        part: Name of the split: `validation` or `test`.
-
-    Returns:
-        None if no run has a value.
-    """
+    """Return the mean metric value of the reported runs of a trial's configuration on a split
+    (`validation` or `test`); None if no run has a value."""
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [run.test_value if part == "test" else run.best_value for run in runs]
     measured = [value for value in values if value is not None]

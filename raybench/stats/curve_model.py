@@ -220,16 +220,8 @@ class Shapes:
         return shares
 
     def _log_shares(self, progress: Array) -> Array:
-        """Return the log fraction of the training amount at which each shape reaches a progress.
-
-        Fractions are relative to the training amount to the target.
-
-        Args:
-            progress: Values of progress, of any shape.
-
-        Returns:
-            Array of shape [shapes, *progress.shape].
-        """
+        """Return the log fraction of the training amount to the target at which each stored shape
+        reaches the given progress, shape [shapes, *progress.shape]."""
         position = progress * (LEVELS - 1)
         low = np.minimum(position.astype(int), LEVELS - 2)
         fraction = position - low
@@ -376,12 +368,9 @@ class Surface:
         scales: Array | None = None,
         signal_sd: float | None = None,
     ) -> Array:
-        """Return the kernel, shape [n, m].
+        """Return the kernel, shape [n, m], from the result of `_kernel_terms`.
 
-        Args:
-            terms: Result of `_kernel_terms`.
-            scales: Length scales, shape [numbers]; None for the fitted ones.
-            signal_sd: Signal standard deviation; None for the fitted one.
+        The fitted length scales and signal standard deviation are used unless others are given.
         """
         correlations, squares, linear = terms
         scales = self.scales if scales is None else scales
@@ -396,15 +385,11 @@ class Surface:
     def _choose_scales(
         self, terms: tuple[Array, Array, Array], values: Array, deviations: Array
     ) -> None:
-        """Choose the signal standard deviation, then each length scale.
+        """Choose the signal standard deviation, then each length scale; see `fit` for the values
+        and deviations.
 
         The chosen values maximize the marginal likelihood times log-normal priors (medians 1 and
         1.4).
-
-        Args:
-            terms: Result of `_kernel_terms`.
-            values: Log training amounts to the target, shape [n].
-            deviations: Standard deviations of the observations, shape [n].
         """
         noise = np.diag(deviations**2)
 

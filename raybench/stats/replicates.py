@@ -311,12 +311,10 @@ def intervals_of_chosen(
 
 
 def _between_variance(centers: Iterable[float], errors: Iterable[float]) -> float:
-    """Return the variance between configurations (DerSimonian and Laird, "Meta-analysis in clinical
-    trials", 1986).
+    """Return the variance between configurations, given the center of each (mean log seconds, or
+    score) and its squared standard error.
 
-    Args:
-        centers: Measured center of each configuration: mean log seconds, or score.
-        errors: Squared standard errors of the centers.
+    See DerSimonian and Laird, "Meta-analysis in clinical trials", 1986.
     """
     values, weights = np.fromiter(centers, float), 1 / np.fromiter(errors, float)
     excess = weights @ (values - np.average(values, weights=weights)) ** 2 - (len(values) - 1)
@@ -357,12 +355,8 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
 
 
 def _noise_of_others(values: Sequence[float], noise: Noise) -> Noise:
-    """Return the pooled noise without one of the configurations.
-
-    Args:
-        values: Log seconds or metric values of the configuration to leave out.
-        noise: Run-to-run variation, pooled over all configurations including this one.
-    """
+    """Return the pooled noise without the configuration whose log seconds or metric values are
+    given."""
     freedom = noise.freedom - max(len(values) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
@@ -381,13 +375,8 @@ def _f_quantile(numerator: int, denominator: float) -> float:
 def _own_noise(
     repeats: Sequence[Replicate], noise: Noise, *, max_freedom: float = OWN_FREEDOM
 ) -> Noise:
-    """Return the noise of one configuration, estimated from its own runs and from all others.
-
-    Args:
-        repeats: Runs of the configuration.
-        noise: Run-to-run variation, pooled over all configurations including this one.
-        max_freedom: Maximum degrees of freedom with which the noise of the others counts.
-    """
+    """Return the noise of one configuration, estimated from its own runs and from the pooled noise
+    of all others, which counts with at most `max_freedom` degrees of freedom."""
     values = measures(repeats)
     other_noise = _noise_of_others(values, noise)
     weight, freedom = min(other_noise.freedom, max_freedom), max(len(values) - 1, 0)

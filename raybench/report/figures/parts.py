@@ -525,12 +525,8 @@ def _tidied(tag: str, prefix: str, gids: Mapping[str, str]) -> str:
     """Adapt an SVG tag to a page.
 
     The tag gets the colors of the page's theme, short numbers, ids that begin with `prefix`, and an
-    attribute for the trial to which it belongs.
-
-    Args:
-        tag: The tag.
-        prefix: Prefix of HTML ids.
-        gids: Name of a trial, or one of MARKS, keyed by id in the SVG.
+    attribute for the trial to which it belongs. `gids` contains the name of the trial, or one of
+    MARKS, keyed by id in the SVG.
     """
     mark = re.search(rf'id="({GID}\d+)"', tag)
     tag = LONG_DECIMALS.sub(lambda match: f"{float(match[0]):.2f}", FONTS.sub("sans-serif", tag))

@@ -239,11 +239,7 @@ def forecast_figure(
 
 
 def _compute(sizes: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
-    """Return the compute in FLOP for each size.
-
-    Args:
-        sizes: (parameters, samples) of each size, shape [n, 2].
-    """
+    """Return the compute in FLOP for each size (parameters, samples)."""
     return [FLOPS_PER_SAMPLE * float(size[0] * size[1]) for size in sizes]
 
 

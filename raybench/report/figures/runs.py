@@ -343,10 +343,7 @@ def _assign_lanes(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
 def phases(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the time span of the runs with each role, sorted by begin.
 
-    Columns: role, runs (number of runs), begin and end in seconds.
-
-    Args:
-        runs: `Spans.runs`.
+    Columns: role, runs (number of runs), begin and end in seconds. The argument is `Spans.runs`.
     """
     ends = {"runs": ("trial", "size"), "begin": ("begin", "min"), "end": ("end", "max")}
     table = runs.groupby("role").agg(**ends)

@@ -66,12 +66,8 @@ class PageAnswer:
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:
-    """Return the summary of a study for the page.
-
-    Args:
-        results: The study.
-        study: HTML id of the study, which is the prefix of the ids of its trials.
-    """
+    """Return the summary of a study for the page; its HTML id `study` is the prefix of the ids of
+    its trials."""
     summary = summary_of(results)
     (first, *further), *others = summary.conclusions
     steps: list[SuggestedStep] = []

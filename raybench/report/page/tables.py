@@ -37,13 +37,7 @@ def escaped(content: object) -> Markup:
 
 
 def trial_link(results: Study, trial: str, study: str) -> Markup:
-    """Return a link to a trial.
-
-    Args:
-        results: The study.
-        trial: Name of the trial.
-        study: HTML id of the study.
-    """
+    """Return a link to a trial of the study with the HTML id `study`."""
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
     return link.format(study, place, study, clean(trial), escaped(trial))
@@ -297,12 +291,8 @@ class TrialTable:
 
 
 def trials_of(results: Study, study: str) -> TrialTable:
-    """Return the trials table of a study.
-
-    Args:
-        results: The study.
-        study: HTML id of the study, which is the prefix of the ids of the rows.
-    """
+    """Return the trials table of a study; its HTML id `study` is the prefix of the ids of the
+    rows."""
     columns, order = columns_of(results), order_of(results)
     marks = _marks(results)
     rows = {
@@ -376,7 +366,7 @@ def differing(studies: Sequence[Study]) -> list[str]:
 
 
 def _winner(results: Study) -> pd.Series | None:
-    """Return the row of the winner in `results.verdict.winners`; None without a winner."""
+    """Return the row of the winner in the table `winners`; None without a winner."""
     table = pd.DataFrame() if results.is_scaling or results.trials.empty else winners(results)
     return None if table.empty else table.iloc[0]
 
