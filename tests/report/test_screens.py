@@ -4,6 +4,7 @@ Two screens are stored completely (`screens/NAME.txt`): a race to a target, and 
 After an intended change, run with RAYBENCH_SCREENS=write to rewrite them, and review the diff.
 """
 
+import html
 import itertools
 import os
 import shutil
@@ -17,6 +18,7 @@ from raybench.report.study import load
 from raybench.report.words import MOST_NAMED
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import verdict_of
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from tests.made_results import (
     BUDGET,
@@ -32,6 +34,7 @@ from tests.made_results import (
     run_line,
     shown,
 )
+from tests.refusals import refused
 
 SCREENS = Path(__file__).parent / "screens"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -121,6 +124,7 @@ def everything_said(results, width=100, *, verbose=False):
             comment = [line for line in file.read_text().splitlines() if line.startswith("#")]
             parts += [f"--- {file.name}", *comment]
     parts += ["--- Python", repr(results)]
+    assert results.answer[0] in html.unescape(results._repr_html_())
     text = "\n".join(parts).replace(str(results.folder), "FOLDER")
     assert not {"inf", "nan", "None"} & set(text.split())
     return text.replace(results.folder.name, "NAME") + "\n"
@@ -167,6 +171,17 @@ def test_winners_and_ties_of_every_kind_of_study(folder, name):
     if verdict is not None:
         first = verdict.fastest, verdict.cheapest, verdict.is_confirmed
         assert (*first, verdict.others(), verdict.once) == FOUND[name]
+    for winner in ("best", "cheapest"):
+        if verdict is None:
+            with refused(ErrorCode.NO_RESULT, results.place):
+                getattr(results, winner)
+        else:
+            assert getattr(results, winner).spec in results.specs.values()
+    assert len(results.winners) == (
+        0 if verdict is None else len({*first[:2], *verdict.ties, *verdict.once})
+    )
+    for table in (results.ledger(), results.best_at_every_budget(), results.importance):
+        assert not table.columns.empty
     check_sentences(results)
     text = everything_said(results)
     if name == "RMSE at a budget":

@@ -117,6 +117,7 @@ def test_no_search_is_suggested_for_a_training(tmp_path):
     results = results_folder(tmp_path, [run_line("0000", 4.0)], study={"run": True})
     (tmp_path / "report.html").write_text("")
     assert list(steps(results)) == [f"{tmp_path}/report.html"]
+    assert results.best.trial == "0000"
 
 
 @pytest.mark.parametrize("program", ["raybench", "'/opt/my env/bin/raybench'"])
