@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,12 +22,12 @@ from tests.s3_server import S3Server
 EXIT_CODE = pytest.StashKey[int]()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_sessionfinish(session, exitstatus):
     session.config.stash[EXIT_CODE] = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure(config):
     """End the process without the destructors of native libraries if Ray and TensorFlow share it.
 
     After all tests had passed, such a process crashed once while they were unloaded (SIGSEGV); no
@@ -43,7 +42,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_cores() -> Iterator[None]:
+def two_cores():
     """Let a machine with one core count as two, so that tests with two workers run."""
     with pytest.MonkeyPatch.context() as patch:
         if num_local_cores() < 2:
@@ -54,7 +53,7 @@ def two_cores() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tensorflow_on_one_thread() -> None:
+def tensorflow_on_one_thread():
     """Limit TensorFlow to one thread, which is possible only before its first use in a process."""
     with contextlib.suppress(ImportError):
         import tensorflow as tf

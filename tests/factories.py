@@ -4,41 +4,38 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
-from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
+from raybench.stats.record import Evaluation, RunOutcome
 
 
-def options_given(name: str, words: Sequence[str]) -> Any:
+def options_given(name, words):
     """Return the options of a command parsed from command-line arguments."""
     return cli.options_of(name, cli.parser_of(name).parse_args(words))
 
 
-def begun(seconds_ago: float) -> Interrupt:
+def begun(seconds_ago):
     """Return the signals of a command whose time budget began some seconds ago."""
     interrupt = Interrupt()
     interrupt.began -= seconds_ago
     return interrupt
 
 
-def read_lines(path: Path) -> list[Any]:
+def read_lines(path):
     """Return the decoded JSON lines of a file without an incomplete last line."""
     texts = texts_of(path)
     lines = [decoded(text, is_last=text is texts[-1]) for text in texts]
     return [line for line in lines if line is not TORN]
 
 
-def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
+def evaluation(seconds=1.0, *, index=0, **changes):
     """Return the evaluation after epoch `index` + 1 of 1,000 samples and after `seconds`."""
-    values: dict[str, Any] = {
+    values = {
         "index": index,
         "epoch": index + 1.0,
         "samples": 1000 * (index + 1),
@@ -51,9 +48,7 @@ def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evalu
     return Evaluation(**({"best_value": values["value"]} | values))
 
 
-def outcome(
-    seconds: float = 1.0, *, index: int = 0, failure: Failure | None = None, **changes: Any
-) -> RunOutcome:
+def outcome(seconds=1.0, *, index=0, failure=None, **changes):
     """Return the outcome after evaluation `index`; it is over with a `stop` or a `failure`."""
     last = evaluation(seconds, index=index, **changes)
     return RunOutcome(
@@ -67,18 +62,18 @@ def outcome(
 
 
 def record(
-    name: str = "0000",
-    spec: RunSpec | None = None,
-    seconds: float = 1.0,
+    name="0000",
+    spec=None,
+    seconds=1.0,
     *,
-    role: Role = "trial",
-    source: str | None = None,
-    stop: StopReason | None = "target",
-    stopped_by: StopReason = "scheduler",
-    failure: Failure | None = None,
-    score: float | None = None,
-    **changes: Any,
-) -> RunRecord:
+    role="trial",
+    source=None,
+    stop="target",
+    stopped_by="scheduler",
+    failure=None,
+    score=None,
+    **changes,
+):
     """Return the record of a run that reached the target after `seconds`, unless `stop` is another.
 
     With `stop` None the run was ended by `stopped_by`. `score` overrides the computed score.
@@ -90,12 +85,7 @@ def record(
     return ended if score is None else replace(ended, score=score)
 
 
-def wait_for(
-    condition: Callable[[], Any],
-    seconds: float = 600.0,
-    *,
-    problem: Callable[[], str | None] = lambda: None,
-) -> Any:
+def wait_for(condition, seconds=600.0, *, problem=lambda: None):
     """Wait until a condition is true; return its value.
 
     The test fails after `seconds`, which are many because the machine may be busy, and as soon as
@@ -110,7 +100,7 @@ def wait_for(
     return value
 
 
-def start_python(*code: str) -> "subprocess.Popen[str]":
+def start_python(*code):
     """Start a process of this repository that runs the pieces of code, one after the other."""
     return subprocess.Popen(
         [sys.executable, "-c", "".join(map(textwrap.dedent, code))],

@@ -1,43 +1,34 @@
 """Fake clients of runs without a cluster, driven by a generator of outcomes."""
 
-from collections.abc import Callable, Generator
-from typing import Any
-
-import pytest
-
 from raybench.runs import lifecycle
-from raybench.spec.run import RunSpec
-from raybench.stats.record import RunOutcome
-
-Train = Callable[[str, RunSpec], Generator[RunOutcome, None, None]]
-"""Generator function of the outcomes of a run; the last outcome is over."""
 
 
 class FakeClient:
-    """Fake `RunClient`."""
+    """Fake `RunClient`; `train(name, spec)` generates the outcomes of the run, and the last of them
+    is over."""
 
     weights = None
 
-    def __init__(self, train: Train, name: str, spec: RunSpec, *, keep: bool) -> None:
+    def __init__(self, train, name, spec, *, keep):
         self.name, self.spec, self.keep = name, spec, keep
         self.is_tested = False
         self._outcomes = train(name, spec)
 
-    def step(self) -> RunOutcome:
+    def step(self):
         self._last = next(self._outcomes)
         return self._last
 
-    def finish(self, *, save: bool, test: bool) -> RunOutcome:
+    def finish(self, *, save, test):
         self._outcomes.close()
         self.is_tested = test
         return self._last
 
 
-def use_clients(monkeypatch: pytest.MonkeyPatch, train: Train) -> list[FakeClient]:
+def use_clients(monkeypatch, train):
     """Give single runs fake clients; return the list of created clients."""
-    clients: list[FakeClient] = []
+    clients = []
 
-    def make(pool: Any, name: str, spec: RunSpec, *, keep: bool, **options: Any) -> FakeClient:
+    def make(pool, name, spec, *, keep, **options):
         clients.append(FakeClient(train, name, spec, keep=keep))
         return clients[-1]
 

@@ -1,16 +1,15 @@
 """Checks of messages by error code, names and values, independent of their wording."""
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import UserError
 
 
 @contextmanager
-def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
+def refused(code, *names):
     """Expect a UserError with a code, whose message contains names and values.
 
     Args:
@@ -24,11 +23,11 @@ def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[Us
         assert name in str(caught.value)
 
 
-def numbers_in(sentence: str) -> list[float]:
+def numbers_in(sentence):
     """Return the numbers of a sentence in order."""
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", sentence)]
 
 
-def shortage_in(sentence: str) -> list[str]:
+def shortage_in(sentence):
     """Return the counts (with CPU or GPU if given) and hosts of a sentence in order."""
     return re.findall(r"\d+(?: [CG]PUs?)?|host \w+", sentence)

@@ -9,8 +9,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -21,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 SKILL = (ROOT / "skills/raybench/SKILL.md").read_text()
 
 
-def test_the_skill_has_a_name_and_a_description() -> None:
+def test_the_skill_has_a_name_and_a_description():
     head = yaml.safe_load(SKILL.split("---\n")[1])
     assert head["name"] == "raybench"
     assert 100 < len(head["description"]) < 1024
@@ -29,14 +28,14 @@ def test_the_skill_has_a_name_and_a_description() -> None:
 
 
 @pytest.mark.parametrize("line", re.findall(r"`(raybench [^`]+)`", SKILL))
-def test_commands_of_the_skill_are_parsed(line: str) -> None:
+def test_commands_of_the_skill_are_parsed(line):
     _, name, *words = shlex.split(line)
     options = cli.options_of(name, cli.parser_of(name).parse_args(words))
     assert name == options.OF
 
 
 @pytest.fixture
-def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def loop(tmp_path, monkeypatch):
     """The loop module in a copy of its folder."""
     for file in (ROOT / "examples/agent").glob("*.py"):
         shutil.copy(file, tmp_path)
@@ -47,13 +46,11 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("loop")
 
 
-def test_the_loop_keeps_changes_that_compare_finds_better(
-    loop: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_keeps_changes_that_compare_finds_better(loop, monkeypatch):
     """A batch size of 16 is slower in a single run; of the other edits only rate 3e-3 is better."""
-    compared: list[str] = []
+    compared = []
 
-    def run(*words: str) -> tuple[int, dict[str, Any]]:
+    def run(*words):
         code = Path("candidate.py").read_text() if Path("candidate.py").exists() else ""
         if words[0] == "train":
             slow = "BATCH_SIZE = 16" in code
@@ -74,9 +71,9 @@ def test_the_loop_keeps_changes_that_compare_finds_better(
     assert sum("LEARNING_RATE = 3e-3" in code for code in compared) == len(compared) - 1
 
 
-def test_the_loop_ends_on_invalid_input(loop: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_ends_on_invalid_input(loop, monkeypatch):
 
-    def in_process(command: list[str], **_: object) -> SimpleNamespace:
+    def in_process(command, **_):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = cli.main(command[3:])

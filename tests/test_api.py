@@ -3,7 +3,6 @@
 import inspect
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,14 +21,14 @@ from tests.factories import options_given
 from tests.refusals import refused
 from tests.runs.test_scale import _no_ray, made_up_runs, no_pictures, study_file
 
-SPACE: dict[str, Any] = {
+SPACE = {
     "objective": {"target": 0.9},
     "space": {"learning_rate": [0.01, 0.001], "optimizer": ["adam", "lamb"]},
 }
 _fixtures = (_no_ray, made_up_runs, no_pictures)
 
 
-def tuned(space: Any = SPACE, **changes: Any) -> Any:
+def tuned(space=SPACE, **changes):
     """Return the study of a call, and the name of its results."""
     options = call_options("tune", {"space": space} | changes)
     assert isinstance(options, TuneOptions)
@@ -37,7 +36,7 @@ def tuned(space: Any = SPACE, **changes: Any) -> Any:
     return build_study(content, source)[0], name
 
 
-def test_a_space_is_a_file_a_mapping_or_a_study(tmp_path: Path) -> None:
+def test_a_space_is_a_file_a_mapping_or_a_study(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(to_yaml(SPACE))
     study, name = tuned(file)
@@ -55,7 +54,7 @@ def test_a_space_is_a_file_a_mapping_or_a_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tune", "train", "scale", "diagnose", "compare"])
-def test_parameters_of_a_function_are_options_of_its_command(name: str) -> None:
+def test_parameters_of_a_function_are_options_of_its_command(name):
     options = OPTIONS[name].model_fields
     parameters = inspect.signature(getattr(raybench, name)).parameters
     for parameter in parameters.values():
@@ -64,7 +63,7 @@ def test_parameters_of_a_function_are_options_of_its_command(name: str) -> None:
     assert list(parameters)[-1] == "changes"
 
 
-def test_keyword_arguments_are_options_of_the_command_line_or_keys() -> None:
+def test_keyword_arguments_are_options_of_the_command_line_or_keys():
     for name in ("tune", "train", "scale", "diagnose", "compare"):
         assert options_given(name, []) == call_options(name, {}) == OPTIONS[name]()
     words = "s.yaml --trials 7 --time-budget 1min --workers 1,2 --confirm race=12,fresh=1 --seed 3"
@@ -85,13 +84,13 @@ def test_keyword_arguments_are_options_of_the_command_line_or_keys() -> None:
     assert SPACE["space"]["optimizer"] == ["adam", "lamb"], "the given space is not changed"
 
 
-def test_confirm_may_be_a_truth_value() -> None:
+def test_confirm_may_be_a_truth_value():
     given = {"confirm": False}, {"no_confirm": True}, {"confirm": True}, {}
     plans = [raybench.tune(SPACE, dry_run=True, **changes).plan["confirm"] for changes in given]
     assert plans[0] == plans[1] != plans[2] == plans[3]
 
 
-INTERACTIVE: dict[str, Any] = {}
+INTERACTIVE = {}
 exec(compile("def train(run): ...", "/tmp/ipykernel_1/2.py", "exec"), INTERACTIVE)
 
 
@@ -112,49 +111,47 @@ exec(compile("def train(run): ...", "/tmp/ipykernel_1/2.py", "exec"), INTERACTIV
         ({"data": 3}, ErrorCode.INVALID_VALUE, "data"),
     ],
 )
-def test_invalid_arguments_are_refused_before_anything_is_written(
-    changes: dict[str, Any], code: ErrorCode, name: str
-) -> None:
-    arguments: dict[str, Any] = {"space": SPACE} | changes
+def test_invalid_arguments_are_refused_before_anything_is_written(changes, code, name):
+    arguments = {"space": SPACE} | changes
     with refused(code, name):
         raybench.tune(**arguments)
     assert list(Path().iterdir()) == [], "nothing is left behind"
 
 
-def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
-    grid: dict[str, Any] = SPACE | {"search": {"sampler": "grid"}}
-    plan: Any = raybench.tune(grid, dry_run=True, out="here")
+def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys):
+    grid = SPACE | {"search": {"sampler": "grid"}}
+    plan = raybench.tune(grid, dry_run=True, out="here")
     assert capsys.readouterr().out == ""
     assert str(plan) == plan.text
     assert "4 trials" in plan.text
     assert "best 4" in plan.text, "there are only 4"
     assert (plan.plan["num_trials"], plan.plan["results"]) == (4, "here")
     assert plan.plan["at_most_s"] > 4
-    with_first: Any = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})
+    with_first = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})
     assert with_first.plan["search"]["first"] == [{"learning_rate": 0.5}]
     assert (with_first.plan["num_trials"], "first: " in with_first.text) == (5, True)
     assert raybench.tune(grid, dry_run=True, time_budget=9).plan["at_most_s"] == 9
-    training: Any = raybench.train(learning_rate=0.5, dry_run=True)
+    training = raybench.train(learning_rate=0.5, dry_run=True)
     assert training.plan["learning_rate"] == 0.5
     assert "learning_rate: 0.5" in str(training)
     assert list(Path().iterdir()) == [], "nothing is written"
 
 
-def test_a_run_spec_is_a_file_a_mapping_or_a_spec(tmp_path: Path) -> None:
+def test_a_run_spec_is_a_file_a_mapping_or_a_spec(tmp_path):
     spec = RunSpec(learning_rate=0.002, epochs=3.0)
     (tmp_path / "a.yaml").write_text(to_yaml(spec.document()))
     for given in (tmp_path / "a.yaml", str(tmp_path / "a.yaml"), spec.document(), spec):
         options = call_options("train", {"spec": given, "epochs": 5, "seed": 4})
-        spec_read = read_spec(options)  # type: ignore[arg-type]
+        spec_read = read_spec(options)
         assert spec_read == spec.model_copy(update={"epochs": 5.0, "seed": 4})
-        assert names_target(options) == (given is not spec)  # type: ignore[arg-type]
+        assert names_target(options) == (given is not spec)
     none = call_options("train", {"batch_size_per_worker": 32})
-    assert not names_target(none)  # type: ignore[arg-type]
-    assert read_spec(none).dataset.image_size == 28  # type: ignore[arg-type]
+    assert not names_target(none)
+    assert read_spec(none).dataset.image_size == 28
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_call_returns_the_results_of_its_folder(made_up_runs: list[Any], capsys: Any) -> None:
+def test_a_call_returns_the_results_of_its_folder(made_up_runs, capsys):
     results = raybench.scale(study_file(), repeats=3, out=Path("here"), progress="jsonl")
     assert type(results).__name__ == "StudyResults"
     assert (results.name, len(results.scaling)) == ("here", 4)
@@ -167,12 +164,10 @@ def test_a_call_returns_the_results_of_its_folder(made_up_runs: list[Any], capsy
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_ctrl_c_is_raised_after_results_are_written(
-    monkeypatch: pytest.MonkeyPatch, made_up_runs: list[Any]
-) -> None:
+def test_ctrl_c_is_raised_after_results_are_written(monkeypatch, made_up_runs):
     run = body.run_study
 
-    def interrupted(study: Any, single_run: Any, progress: Any) -> None:
+    def interrupted(study, single_run, progress):
         run(study, single_run, progress)
         single_run.deadline._interrupt.is_set = True
 
@@ -183,11 +178,11 @@ def test_ctrl_c_is_raised_after_results_are_written(
 
 
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
-def test_signals_are_left_alone_outside_the_main_thread() -> None:
+def test_signals_are_left_alone_outside_the_main_thread():
     import signal
     import threading
 
-    before, results = signal.getsignal(signal.SIGINT), list[Any]()
+    before, results = signal.getsignal(signal.SIGINT), []
     file = study_file()
     thread = threading.Thread(target=lambda: results.append(raybench.scale(file)))
     thread.start()

@@ -3,7 +3,6 @@
 import doctest
 import inspect
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ NAMES = [name for name in raybench.__all__ if name != "__version__"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """A folder with the studies, training and loop that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
     for name, fixture in {
@@ -39,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def save_training(folder: Path) -> None:
+def save_training(folder):
     """Write `results/train` as `raybench train` does, with weights that are not trained."""
     torch = pytest.importorskip("torch")
     from raybench.training.torch.model import build_model
@@ -57,13 +56,13 @@ def save_training(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_of_every_public_name_runs(name: str, folder: Path) -> None:
+def test_the_example_of_every_public_name_runs(name, folder):
     if name == "load_model":
         save_training(folder)
     names = {"raybench": raybench, "np": np}
     text = inspect.getdoc(getattr(raybench, name)) or ""
     example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     assert example.examples, "has no example"
-    printed: list[str] = []
+    printed = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=printed.append)
     assert not printed, "".join(printed)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -16,13 +15,12 @@ from tests.fitted_once import without_pollux as without_pollux
 from tests.made_results import results_folder, run_line
 
 pytestmark = pytest.mark.usefixtures("one_picture", "fitted_once", "without_pollux")
-Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())
 FIXTURES = ROOT / "tests/fixtures"
 
 
-def run_json(capsys: Capture, *words: object, code: int = 0) -> dict[str, Any]:
+def run_json(capsys, *words, code=0):
     """Run a command with `--json`; return its document, the only output."""
     try:
         exit_code = cli.main([*map(str, words), "--json"])
@@ -34,11 +32,11 @@ def run_json(capsys: Capture, *words: object, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def copied(name: str, folder: Path) -> Path:
+def copied(name, folder):
     return Path(shutil.copytree(FIXTURES / name, folder / name))
 
 
-def test_json_of_a_search_has_the_winners(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_a_search_has_the_winners(capsys, tmp_path):
     document = run_json(capsys, "report", copied("digits_race", tmp_path))
     fastest, cheapest, *tied = document["configurations"]
     assert [fastest["role"], cheapest["role"]] == ["fastest", "cheapest"]
@@ -51,21 +49,21 @@ def test_json_of_a_search_has_the_winners(capsys: Capture, tmp_path: Path) -> No
     assert not document["details"]["is_running"]
 
 
-def test_json_of_a_scaling_study_has_the_cells(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_a_scaling_study_has_the_cells(capsys, tmp_path):
     document = run_json(capsys, "report", copied("scaling", tmp_path))
     cells = document["details"]["cells"]
     assert len(cells) > 1
     assert all(cell["samples_per_s"] > 0 for cell in cells)
 
 
-def test_json_at_a_budget_has_the_value(capsys: Capture, tmp_path: Path) -> None:
+def test_json_at_a_budget_has_the_value(capsys, tmp_path):
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     results_folder(tmp_path, [run_line("0000", objective=budget)], objective=budget)
     best = run_json(capsys, "report", tmp_path)["configurations"][0]
     assert (best["value"], best["seconds"], best["is_confirmed"]) == (0.8, None, False)
 
 
-def test_json_of_a_study_without_an_answer_is_valid(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_a_study_without_an_answer_is_valid(capsys, tmp_path):
     results_folder(tmp_path / "none", [])
     empty = run_json(capsys, "report", tmp_path / "none")
     assert (len(empty["answer"]), empty["configurations"]) == (1, [])
@@ -74,7 +72,7 @@ def test_json_of_a_study_without_an_answer_is_valid(capsys: Capture, tmp_path: P
     assert (failed["details"]["failed"], failed["configurations"]) == (1, [])
 
 
-def test_json_of_a_diagnosis_has_its_verdict(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_a_diagnosis_has_its_verdict(capsys, tmp_path):
     probes = [run_line("as_it_is-0", role="scaling")]
     results = results_folder(tmp_path, probes, study={"diagnosis": {"framework": "torch"}})
     assert "did not end" in summary_of(results).lines[0]
@@ -96,13 +94,8 @@ def test_json_of_a_diagnosis_has_its_verdict(capsys: Capture, tmp_path: Path) ->
     ids=lambda argument: argument[0] if isinstance(argument, tuple) else "",
 )
 def test_json_of_a_dry_run_has_the_plan_and_the_warnings(
-    words: tuple[str, ...],
-    key: str,
-    value: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-    tmp_path: Path,
-) -> None:
+    words, key, value, monkeypatch, capsys, tmp_path
+):
     for module in ("compare", "scale", "train", "preflight"):  # the others import from the last
         name = f"raybench.runs.{module}.check_starts"
         monkeypatch.setattr(name, lambda *specs: ["A sentence of warning."])
@@ -115,7 +108,7 @@ def test_json_of_a_dry_run_has_the_plan_and_the_warnings(
     assert ("A sentence of warning." in document["answer"]) == (words[0] != "diagnose")
 
 
-def test_json_of_a_fit_has_its_predictions(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_a_fit_has_its_predictions(capsys, tmp_path):
     rows = ["1,1,32,0.05", "2,1,32,0.06", "4,1,32,0.065", "1,1,64,0.08"]
     file = tmp_path / "measured.csv"
     file.write_text("\n".join(["num_workers,num_nodes,batch_size_per_worker,step_s", *rows]))
@@ -126,7 +119,7 @@ def test_json_of_a_fit_has_its_predictions(capsys: Capture, tmp_path: Path) -> N
     assert all(row["low_s"] < row["step_s"] < row["high_s"] for row in predictions)
 
 
-def test_json_of_init_and_data_is_valid(capsys: Capture, tmp_path: Path) -> None:
+def test_json_of_init_and_data_is_valid(capsys, tmp_path):
     rows = [f"{number},{number % 7},{'ab'[number % 2]}" for number in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["x,y,kind", *rows]))
     out = tmp_path / "space.yaml"
@@ -145,9 +138,7 @@ def test_json_of_init_and_data_is_valid(capsys: Capture, tmp_path: Path) -> None
     ],
     ids=lambda argument: argument[0],
 )
-def test_json_of_an_error_has_its_code(
-    words: tuple[str, ...], code: str, part: str, capsys: Capture
-) -> None:
+def test_json_of_an_error_has_its_code(words, code, part, capsys):
     error = run_json(capsys, *words, code=2)["error"]
     assert error["kind"] == "user"
     assert error["code"] == code

@@ -16,7 +16,7 @@ UV = Path(sys.executable).with_name("uv")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(900)]
 
 
-def run_command(*words: object, cwd: Path, code: int = 0) -> str:
+def run_command(*words, cwd, code=0):
     """Run a command outside the checkout; return what it printed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     ended = subprocess.run(
@@ -27,7 +27,7 @@ def run_command(*words: object, cwd: Path, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """Folder with an sdist, and the wheel that uv builds from it."""
     if not UV.is_file():
         pytest.skip("no uv in this environment")
@@ -36,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_and_sdist_hold_all_package_files(built: Path) -> None:
+def test_wheel_and_sdist_hold_all_package_files(built):
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.run(
@@ -50,7 +50,7 @@ def test_wheel_and_sdist_hold_all_package_files(built: Path) -> None:
     assert {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"} <= files
 
 
-def test_the_package_description_has_no_relative_links(built: Path) -> None:
+def test_the_package_description_has_no_relative_links(built):
     """A package index does not have the files that links and pictures of the README need."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -63,9 +63,7 @@ def test_the_package_description_has_no_relative_links(built: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_the_package_works_without_and_with_a_framework(
-    framework: str, built: Path, tmp_path: Path
-) -> None:
+def test_the_package_works_without_and_with_a_framework(framework, built, tmp_path):
     run_command(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "env", cwd=tmp_path)
     binaries = tmp_path / "env" / "bin"
     # The versions of requirements.txt are constraints, which have no hashes.
@@ -81,13 +79,13 @@ def test_the_package_works_without_and_with_a_framework(
     run_command(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path)
 
 
-def frameworks_of(binaries: Path, folder: Path) -> list[str]:
+def frameworks_of(binaries, folder):
     """Return the frameworks that an environment has."""
     find = "import importlib.util as u; print(*filter(u.find_spec, ('torch', 'tensorflow')))"
     return run_command(binaries / "python", "-c", find, cwd=folder).split()
 
 
-def assert_results_are_read_and_training_is_refused(binaries: Path, folder: Path) -> None:
+def assert_results_are_read_and_training_is_refused(binaries, folder):
     assert frameworks_of(binaries, folder) == []
     assert run_command(binaries / "raybench", "--version", cwd=folder).startswith("raybench 0.1")
     shutil.copytree(ROOT / "tests" / "fixtures" / "digits_race", folder / "study")

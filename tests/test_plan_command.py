@@ -20,7 +20,6 @@ from tests.runs.made_up import law, reaching, run_of, study_of, write
 from tests.test_json import run_json
 
 pytestmark = pytest.mark.usefixtures("fitted_once", "without_pollux")
-Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[1]
 SIZES = [32, 64, 128, 256]
 PRICES = """
@@ -34,7 +33,7 @@ big:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def folders(tmp_path_factory):
     """A study with a target on CPUs, and a short run of two cells on A100s, five times as fast."""
     cpus = reaching(tmp_path_factory.mktemp("cpus"), batch_sizes=SIZES, epoch=1100).folder
     base = {"gpus_per_worker": 1, "accelerator_type": "A100"}
@@ -45,15 +44,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def prices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.yaml").write_text(PRICES)
     return tmp_path / "prices.yaml"
 
 
-def test_two_machine_types_are_combined_in_one_plan(
-    folders: tuple[Path, Path], prices: Path, capsys: Capture
-) -> None:
+def test_two_machine_types_are_combined_in_one_plan(folders, prices, capsys):
     words = ("--prices", prices, "--budget", "0.5", "--deadline", "3s")
     document = run_json(capsys, "plan", *folders, *words)
     (plan,) = document["details"]["plans"]
@@ -71,7 +68,7 @@ def test_two_machine_types_are_combined_in_one_plan(
     assert "<svg" in page
 
 
-def test_plan_is_a_python_function(folders: tuple[Path, Path], prices: Path) -> None:
+def test_plan_is_a_python_function(folders, prices):
     report = raybench.plan(*folders, prices=read_mapping(prices), deadline="1h", predict=[4, 8])
     assert set(report.table["offer"]) == {"small", "big"}
     assert set(report.table["num_workers"]) == {1, 2, 4, 8}
@@ -82,12 +79,12 @@ def test_plan_is_a_python_function(folders: tuple[Path, Path], prices: Path) -> 
     assert len(report.plot().axes) == 1
 
 
-def test_an_impossible_budget_is_reported(folders: tuple[Path, Path], prices: Path) -> None:
+def test_an_impossible_budget_is_reported(folders, prices):
     words = raybench.plan(*folders, prices=prices, budget=1e-6).words
     assert any(line.startswith(f"No {WITHIN}") for line in words)
 
 
-def test_a_plan_of_a_recorded_study_is_near_its_measurements(prices: Path) -> None:
+def test_a_plan_of_a_recorded_study_is_near_its_measurements(prices):
     """A recorded study; the billed time besides training comes from its ledgers."""
     folder = ROOT / "tests/fixtures/batch_size_vs_workers"
     report = raybench.plan(folder, prices=prices)
@@ -120,18 +117,18 @@ def test_a_plan_of_a_recorded_study_is_near_its_measurements(prices: Path) -> No
         ({"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}}, ErrorCode.REMOVED, "spot"),
     ],
 )
-def test_invalid_prices_are_refused(content: dict[str, object], code: ErrorCode, key: str) -> None:
+def test_invalid_prices_are_refused(content, code, key):
     with refused(code, "prices", key):
         read_prices(content)
 
 
-def test_durations_are_read_with_units() -> None:
+def test_durations_are_read_with_units():
     texts = ("90", "90s", "1.5min", "2h", "1d", "8w", "0", "-3s", "soon")
     seconds = [90, 90, 90, 7200, 86400, 8 * 7 * 86400, None, None, None]
     assert list(map(seconds_of, texts)) == seconds
 
 
-def test_studies_without_a_target_are_refused(folders: tuple[Path, Path], capsys: Capture) -> None:
+def test_studies_without_a_target_are_refused(folders, capsys):
     error = run_json(capsys, "plan", folders[1], code=2)["error"]
     assert error["code"] == ErrorCode.MISSING
     assert "base.objective.target" in error["message"]

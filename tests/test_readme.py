@@ -11,16 +11,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 import yaml
 
 from raybench import api
-from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
 from raybench.report import figures
@@ -67,19 +64,19 @@ AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast", "import")
 """Commands that start nothing; the others get --dry-run."""
 
 
-def of_slurm(line: str) -> str:
+def of_slurm(line):
     """Return the command that `deploy/slurm.sbatch` runs on the first node."""
     options, _, command = line.partition(" deploy/slurm.sbatch ")
     assert options == "sbatch --nodes=2"
     return f"raybench {command} --address auto"
 
 
-def block(kind: str, containing: str) -> str:
+def block(kind, containing):
     """Return the first code block of a kind that contains some text."""
     return next(text for _, k, text in BLOCKS if k == kind and containing in text)
 
 
-def raybench(*words: str) -> str:
+def raybench(*words):
     """Run a command in this process; return what it printed."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -90,7 +87,7 @@ def raybench(*words: str) -> str:
 COMMITTER = "-c user.name=reader -c user.email=reader@example.org"
 
 
-def store_optuna_trials() -> None:
+def store_optuna_trials():
     """Write `optuna.log` with trials of a plain Optuna script."""
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend("optuna.log")
@@ -100,7 +97,7 @@ def store_optuna_trials() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """A reader's folder with recorded studies, the examples, my_data.csv and my_data.yaml, which
     init has written."""
     folder = tmp_path_factory.mktemp("reader")
@@ -147,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def test_every_documented_command_is_tested() -> None:
+def test_every_documented_command_is_tested():
     of_ray = [f"{TOKEN}{line}" for line in CLUSTER_COMMANDS]
     tested = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS + SLURM_COMMANDS
     assert set(COMMANDS) <= set(tested)
@@ -172,7 +169,7 @@ def test_every_documented_command_is_tested() -> None:
     ],
 )
 @pytest.mark.usefixtures("without_pollux")
-def test_documented_command_runs(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_command_runs(line, folder, monkeypatch):
     monkeypatch.setattr(figures, "kinds_of", document.kinds_of)  # used by --png
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
@@ -206,7 +203,7 @@ def test_documented_command_runs(line: str, folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("line", MAKE_COMMANDS)
-def test_documented_make_target_exists(line: str) -> None:
+def test_documented_make_target_exists(line):
     result = subprocess.run(
         [*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
@@ -214,7 +211,7 @@ def test_documented_make_target_exists(line: str) -> None:
     assert "-m raybench.tune" in result.stdout or "-m pytest" in result.stdout
 
 
-def test_documented_extras_exist() -> None:
+def test_documented_extras_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {
         name
@@ -232,7 +229,7 @@ def test_documented_extras_exist() -> None:
     ("page", "code"),
     [(str(path), text) for path, kind, text in BLOCKS if kind == "python" and "load(" in text],
 )
-def test_documented_python_reads_a_study(page: str, code: str, folder: Path) -> None:
+def test_documented_python_reads_a_study(page, code, folder):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(code, {})
@@ -243,12 +240,10 @@ def test_documented_python_reads_a_study(page: str, code: str, folder: Path) -> 
 @pytest.mark.parametrize(
     "code", [text for _, kind, text in BLOCKS if kind == "python" and "raybench.tune(" in text]
 )
-def test_documented_python_calls_are_valid(
-    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned: list[str] = []
+def test_documented_python_calls_are_valid(code, folder, monkeypatch):
+    planned = []
 
-    def plan(options: Any, interrupt: Interrupt) -> errors.Ended:
+    def plan(options, interrupt):
         ended = cli.run_with_options(options.model_copy(update={"dry_run": True}), interrupt)
         planned.append(options.OF)
         return errors.Ended(ended.code, "results/digits")
@@ -258,12 +253,12 @@ def test_documented_python_calls_are_valid(
     assert planned
 
 
-def test_the_documented_screen_is_what_report_prints(folder: Path) -> None:
+def test_the_documented_screen_is_what_report_prints(folder):
     screen = [line.rstrip() for line in (folder / "screen.txt").read_text().splitlines()]
     assert screen == block("", "Search: 4 fastest").splitlines()
 
 
-def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) -> None:
+def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder):
     answer = next(text for _, _, text in BLOCKS if text.startswith("Answer: Train with"))
     screen = raybench("report", "results/mnist")
     assert answer.strip() in screen
@@ -285,32 +280,32 @@ def test_the_answer_in_the_readme_is_that_of_the_recorded_study(folder: Path) ->
     assert f"costs {share} % as much as the fastest and takes {longer} times as long" in answer_text
 
 
-def test_the_documented_space_of_model_settings_is_valid() -> None:
+def test_the_documented_space_of_model_settings_is_valid():
     content = yaml.safe_load(block("yaml", "optimizer_options"))
     study, space = build_study(content | {"objective": {"target": 0.9}}, "docs")
     assert {"model.dropout", "data.window", "optimizer_options.momentum"} <= space.keys()
     assert study.run_spec(first_values(study, space)).optimizer == "torch:SGD"
 
 
-def test_the_documented_space_is_the_default_space() -> None:
+def test_the_documented_space_is_the_default_space():
     shown = yaml.safe_load(block("yaml", "optimizer:"))
     assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
 
 
 @pytest.mark.parametrize("page", ["docs/results.md", "skills/raybench/SKILL.md"])
-def test_the_documented_exit_codes_are_complete(page: str) -> None:
+def test_the_documented_exit_codes_are_complete(page):
     table = (ROOT / page).read_text().partition("## Exit codes")[2]
     codes = {value for value in vars(errors).values() if isinstance(value, int)}
     assert {int(code) for code in re.findall(r"^\| (\d+) ", table, flags=re.MULTILINE)} == codes
 
 
-def test_the_reference_pages_are_current() -> None:
+def test_the_reference_pages_are_current():
     for path, page in runpy.run_path(str(ROOT / "docs/reference.py"))["PAGES"].items():
         assert page() == (ROOT / path).read_text(), "run python docs/reference.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_files_and_links_exist(page: Path) -> None:
+def test_files_and_links_exist(page):
     for target in re.findall(r"\]\((?!http)([^)]+)\)", PAGES[page]):
         name, _, anchor = target.partition("#")
         file = (ROOT / page).parent / name if name else ROOT / page
@@ -323,7 +318,7 @@ def test_files_and_links_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_the_documented_trial_overhead_is_the_measured_one() -> None:
+def test_the_documented_trial_overhead_is_the_measured_one():
     table = (ROOT / "benchmarks/results/trial_overhead.md").read_text()
     seconds = re.findall(r"^\| \w+ \| \d \| ([\d.]+) \(.*?\) \| ([\d.]+) ", table, re.MULTILINE)
     stock, ours = ([float(seconds) for seconds in column] for column in zip(*seconds, strict=True))
@@ -332,12 +327,12 @@ def test_the_documented_trial_overhead_is_the_measured_one() -> None:
     assert f"costs {min(stock):.0f} to {max(stock):.0f} s" in text
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     assert len(README.splitlines()) <= 180
 
 
-def test_the_documented_workload_loads_a_dataset() -> None:
-    names: dict[str, Any] = {}
+def test_the_documented_workload_loads_a_dataset():
+    names = {}
     exec(block("python", "class Squares"), names)
     workload = names["Squares"]()
     dataset = workload.load_dataset(DatasetSpec(name="workload"))
@@ -354,7 +349,7 @@ def test_the_documented_workload_loads_a_dataset() -> None:
         ("yaml", "own_loop.yaml", "# own_loop.yaml"),
     ],
 )
-def test_examples_match_the_readme(kind: str, name: str, holds: str) -> None:
+def test_examples_match_the_readme(kind, name, holds):
     shown = block(kind, holds).removeprefix(f"# {name}\n")
     assert (ROOT / "examples" / name).read_text().endswith(shown)
 
@@ -363,9 +358,7 @@ def test_examples_match_the_readme(kind: str, name: str, holds: str) -> None:
 @pytest.mark.parametrize(
     ("workload", "target"), [("own_data:Diabetes", 60.0), ("multi_label:Topics", 0.7)]
 )
-def test_examples_with_their_own_data_train(
-    workload: str, target: float, framework: str, folder: Path
-) -> None:
+def test_examples_with_their_own_data_train(workload, target, framework, folder):
     pytest.importorskip(framework)
     spec = RunSpec.model_validate(
         {
@@ -386,9 +379,7 @@ def test_examples_with_their_own_data_train(
     assert loaded.metric.reaches(last.value, target)
 
 
-def test_the_example_script_reads_a_study(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_script_reads_a_study(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["read_a_study.py", "results/digits"])
     runpy.run_path("read_a_study.py")
     assert "TensorFlow" in capsys.readouterr().out

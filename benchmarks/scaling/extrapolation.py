@@ -16,7 +16,7 @@ the laws of Ernest and Pollux, on the same cells:
 
 Bars: median errors of at most 8 % from two hosts, and 15 % from one with the network given; no set
 on which another law is better; 85 to 95 % of the steps within the interval. Half a minute on one
-core. Writes results/extrapolation.json, which a test compares with the table of docs/scaling.md.
+core. Writes results/extrapolation.json, which a test compares with the table of docs/benchmarks.md.
 """
 
 import argparse

@@ -18,7 +18,7 @@ are used.
     RAYBENCH_DATA=... python benchmarks/scaling/mlperf.py
 
 Prints every family; `*` marks a time outside of its 90 % interval. Half a minute on one core.
-Writes results/mlperf.json, which a test compares with the table of docs/scaling.md.
+Writes results/mlperf.json, which a test compares with the table of docs/benchmarks.md.
 """
 
 import argparse

@@ -3,9 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,14 +11,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOLDERS = [folder for folder in sorted(BENCHMARKS.iterdir()) if list(folder.glob("*.py"))]
 PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
 """Modules that only benchmarks need: the extra `benchmarks`, or an environment of their own."""
-Module = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def data() -> Callable[[str], Path]:
+def data():
     """Function that returns RAYBENCH_DATA, and skips the test if a folder is missing there."""
 
-    def folder_with(name: str) -> Path:
+    def folder_with(name):
         folder = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
         if not (folder / name).is_dir():
             pytest.skip(f"RAYBENCH_DATA has no {name}")
@@ -30,7 +27,7 @@ def data() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+def module(monkeypatch):
     """Function that imports a module of the benchmarks by name."""
     for folder in (BENCHMARKS.parent, BENCHMARKS, *FOLDERS):
         monkeypatch.syspath_prepend(str(folder))
@@ -38,14 +35,14 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 
 @pytest.fixture
-def modules() -> list[str]:
+def modules():
     """Names of the modules in the folders of the benchmarks, and of those that they share."""
     names = [file.stem for folder in FOLDERS for file in folder.glob("*.py")]
     return ["benchmarks.installed", "benchmarks.output", *names]
 
 
 @pytest.fixture
-def bare(module: Module, modules: list[str], monkeypatch: pytest.MonkeyPatch) -> Module:
+def bare(module, modules, monkeypatch):
     """Function that imports a module of the benchmarks as if no other tool were installed."""
     pytest.importorskip("torch")  # the benchmarks train
     for name in modules:

@@ -1,17 +1,16 @@
 """Replays of `benchmarks/search/anytime.py`."""
 
 import math
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def anytime(bare: Any) -> Any:
+def anytime(bare):
     return bare("anytime")
 
 
-def test_the_last_incumbent_at_a_moment_counts(anytime: Any) -> None:
+def test_the_last_incumbent_at_a_moment_counts(anytime):
     course = [(1.0, math.inf, None), (2.0, 3.0, "a"), (4.0, 1.5, "b"), (9.0, 1.0, "c")]
     held = [anytime.held_at(course, moment) for moment in (0.5, 1, 3, 4, 20)]
     assert [ratio for ratio, _ in held] == [math.inf, math.inf, 3, 1.5, 1]
@@ -19,7 +18,7 @@ def test_the_last_incumbent_at_a_moment_counts(anytime: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["raybench", "raybench, TPE"])
-def test_a_search_is_replayed_until_its_limit(anytime: Any, name: str) -> None:
+def test_a_search_is_replayed_until_its_limit(anytime, name):
     row = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 2.0, {}))
     assert row["trials"] >= 4
     for kind in ("held", "expected"):
@@ -28,7 +27,7 @@ def test_a_search_is_replayed_until_its_limit(anytime: Any, name: str) -> None:
     assert repeated["held"] == row["held"]
 
 
-def test_bars_for_all_tables_and_for_each(anytime: Any) -> None:
+def test_bars_for_all_tables_and_for_each(anytime):
     rows = [{"table": "a", "held": [2.0] * 7}, {"table": "b", "held": [1.0] * 7}]
     found = anytime.bars(rows)
     assert [(what, bar) for what, _, bar in found][:1] == [("all, 8 best times", 1.6)]

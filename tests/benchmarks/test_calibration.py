@@ -1,7 +1,6 @@
 """Every printed probability is simulated, and the documentation has the last results."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,11 +9,11 @@ QUICK = 80
 
 
 @pytest.fixture
-def calibration(module: Any) -> Any:
+def calibration(module):
     return module("calibration")
 
 
-def test_promised_rates_hold(calibration: Any) -> None:
+def test_promised_rates_hold(calibration):
     """Few studies each, so that only large errors show."""
     rows = list(calibration.results(lambda one: max(one.n // QUICK, 4)))
     assert {row["claim"] for row in rows} == {one.name for one in calibration.CLAIMS}
@@ -23,7 +22,7 @@ def test_promised_rates_hold(calibration: Any) -> None:
     assert [row for row in printed if not row["is_met"]] == []
 
 
-def test_the_documentation_has_the_last_results(calibration: Any) -> None:
+def test_the_documentation_has_the_last_results(calibration):
     rows = json.loads(calibration.RESULTS.read_text())["claims"]
     text = calibration.DOC.read_text()
     block = text.partition(calibration.BEGIN)[2].partition(calibration.END)[0]

@@ -2,20 +2,16 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 
-def test_every_benchmark_imports_without_its_peers(bare: Any, modules: list[str]) -> None:
+def test_every_benchmark_imports_without_its_peers(bare, modules):
     for name in modules:
         assert bare(name).__doc__, name
 
 
 def test_a_contestant_without_its_library_is_named_and_left_out(
-    bare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    bare, tmp_path, monkeypatch, capsys
+):
     search_table = bare("search_table")
     asked = ["--contestants", "random", "Syne Tune ASHA", "Syne Tune BORE"]
     size = ["--tables", "mnist_conv", "--seeds", "1", "--trials", "3", "--jobs", "1"]

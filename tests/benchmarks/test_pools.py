@@ -1,29 +1,27 @@
 """Pools of recorded runs: their data, and cost and winner of a study on one."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 
 @pytest.fixture
-def worlds(module: Any) -> Any:
+def worlds(module):
     return module("pool_worlds")
 
 
 @pytest.fixture
-def make(worlds: Any) -> Any:
+def make(worlds):
     """Build a pool from seconds to the target; infinite: 100 s without it."""
 
-    def run(seconds: float) -> Any:
+    def run(seconds):
         last = seconds if math.isfinite(seconds) else 100.0
         times = np.array([last / 4, last / 2, last])
         value = 1.0 if math.isfinite(seconds) else 0.5
         return worlds.Run(times, np.array([0.1, 0.4, value]), seconds)
 
-    def pool(*options: tuple[float, ...]) -> Any:
+    def pool(*options):
         made = [
             worlds.Option("adam" if number % 2 else "sgd", number // 2, tuple(map(run, seconds)))
             for number, seconds in enumerate(options)
@@ -33,7 +31,7 @@ def make(worlds: Any) -> Any:
     return pool
 
 
-def test_recorded_pools_agree_with_their_notes(worlds: Any, data: Any) -> None:
+def test_recorded_pools_agree_with_their_notes(worlds, data):
     pools = {pool.name: pool for pool in worlds.pools(data("algoperf"))}
     reached = {
         name: sum(math.isfinite(run.reached_s) for o in pools[name].options for run in o.runs)
@@ -55,7 +53,7 @@ def test_recorded_pools_agree_with_their_notes(worlds: Any, data: Any) -> None:
     assert (len(squad.options), len(squad.options[0].runs)) == (7, 10)
 
 
-def test_without_noise_every_policy_names_the_best(make: Any, worlds: Any, module: Any) -> None:
+def test_without_noise_every_policy_names_the_best(make, worlds, module):
     policies = module("pool_policies")
     pool = make(*[(float(seconds),) * 5 for seconds in (80, 20, 60, 40)])
     spent = {}
@@ -77,8 +75,8 @@ def test_without_noise_every_policy_names_the_best(make: Any, worlds: Any, modul
     ],
 )
 def test_a_library_spends_its_budget_and_names_a_clear_winner(
-    make: Any, worlds: Any, module: Any, tmp_path: Path, name: str, library: str
-) -> None:
+    make, worlds, module, tmp_path, name, library
+):
     pytest.importorskip(library)
     tools = module("pool_tools")
     pool = make((80.0,) * 3, (10.0,) * 3, (math.inf,) * 3, (90.0,) * 3)

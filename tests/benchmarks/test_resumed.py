@@ -1,17 +1,11 @@
 """Searches that are killed and resumed (`benchmarks/search/resumed.py`)."""
 
-from typing import Any
 
-import pytest
-
-
-def test_interrupted_trials_resume_and_none_runs_twice(
-    bare: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_trials_resume_and_none_runs_twice(bare, monkeypatch):
     contestant, resumed = bare("contestant"), bare("resumed")
-    made: list[Any] = []
+    made = []
 
-    def make(*arguments: Any, **options: Any) -> Any:
+    def make(*arguments, **options):
         made.append(contestant.Raybench(arguments[1].space, arguments[2], arguments[3]))
         return made[-1]
 
