@@ -1,8 +1,5 @@
 """Ranking and printed values of candidates with race and solo runs."""
 
-import math
-import random
-
 import pytest
 
 from raybench.report.answer import summary_of, tried_words
@@ -10,12 +7,9 @@ from raybench.report.export import export
 from raybench.results.ranking import noise_of, result_of
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import verdict_of
-from raybench.search.race import Race
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
-from raybench.stats.replicates import Replicate
-from raybench.stats.standing import Candidate, stages
 from tests.made_results import (
     COLD,
     OBJECTIVE,
@@ -141,38 +135,3 @@ def test_runs_without_a_report_at_the_end_of_the_budget_do_not_count_as_tried(tm
     (line,) = summary_of(results_folder(tmp_path / "none", [failed, silent])).lines
     assert numbers_in(line)[:2] == [1, 2]
     assert "failed" in line
-
-
-def test_the_interval_of_the_winner_covers_its_typical_time_in_nine_of_ten_studies(tmp_path):
-    """Ten studies of 24 trials, whose true times lie within 40 % and runs scatter by 30 %; the best
-    12 race over 24 runs. `benchmarks/calibration.py` has more."""
-    chance, num_covered, covered = random.Random(3), 0, []
-    for study_number in range(10):
-        true = [chance.uniform(0.0, 0.4) for _ in range(25)]
-
-        def run(name, true=true):
-            return Replicate(math.exp(chance.gauss(true[int(name)], 0.3)), True)
-
-        search_runs = {str(number): run(number) for number in range(1, 25)}
-        best = sorted(search_runs, key=lambda name: search_runs[name].seconds)[:12]
-        race = Race(
-            [Candidate(name, search_runs[name], 1.0) for name in best], stages(24), axis="seconds"
-        )
-        new = {name: [] for name in best}
-        while due := race.due():
-            for due_run in due:
-                new[due_run.name].append(run(due_run.name))
-                race.learn(due_run.name, due_run.round, new[due_run.name][-1])
-        groups = [
-            raced(f"{name:0>4}", search_runs[name].seconds, [r.seconds for r in new[name]])
-            for name in best
-        ]
-        confirmed = study_of(tmp_path / str(study_number), *groups).confirmed
-        inside = [
-            row.expected_low_s <= math.exp(true[int(row.trial)]) <= row.expected_high_s
-            for row in confirmed.itertuples()
-        ]
-        num_covered, covered = num_covered + inside[0], [*covered, *inside]
-    assert num_covered >= 8
-    assert len(covered) == 10 * 12
-    assert sum(covered) >= 0.88 * len(covered)

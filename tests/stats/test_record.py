@@ -9,7 +9,6 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import CURVE_KEYS, OPTIONAL_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
 from tests.factories import evaluation as made_up
-from tests.factories import record as ended_run
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 
@@ -24,9 +23,12 @@ def ended_outcome(**changes):
     return RunOutcome(**({"evaluation": evaluation(), "is_over": True} | changes))
 
 
-def record(outcome, *, role="trial", source=None):
+def record(outcome, *, role="trial", stopped_by="scheduler"):
     spec = RunSpec(objective=OBJECTIVE)
-    return outcome.record("0007", spec, role=role, source=source, stopped_by="scheduler")
+    return outcome.record("0007", spec, role=role, source=None, stopped_by=stopped_by)
+
+
+UNDECIDED = ended_outcome(evaluation=evaluation(stop=None))
 
 
 def test_a_line_of_a_run_is_plain_data_with_every_field():
@@ -54,44 +56,34 @@ def test_a_run_is_disturbed_above_a_share_and_a_number_of_seconds(
     assert record(ended_outcome(ledger=ledger)).is_disturbed == is_disturbed
 
 
+PURPOSES = ("measurement", "comparison", "importance")
+
+
 @pytest.mark.parametrize(
-    ("outcome", "state", "stop"),
+    ("outcome", "stopped_by", "state", "stop", "counts_for"),
     [
-        (ended_outcome(), "complete", "target"),
+        (ended_outcome(), "scheduler", "complete", "target", PURPOSES),
         (
-            ended_outcome(evaluation=evaluation(stop="max_train_seconds")),
+            ended_outcome(evaluation=evaluation(stop="epochs")),
+            "cap",
             "complete",
-            "max_train_seconds",
+            "epochs",
+            PURPOSES,
         ),
-        (ended_outcome(evaluation=evaluation(stop=None)), "stopped", "scheduler"),
-        (RunOutcome(), "stopped", "scheduler"),
-        (ended_outcome(failure="oom"), "failed", None),
-        (ended_outcome(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
+        (UNDECIDED, "scheduler", "stopped", "scheduler", PURPOSES[2:]),
+        (UNDECIDED, "cap", "stopped", "cap", PURPOSES[1:]),
+        (UNDECIDED, "time_budget", "stopped", "time_budget", ()),
+        (RunOutcome(), "interrupted", "stopped", "interrupted", ()),
+        (ended_outcome(failure="nan"), "cap", "failed", None, PURPOSES),
+        (ended_outcome(failure="worker_lost"), "cap", "failed", None, ()),
     ],
 )
-def test_the_state_of_a_record_follows_its_outcome(outcome, state, stop):
-    ended = record(outcome)
+def test_the_state_and_use_of_a_record_follow_its_outcome(
+    outcome, stopped_by, state, stop, counts_for
+):
+    ended = record(outcome, stopped_by=stopped_by)
     assert (ended.state, ended.stop) == (state, stop)
-
-
-@pytest.mark.parametrize(
-    ("ended", "measurement", "comparison", "importance"),
-    [
-        ({"stop": "target"}, True, True, True),
-        ({"stop": "epochs"}, True, True, True),
-        ({"stop": None, "stopped_by": "scheduler"}, False, False, True),
-        ({"stop": None, "stopped_by": "cap"}, False, True, True),
-        ({"stop": None, "stopped_by": "time_budget"}, False, False, False),
-        ({"stop": None, "stopped_by": "interrupted"}, False, False, False),
-        ({"failure": "nan"}, True, True, True),
-        ({"failure": "worker_lost"}, False, False, False),
-    ],
-)
-def test_runs_count_by_purpose(ended, measurement, comparison, importance):
-    run = ended_run(**ended)
-    assert run.counts_for("measurement") == measurement
-    assert run.counts_for("comparison") == comparison
-    assert run.counts_for("importance") == importance
+    assert tuple(filter(ended.counts_for, PURPOSES)) == counts_for
 
 
 @pytest.mark.parametrize("failure", ["oom", "worker_lost"])

@@ -62,16 +62,6 @@ def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study) -> None:
     assert "interrupted" in words(figure)
 
 
-@pytest.mark.filterwarnings("error")
-def test_runs_that_never_had_workers_are_drawn_without_a_warning(tmp_path: Path) -> None:
-    line = run_line("0000", failure="worker_lost")
-    line |= {"wall_s": 1.0, "ledger": dict.fromkeys(line["ledger"], 0.0) | {"queue": 1.0}}
-    results = results_folder(tmp_path, [line])
-    assert spans(results).total_s == 0
-    for name in ("timeline", "ledger"):
-        FIGURES[name].draw(results)
-
-
 def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
     figure, verdict = race_figure(study), verdict_of(study)
     repeated = study.trials[study.trials["role"].isin(["race", "confirm"])]
@@ -87,16 +77,20 @@ def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
 
 
 def test_the_plateau_holds_the_best_similar_values_and_ties(study) -> None:
-    outcome, near = outcomes.outcome(study), outcomes.plateau(study, outcomes.outcome(study))
-    values = outcome.with_outcome.set_index("trial")["outcome"]
-    best = outcome.with_outcome.iloc[0]["trial"]
-    assert near == {*values.index[values <= outcomes.NEAR * values[best]], *verdict_of(study).ties}
+    rows, near = (
+        outcomes.outcome(study).with_outcome,
+        outcomes.plateau(study, outcomes.outcome(study)),
+    )
+    best = rows.iloc[0]
+    is_near = (rows["outcome"] <= 1.1 * best["outcome"]) | rows["trial"].isin(
+        verdict_of(study).ties
+    )
+    assert near == {*rows["trial"][is_near]}
     table = outcomes.plateaus(study).set_index("key")
     assert set(table.index) == set(study.searched)
-    rates = outcome.with_outcome[outcome.with_outcome["trial"].isin(near)]["learning_rate"]
-    assert table.loc["learning_rate", "from"] == rates.min()
-    assert table.loc["learning_rate", "to"] == rates.max()
-    assert table.loc["learning_rate", "best"] == outcome.with_outcome.iloc[0]["learning_rate"]
+    rates = rows["learning_rate"][is_near]
+    ends = [best["learning_rate"], rates.min(), rates.max()]
+    assert table.loc["learning_rate", ["best", "from", "to"]].tolist() == ends
 
 
 @pytest.mark.parametrize(
@@ -165,12 +159,13 @@ def many_rmse(folder: Path) -> StudyResults:
 
 
 def silent(folder: Path) -> StudyResults:
-    """Return a study of a run that failed before its first evaluation."""
-    run = run_line("0000", failure="oom") | {"best_value": None, "samples": 0}
-    run["ledger"] = dict.fromkeys(run["ledger"], 0.0)
-    return results_folder(folder, [run])
+    """Return a study of runs that failed before they had workers."""
+    run = run_line("0000", failure="worker_lost") | {"best_value": None, "samples": 0}
+    run |= {"wall_s": 1.0, "ledger": dict.fromkeys(run["ledger"], 0.0) | {"queue": 1.0}}
+    return results_folder(folder, [run, run | {"trial": "0001"}])
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("make", "applies"),
     [
@@ -180,7 +175,7 @@ def silent(folder: Path) -> StudyResults:
             lambda folder: results_folder(folder, runs_of(5, failure="nan")),
             ["curves", "timeline", "ledger"],
         ),
-        (silent, ["curves", "ledger"]),
+        (silent, ["curves", "timeline", "ledger"]),
         pytest.param(many_rmse, None, marks=pytest.mark.all),
         pytest.param(
             lambda folder: results_folder(folder, [*curve("0", [0.5, 0.8]), run_line("0")]),
