@@ -21,7 +21,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import DEFAULT_TRIALS, build_study
 from raybench.stats.record import RunRecord
 from tests.refusals import refused
-from tests.search.made_up import STUDY, by_name, make_search, record, run_all
+from tests.search.made_up import STUDY, ask, by_name, make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
 GRID: dict[str, Any] = {
@@ -69,25 +69,12 @@ def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs
     assert run(resumed) == every[6:]
 
 
-@pytest.mark.parametrize(("sampler", "trials"), [("grid", None), ("random", 120), ("tpe", None)])
-def test_a_space_of_two_configurations_has_two_trials(
-    tmp_path: Path, sampler: str, trials: int | None
-) -> None:
-    content = GRID | {
-        "search": {"sampler": sampler, "trials": trials},
-        "space": {"momentum": [0, 0.9]},
-    }
-    search = make_search(tmp_path, content, apart=False)
-    assert search.num_trials == len(run(search)) == search.num_finished == 2
-
-
 def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
     keys = {f"model.k{number}": [0, 1] for number in range(60)}
     for trials in (None, 8):
         content = GRID | {"space": keys, "search": {"sampler": "grid", "trials": trials}}
-        study, space = build_study(content, "test")
         with refused(ErrorCode.INVALID_VALUE, f"{2**60:,}"):
-            check_grid(study, space)
+            check_grid(*build_study(content, "test"))
     study, space = build_study(content | {"search": {"sampler": "random"}}, "test")
     check_grid(study, space)
     assert num_trials(study, space) == DEFAULT_TRIALS
@@ -111,31 +98,31 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_orders_the_rest()
     batches = [values["global_batch_size"] for values in grid(study, factors.sampled, factors)]
     assert set(batches[:10]) == {32, 64}
     assert set(batches[10:]) == {128}
-    other, _ = build_study(GRID | {"search": {"sampler": "grid", "seed": 1}}, "test")
-    assert grid(other, space) != order
-    plain, _ = build_study(GRID | {"search": {"sampler": "grid", "priors": False}}, "test")
-    assert grid(plain, space) != order
+    for change in ({"seed": 1}, {"priors": False}):
+        other, _ = build_study(GRID | {"search": GRID["search"] | change}, "test")
+        assert grid(other, space) != order
 
 
-def test_a_range_in_a_grid_is_refused() -> None:
-    space = GRID["space"] | {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
-    study, parsed = build_study(GRID | {"space": space}, "test")
+def test_a_grid_passes_over_any_number_of_infeasible_combinations(tmp_path: Path) -> None:
+    rates = [1e-4 * 1.01**number for number in range(501)]
+    content = GRID | {"space": {"num_workers": [1, 2], "learning_rate": rates}}
+    search = make_search(tmp_path, content, has_room=lambda spec: spec.num_workers == 2)
+    assert ask(search)[1].num_workers == 2
+
+
+RANGE = {"low": 1e-3, "high": 1e-1, "log": True}
+
+
+@pytest.mark.parametrize("rate", [RANGE, [{"when": {"optimizer": ["adam", "lars"]}, **RANGE}]])
+def test_a_range_in_a_grid_is_refused(rate: Any) -> None:
+    content = GRID | {"space": GRID["space"] | {"learning_rate": rate}}
     with refused(ErrorCode.CONFLICT, "space.learning_rate"):
-        check_grid(study, parsed)
-    cases = [{"when": {"optimizer": ["adam", "lars"]}, "low": 1e-3, "high": 1e-1, "log": True}]
-    study, parsed = build_study(GRID | {"space": GRID["space"] | {"learning_rate": cases}}, "t")
-    with refused(ErrorCode.CONFLICT, "space.learning_rate"):
-        check_grid(study, parsed)
-    study, parsed = build_study(GRID | {"space": space, "search": {"sampler": "tpe"}}, "test")
-    check_grid(study, parsed)
+        check_grid(*build_study(content, "test"))
+    check_grid(*build_study(content | {"search": {"sampler": "tpe"}}, "test"))
 
 
 @pytest.mark.parametrize(
-    ("objective", "factor"),
-    [
-        ({"target": 0.95, "max_train_seconds": 10}, HASTE),
-        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
-    ],
+    ("objective", "factor"), [({"target": 0.95}, HASTE), ({"kind": "best_at_budget"}, 1.0)]
 )
 def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
     tmp_path: Path, objective: dict[str, Any], factor: float
