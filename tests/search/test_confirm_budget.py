@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from raybench.search.confirm_budget import RACE_SLACK, SOLO_SLACK, ConfirmBudget, Plan
+from raybench.search.confirm_budget import RACE_SLACK, SOLO_SLACK, ConfirmBudget, Cost, Plan
 from raybench.spec.objective import Objective, StopReason
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import RunRecord
-from raybench.stats.standing import stages
 from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {
@@ -33,33 +32,39 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})
 
 
-def budget_of(**changes: Any) -> ConfirmBudget:
-    return ConfirmBudget(build_study(STUDY | changes, "test")[0])
+def budget_of(*records: RunRecord, **changes: Any) -> ConfirmBudget:
+    budget = ConfirmBudget(build_study(STUDY | changes, "test")[0])
+    budget.learn(records)
+    return budget
+
+
+def names_of(costs: list[Cost]) -> list[str]:
+    return [cost.trial for cost in costs]
 
 
 def test_nothing_is_reserved_while_nothing_can_be_confirmed() -> None:
-    budget = budget_of()
-    budget.add(reached("0000", None))
-    budget.add(reached("0001", 3.0, failure="nan"))
+    budget = budget_of(reached("0000", None), reached("0001", 3.0, failure="nan"))
     assert budget.reserve_s() == budget.confirming_s() == 0.0
+    budget.add(reached("0002", 3.0))
+    assert budget.reserve_s() > 0
 
 
 def with_four() -> ConfirmBudget:
     """Four trials; 0001 is the fastest and 0003 the cheapest. Narrow ones run two at once."""
-    budget = budget_of()
+    times = [(9.0, 2), (4.0, 4), (5.0, 2), (7.0, 1)]
+    budget = budget_of(
+        *(reached(f"{n:04d}", seconds, workers=k) for n, (seconds, k) in enumerate(times))
+    )
     budget.at_once = lambda spec: 2 if spec.num_workers == 1 else 1
-    for number, (seconds, workers) in enumerate([(9.0, 2), (4.0, 4), (5.0, 2), (7.0, 1)]):
-        budget.add(reached(f"{number:04d}", seconds, workers=workers))
     return budget
 
 
 def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     budget = with_four()
-    assert stages(6) == ((3, 1), (3, 1))
     racing = budget.candidates()
-    assert [cost.trial for cost in racing.fastest] == ["0001", "0002", "0003"]
-    assert [cost.trial for cost in racing.cheapest] == ["0003", "0002", "0001"]
-    assert [cost.trial for cost in budget.winners()] == ["0001", "0003"]
+    assert names_of(racing.fastest) == ["0001", "0002", "0003"]
+    assert names_of(racing.cheapest) == ["0003", "0002", "0001"]
+    assert names_of(budget.winners()) == ["0001", "0003"]
     # Both races have the same three; seconds of a run and one beside.
     race = RACE_SLACK * 2 * (5 + 6 + 8 / 2)
     assert budget.race_s(6) == pytest.approx(race)
@@ -81,37 +86,27 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
 def test_only_the_best_of_similar_configurations_races(
     changes: dict[str, Any], racing: list[str]
 ) -> None:
-    budget = budget_of()
     first = reached("0000", 4.0)
-    budget.add(first)
     spec = first.spec.model_copy(update=changes)
-    budget.add(replace(first, trial="0001", spec=spec, time_to_target_s=3.0))
-    assert [cost.trial for cost in budget.candidates().fastest] == racing
-    budget.add(replace(first, trial="0002", time_to_target_s=2.0))
-    assert len(budget.candidates().fastest) == len(racing)
+    budget = budget_of(first, replace(first, trial="0001", spec=spec, time_to_target_s=3.0))
+    assert names_of(budget.candidates().fastest) == racing
 
 
 def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
     """The bill includes the time that workers do not train."""
-    budget = budget_of(price=1.0)
-    budget.add(reached("0000", 4.0, workers=2))
     slow = reached("0001", 7.0)
-    budget.add(replace(slow, ledger=slow.ledger | {"eval": 9.0}))
-    by_bill = [cost.trial for cost in budget.candidates().cheapest]
-    assert by_bill == ["0000", "0001"]
+    slow = replace(slow, ledger=slow.ledger | {"eval": 9.0})
+    budget = budget_of(reached("0000", 4.0, workers=2), slow, price=1.0)
+    assert names_of(budget.candidates().cheapest) == ["0000", "0001"]
 
 
 def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
-    budget = budget_of()
-    budget.add(reached("0000", 60.0))
+    budget = budget_of(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
     budget.left_s = 250.0  # what came before the search took time too
     assert budget.reserve_s() == pytest.approx(0.4 * 250)
-    budget = budget_of(search={"time_budget_s": 200})
-    budget.add(reached("0000", 60.0))
-    assert budget.reserve_s() == pytest.approx(
-        min(SOLO_SLACK * 61, budget.confirming_s() + SOLO_SLACK * 183)
-    )
+    budget.left_s = 200.0
+    assert budget.reserve_s() == pytest.approx(SOLO_SLACK * 61)
 
 
 @pytest.mark.parametrize(
@@ -139,28 +134,26 @@ def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     besides = [*race, *alone, *20 * race]  # as `--more` leaves them
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 + 0.01) == Plan(6, 3)
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 - 0.01) != Plan(6, 3)
-    assert budget.runs_alone(["0001", "0003"], alone, 2 * SOLO_SLACK * 13 - SOLO_SLACK * 5) == (
-        2,
-        2,
-    )
+    two_of_each_s = 2 * SOLO_SLACK * 13
+    assert budget.runs_alone(["0001", "0003"], alone, two_of_each_s - SOLO_SLACK * 5) == (2, 2)
     assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
     assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)
-    assert budget.runs_alone([], [], 100.0) == (0, 0)
 
 
 def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
     """A repeat of a run that was stopped early costs as much as a whole run."""
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
-    budget = budget_of(objective=objective)
+    runs = []
     for number, (value, seconds) in enumerate([(3.0, 5.0), (1.0, 5.0), (2.0, 1.0)]):
         spec = RunSpec(objective=Objective(**objective), learning_rate=1e-3 * 2**number)
         stop: StopReason | None = "max_train_seconds" if seconds == 5 else None
-        budget.add(record(f"{number:04d}", spec, seconds, stop=stop, value=value))
+        runs.append(record(f"{number:04d}", spec, seconds, stop=stop, value=value))
+    budget = budget_of(*runs, objective=objective)
     racing = [(cost.trial, cost.train_s) for cost in budget.candidates().fastest]
     assert racing == [("0001", 5.0), ("0002", 5.0), ("0000", 5.0)]
     assert budget.candidates().cheapest == [], "seconds are the same for all"
-    assert [cost.trial for cost in budget.winners()] == ["0001"]
+    assert names_of(budget.winners()) == ["0001"]
 
 
 def test_the_cost_of_a_run_includes_the_time_to_its_next_evaluation() -> None:

@@ -2,7 +2,6 @@
 resumption and `--more`."""
 
 import io
-import itertools
 import json
 import threading
 import time
@@ -22,8 +21,6 @@ from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
-from raybench.search import confirmation as module
-from raybench.search import reference, search
 from raybench.search.confirmation import Confirmation, LiveRace, PlacementOption, choose_checks
 from raybench.search.factorisation import speed_values
 from raybench.search.resolve import STUDY_KEY_MORE
@@ -44,51 +41,51 @@ from tests.search.stage import FakeSavedRuns
 def way(
     trial: str,
     seconds: float,
-    framework: Any = "torch",
     workers: int = 1,
     *,
+    gpu: str | None = None,
+    framework: Any = "torch",
     measured: bool = False,
-    **changes: Any,
 ) -> PlacementOption:
     batch = {"num_workers": workers, "batch_size_per_worker": 64 // workers}
-    spec = RunSpec(framework=framework, **batch, **changes)
+    gpus = {"gpus_per_worker": 1, "accelerator_type": gpu} if gpu else {}
+    spec = RunSpec(framework=framework, **batch, **gpus)
     prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
     return PlacementOption(prediction, spec, measured)
 
 
-def names(*every: PlacementOption) -> list[str]:
-    ordered = sorted(every, key=lambda option: option.prediction.time_to_target_s)
-    return [check.name for check in choose_checks(ordered)]
-
-
-def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
-    every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
-    every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]
-    # Only the three fastest trials count; the first trial on one worker is the cheapest.
-    assert names(*every) == ["a.torch2", "b.torch2", "c.torch2", "a.torch1"]
-
-
-def test_the_cheapest_is_run_though_it_is_slow() -> None:
-    fast, slow = way("a", 1.0, workers=4, measured=True), way("a", 3.0)
-    assert names(fast, slow) == ["a.torch1"]
-
-
-def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
-    """Prices of GPU models differ, so worker-seconds of two models cannot be compared."""
-    fast = [
-        way("a", 1.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="H100") for n in (0, 3)
-    ]
-    slow = [
-        way("a", 5.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="A100") for n in (0, 3)
-    ]
-    expected = ["a.torch4.H100", "a.torch1.H100", "a.torch1.A100", "a.torch4.A100"]
-    assert sorted(names(*fast, *slow)) == sorted(expected)
-
-
-def test_every_framework_is_checked() -> None:
-    fast = way("a", 1.0, measured=True)
-    slow = [way("a", 5.0, "tensorflow"), way("a", 4.0, "tensorflow", 2)]
-    assert names(fast, *slow) == ["a.tf2"]
+@pytest.mark.parametrize(
+    ("options", "checks"),
+    [
+        (
+            # Only the three fastest trials count; the first trial on one worker is the cheapest.
+            [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
+            + [way(trial, 1.5 + number, 2) for number, trial in enumerate("abcd")],
+            ["a.torch2", "b.torch2", "c.torch2", "a.torch1"],
+        ),
+        ([way("a", 1.0, 4, measured=True), way("a", 3.0)], ["a.torch1"]),
+        (
+            # Prices of GPU models differ, so worker-seconds of two models cannot be compared.
+            [
+                way("a", first_s + 4 - workers, workers, gpu=gpu)
+                for gpu, first_s in (("H100", 1.0), ("A100", 5.0))
+                for workers in (4, 1)
+            ],
+            ["a.torch4.H100", "a.torch1.A100", "a.torch1.H100", "a.torch4.A100"],
+        ),
+        (
+            [way("a", 1.0, measured=True)]
+            + [way("a", 4.0 + n, 2 - n, framework="tensorflow") for n in (0, 1)],
+            ["a.tf2"],
+        ),
+    ],
+    ids=["fastest trials", "cheapest", "GPU models", "frameworks"],
+)
+def test_the_placements_predicted_to_win_are_run_once(
+    options: list[PlacementOption], checks: list[str]
+) -> None:
+    ordered = sorted(options, key=lambda option: option.prediction.time_to_target_s)
+    assert [check.name for check in choose_checks(ordered)] == checks
 
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
@@ -166,7 +163,7 @@ class World:
         time.sleep(0.01)
         with self._lock:
             self.beside[name] = len(self.running) - 1
-        seconds = self.seconds(source, spec.seed)
+        seconds = TRULY.get(source, 2.0) * (1 + 0.01 * (spec.seed % 3))
         if len(self.beside) > self.ends_after:
             self.deadline.ends_with(StudyError("the disk is full"))
         try:
@@ -184,11 +181,6 @@ class World:
             with self._lock:
                 self.running.remove(name)
 
-    @property
-    def tests(self) -> set[str]:
-        """Return the names of the runs whose test split was measured."""
-        return {client.name for client in self.clients if client.is_tested}
-
     def by_budget(self, trials: list[dict[str, Any]]) -> None:
         """Change the objective to the metric after 5 s, reached by `trials`."""
         objective = self.study.objective.model_copy(update={"kind": BUDGET, "target": None})
@@ -201,10 +193,6 @@ class World:
                 name, ends = f"{number:04d}", {"stop": "max_train_seconds"} | ends
                 spec = self.spec(name).model_copy(update={"num_workers": 1})
                 store.append(record(name, spec, 5.0, **ends).line())
-
-    @staticmethod
-    def seconds(source: str, seed: int) -> float:
-        return TRULY.get(source, 2.0) * (1 + 0.01 * (seed % 3))
 
 
 Make = Callable[..., World]
@@ -235,14 +223,9 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World)
     alone = named(runs, "confirm")
     assert alone == ["0001-confirm0", "0001-confirm1"]
     assert {world.beside[name] for name in alone} == {0}
-    assert world.tests == set(alone)
+    assert {client.name for client in world.clients if client.is_tested} == set(alone)
     assert not {world.specs[name].seed for name in alone} & {seed for _, seed in seeds}
     assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
-
-
-def test_no_two_phases_of_a_study_use_the_same_seeds() -> None:
-    offsets = [module.SEEDS_FROM, module.RACE_SEEDS, reference.SEEDS_FROM, search.SEED_STEP]
-    assert all(high - low > 200 for low, high in itertools.pairwise([0, *sorted(offsets)]))
 
 
 def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) -> None:
@@ -266,8 +249,11 @@ def test_an_interrupted_race_resumes_with_the_runs_that_are_left(
     world.ends_after = 3
     with pytest.raises(StudyError):
         world.run()
-    ended = read_records(tmp_path).runs
-    complete = {name for name in ended if "-race" in name and ended[name].state == "complete"}
+    complete = {
+        run.trial
+        for run in read_records(tmp_path).runs.values()
+        if run.role == "race" and run.state == "complete"
+    }
     assert 2 <= len(complete) <= 4
     assert not world.running
     with refused(ErrorCode.NO_RESULT, "--more"):

@@ -24,13 +24,13 @@ SPACE: dict[str, Any] = {
     "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
 }
 BATCH = {GLOBAL_BATCH: 64}
-OBJECTIVE = {"target": 0.9, "max_train_seconds": 10}
 
 
 def take_apart(
-    changes: dict[str, Any], *, equal: bool = True, objective: Any = OBJECTIVE, **fixed: Any
+    changes: dict[str, Any], *, equal: bool = True, kind: str = "time_to_target", **fixed: Any
 ) -> Factors | str:
     space = {key: value for key, value in (SPACE | changes).items() if value is not None}
+    objective = {"kind": kind, "target": 0.9 if kind == "time_to_target" else None}
     study, parsed = build_study({"objective": objective, "space": space, "fixed": fixed}, "test")
     return factorise(study, parsed, equal_frameworks=equal)
 
@@ -46,12 +46,9 @@ def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> No
     assert set(space.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     assert space.sampled[GLOBAL_BATCH] == Powers(16, 256)
     placements = space.placements_for({GLOBAL_BATCH: 64})
-    assert [(place.num_workers, place.batch_size_per_worker) for place in placements] == [
-        *[(4, 16)] * 2,
-        *[(2, 32)] * 2,
-        *[(1, 64)] * 2,
-    ]
-    assert {place.framework for place in placements} == {"torch", "tensorflow"}
+    assert [
+        (place.num_workers, place.batch_size_per_worker, place.framework) for place in placements
+    ] == [(k, 64 // k, framework) for k in (4, 2, 1) for framework in ("torch", "tensorflow")]
     assert space.placements_for_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == placements
 
 
@@ -102,15 +99,16 @@ def test_keys_that_change_only_the_speed_are_not_sampled(
     assert len(placements) == 4
 
 
-def test_batches_that_are_no_powers_of_two_are_listed() -> None:
-    factorized = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
-    assert factorized.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
-
-
-def test_a_single_global_batch_is_a_choice_of_one_value() -> None:
-    factorized = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
-    assert factorized.sampled[GLOBAL_BATCH] == Choices((128,))
-    placements = factorized.placements_for({GLOBAL_BATCH: 128})
+@pytest.mark.parametrize(
+    ("workers", "batches", "products"),
+    [([1, 3], [10, 20], (10, 20, 30, 60)), ([2], [64], (128,)), (None, None, (64,))],
+)
+def test_global_batches_that_are_no_range_of_powers_are_listed(
+    workers: list[int] | None, batches: list[int] | None, products: tuple[int, ...]
+) -> None:
+    factorized = factors({"num_workers": workers, "batch_size_per_worker": batches})
+    assert factorized.sampled[GLOBAL_BATCH] == Choices(products)
+    placements = factorized.placements_for({GLOBAL_BATCH: products[0]})
     assert [place.framework for place in placements] == ["torch", "tensorflow"]
 
 
@@ -130,7 +128,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "strategy"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"weight_decay": BY_WORKERS}, {}, "space.weight_decay"),
-        ({}, {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}}, "seconds"),
+        ({}, {"kind": "best_at_budget"}, "seconds"),
     ],
 )
 def test_spaces_that_cannot_be_factorized_name_the_reason(
@@ -148,9 +146,8 @@ def test_spaces_that_cannot_be_factorized_name_the_reason(
 def test_worker_counts_of_a_model_with_batch_statistics_are_not_predicted_by_default(
     workers: list[int], search: dict[str, Any], is_whole: bool
 ) -> None:
-    space = SPACE | {"num_workers": workers}
-    content = {"objective": OBJECTIVE, "space": space, "search": search}
-    study, parsed = build_study(content, "test")
+    content = {"objective": {"target": 0.9}, "space": SPACE | {"num_workers": workers}}
+    study, parsed = build_study(content | {"search": search}, "test")
     factorized = study_factors(study, parsed, batch_statistics=True)
     assert (factorized == SAMPLED_WHOLE) == is_whole
     assert isinstance(study_factors(study, parsed), Factors)

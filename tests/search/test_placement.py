@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from raybench.search.factorisation import Factors, with_placement
-from raybench.search.placement import Placer, Setup, StepTime
+from raybench.search.placement import Placer, StepTime
 from raybench.spec.run import Placement, RunSpec
 
 PLACEMENTS = [
@@ -63,13 +63,21 @@ def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_mo
     assert model.step_s(beside, "adam") == pytest.approx(step_s(beside), rel=0.1)
 
 
+TORCH = [place for place in PLACEMENTS if place.framework == "torch"]
+
+
+def probed(placements: list[Placement], number: int, *, slower: float = 1.0) -> list[Placement]:
+    """Return the placements of the first trials, with several workers `slower`."""
+    placer, chosen = Placer(Factors({}, placements)), []
+    for trial in map(str, range(number)):
+        chosen.append(placer.choose(trial, "adam", options(64, placer)))
+        factor = slower if chosen[-1].num_workers > 1 else 1.0
+        measure(placer, trial, chosen[-1], slower=factor)
+    return chosen
+
+
 def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
-    placer = Placer(Factors({}, PLACEMENTS))
-    chosen = []
-    for number in range(7):
-        place = placer.choose(str(number), "adam", options(64, placer))
-        measure(placer, str(number), place)
-        chosen.append(place)
+    chosen = probed(PLACEMENTS, 7)
     # More workers are worth a probe while they may be faster than what is known.
     assert {*map(group, chosen[:2])} == {("tensorflow", 1), ("torch", 1)}
     assert {("torch", 2), ("torch", 4)} <= {*map(group, chosen)}
@@ -77,13 +85,7 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
 
 
 def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
-    placer = Placer(Factors({}, [place for place in PLACEMENTS if place.framework == "torch"]))
-    chosen = []
-    for number in range(4):
-        place = placer.choose(str(number), "adam", options(64, placer))
-        measure(placer, str(number), place, slower=5.0 if place.num_workers > 1 else 1.0)
-        chosen.append(place.num_workers)
-    assert chosen == [1, 2, 1, 1]
+    assert [place.num_workers for place in probed(TORCH, 4, slower=5.0)] == [1, 2, 1, 1]
 
 
 def test_a_failed_probe_is_repeated() -> None:
@@ -111,9 +113,8 @@ def test_the_fastest_placement_is_taken_while_it_is_efficient(
 def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
     narrow = Placement("torch", 1, 64)
     placer = Placer(Factors({}, PLACEMENTS))
-    assert (placer.ratios(spec(narrow)), placer.ratio_to_fastest(spec(narrow))) == ({}, 1.0), (
-        "not measured yet"
-    )
+    unmeasured = placer.ratios(spec(narrow)), placer.ratio_to_fastest(spec(narrow))
+    assert unmeasured == ({}, 1.0)
     placer = measured()
     measure(placer, str(PLACEMENTS.index(narrow)), narrow)  # the same totals count once
     ratios = placer.ratios(spec(narrow))
@@ -123,47 +124,33 @@ def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
         assert ratio == pytest.approx(step_s(place) / step_s(narrow), rel=0.05), place
     assert placer.ratio_to_fastest(spec(narrow)) == min(ratios.values())
     assert placer.ratio_to_cheapest(spec(narrow)) == pytest.approx(1.0)
-    wide = spec(Placement("tensorflow", 4, 16))
-    assert placer.ratio_to_cheapest(wide) == pytest.approx(
-        5e-3 / (4 * step_s(wide.placement)), rel=0.05
-    )
+    wide = Placement("tensorflow", 4, 16)
+    cost = step_s(narrow) / (4 * step_s(wide))
+    assert placer.ratio_to_cheapest(spec(wide)) == pytest.approx(cost, rel=0.05)
 
 
 COSTS = {"adam": 0.2e-3, "lamb": 0.5e-3, "lars": 0.3e-3}
 
 
-def at(framework: str, workers: int, batch: int, optimizer: str) -> Setup:
-    return Placement(framework, workers, batch), optimizer
-
-
-def true_step(setup: Setup) -> float:
-    placement, optimizer = setup
-    slow = 1.5 if placement.framework == "tensorflow" else 1.0
-    communication = 0.6e-3 * (placement.num_workers - 1)
-    compute = 0.4e-3 + 12e-6 * placement.batch_size_per_worker
-    return slow * (compute + COSTS[optimizer]) + communication
-
-
-def fitted(*setups: Setup) -> StepTime:
-    model = StepTime()
-    for setup in setups:
-        model.observe(*setup, steps=100, seconds=100 * true_step(setup))
-    return model
+def true_step(workers: int, batch: int, optimizer: str) -> float:
+    return 0.4e-3 + 12e-6 * batch + COSTS[optimizer] + 0.6e-3 * (workers - 1)
 
 
 def test_few_measurements_predict_the_other_batches_and_workers() -> None:
-    observed = [
-        at("torch", 1, 16, "adam"),
-        at("torch", 1, 256, "adam"),
-        at("torch", 1, 64, "lamb"),
-        at("torch", 1, 64, "lars"),
-        at("torch", 2, 32, "adam"),
-        at("torch", 4, 16, "adam"),
-    ]
-    model = fitted(*observed)
+    model = StepTime()
+    for workers, batch, optimizer in [
+        (1, 16, "adam"),
+        (1, 256, "adam"),
+        (1, 64, "lamb"),
+        (1, 64, "lars"),
+        (2, 32, "adam"),
+        (4, 16, "adam"),
+    ]:
+        seconds = 100 * true_step(workers, batch, optimizer)
+        model.observe(Placement("torch", workers, batch), optimizer, steps=100, seconds=seconds)
     for workers, batch, optimizer in itertools.product((1, 2, 4), (16, 64, 512), COSTS):
-        setup = at("torch", workers, batch, optimizer)
-        assert model.step_s(*setup) == pytest.approx(true_step(setup), rel=0.1), setup
+        predicted = model.step_s(Placement("torch", workers, batch), optimizer)
+        assert predicted == pytest.approx(true_step(workers, batch, optimizer), rel=0.1)
 
 
 def lanes(
@@ -225,9 +212,8 @@ def test_two_slow_settings_rule_out_their_combination(times: float) -> None:
     plain = Placement("torch", 1, 64)
     passes = replace(plain, batch_size_per_worker=32, accumulate=2)
     places = [plain, passes, COMPILED, replace(passes, compile="default")]
-    _, placements = lanes(
-        places, dict(zip(places, (5.0, 5 * times, 5 * times, 5 * times**2), strict=True))
-    )
+    seconds = (5.0, 5 * times, 5 * times, 5 * times**2)
+    _, placements = lanes(places, dict(zip(places, seconds, strict=True)))
     assert placements[:3] == places[:3], "few passes first, and what is compiled last"
     assert (places[3] in placements) == (times < 1.25)
 
@@ -240,7 +226,7 @@ def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s: float, work
 
 
 def test_probes_do_not_wait_for_workers() -> None:
-    placer = Placer(Factors({}, [place for place in PLACEMENTS if place.framework == "torch"]))
+    placer = Placer(Factors({}, TORCH))
     measure(placer, "first", Placement("torch", 1, 64))
     placer.wait_s = lambda count: 0.0 if count < 2 else 5.0
     assert placer.choose("next", "adam", options(64, placer)).num_workers == 1

@@ -1,28 +1,25 @@
 """The race: due runs, dropped candidates, misses, order of results, and regret."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from raybench.search.race import CAP_FACTOR, Race, Races
-from raybench.stats.replicates import Replicate, expected_running_time
+from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, RaceRun, runs_to_decide, stages
 
 HIT, MISS = True, False
 
 
-def candidates(*times: float | None, workers: int = 1) -> list[Candidate]:
+def candidates(*times: float | None) -> list[Candidate]:
     return [
-        Candidate(chr(ord("a") + i), None if seconds is None else Replicate(seconds, HIT), workers)
-        for i, seconds in enumerate(times)
+        Candidate(name, None if seconds is None else Replicate(seconds, HIT), 1)
+        for name, seconds in zip("abcd", times, strict=False)
     ]
 
 
-def drive(
-    race: Race, seconds: dict[str, float | None], spread: float = 0.0, *, is_timed: bool = True
-) -> list[RaceRun]:
+def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[RaceRun]:
     """Run all that is due; None misses after 9 s. Later rounds are `spread` slower."""
     runs = []
     while due := race.due():
@@ -30,7 +27,7 @@ def drive(
             time = seconds[run.name]
             replicate = Replicate(9.0, MISS)
             if time is not None:
-                replicate = Replicate(time + spread * run.round, HIT, is_timed)
+                replicate = Replicate(time + spread * run.round, HIT)
             race.learn(run.name, run.round, replicate)
         runs += due
     return runs
@@ -69,43 +66,28 @@ def test_a_missing_run_of_the_search_is_not_a_miss() -> None:
     race = Race(candidates(None, 1.0), ((2, 1), (2, 2)), axis="seconds")
     drive(race, {"a": 0.7, "b": 1.0}, spread=0.001)
     assert race.leader() == "a"
-    assert len(race.runs_of("a")) == 3
 
 
-def test_misses_cost_their_time_and_nothing_leads_without_a_hit() -> None:
-    race = Race(candidates(None, None, None), ((3, 1), (2, 1)), axis="seconds")
-    drive(race, {"a": None, "b": None, "c": None})
-    assert race.leader() is None
-    assert race.cap_s("a") is None
-    assert race.due() == []
-    assert race.dropped == {}
+def test_a_candidate_that_only_missed_is_dropped_while_others_hit() -> None:
     race = Race(candidates(None, 0.9, 1.0), ((3, 1), (2, 1)), axis="seconds")
     drive(race, {"a": None, "b": None, "c": 1.0})
-    assert "a" in race.dropped  # never hit, while others do
+    assert "a" in race.dropped
     assert race.leader() == "c"
-    assert expected_running_time(race.runs_of("b")) > 9
 
 
-def test_one_candidate_or_none_ends_the_race() -> None:
-    race = Race(candidates(1.0), stages(24), axis="seconds")
-    assert drive(race, {"a": 1.1}) == [RaceRun("a", 0)]
-    assert race.leader() == "a"
-    empty = Race([], stages(24), axis="seconds")
-    assert empty.due() == []
-    assert empty.leader() is None
-
-
-def test_worker_seconds_are_raced_by_their_price_and_capped_in_seconds() -> None:
-    wide = Candidate("wide", Replicate(1.0, HIT), 4)
-    narrow = Candidate("narrow", Replicate(2.0, HIT), 1)
-    race = Race([narrow, wide], ((2, 2),), axis="worker_seconds")
-    assert race.cap_s("wide") is None  # the search's best run was the luckiest
-    drive(race, {"wide": 1.0, "narrow": 2.0})
-    assert race.leader() == "narrow"
-    cap = race.cap_s("narrow")
-    assert cap is not None
-    assert cap > 2 * 2.0
-    assert race.cap_s("wide") == pytest.approx(cap / 4)
+@pytest.mark.parametrize(
+    ("racing", "seconds", "leader"),
+    [((None, None), {"a": None, "b": None}, None), ((1.0,), {"a": 1.1}, "a"), ((), {}, None)],
+    ids=["without a hit", "one candidate", "none"],
+)
+def test_a_race_without_rivals_or_hits_ends(
+    racing: tuple[float | None, ...], seconds: dict[str, float | None], leader: str | None
+) -> None:
+    race = Race(candidates(*racing), stages(24), axis="seconds")
+    assert len(drive(race, seconds)) >= len(racing)
+    assert race.leader() == leader
+    assert race.dropped == {}
+    assert all(race.cap_s(name) is None for name in seconds if leader is None)
 
 
 def world(seed: int) -> tuple[list[Candidate], np.ndarray]:
@@ -154,10 +136,7 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
     }
     assert runs_to_decide(racing, learned, 20, axis="seconds") == [RaceRun("c", 0)]
     true, spent = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 30.0}, 0
-    for _ in itertools.count():
-        due = runs_to_decide(racing, learned, 200 - spent, axis="seconds")
-        if not due:
-            break
+    while due := runs_to_decide(racing, learned, 200 - spent, axis="seconds"):
         spent += len(due)
         for run in due:
             assert (run.name, run.round) not in learned
@@ -175,18 +154,6 @@ def test_a_candidate_without_runs_is_undecided() -> None:
     }
     missed = {("cold", 0): Replicate(9.0, is_hit=False)}
     assert runs_to_decide(racing, missed, 20, axis="seconds") == []
-
-
-def test_values_are_raced_by_their_mean() -> None:
-    search_values = {"a": 0.10, "b": 0.11, "c": 0.12}
-    racing = [
-        Candidate(name, Replicate(value, HIT, is_timed=False), 1)
-        for name, value in search_values.items()
-    ]
-    race = Race(racing, ((3, 1), (2, 1)), axis="seconds")
-    drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001, is_timed=False)
-    assert race.leader() == "b"
-    assert race.cap_s("b") is None
 
 
 def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> None:
@@ -208,5 +175,6 @@ def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> No
     races.learn(RaceRun("c", 0), Replicate(7.0, HIT))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)
     assert races.cap_s(RaceRun("b", 0)) == alone
+    assert cheapest.leader() == "c", "although b takes fewer seconds"
     races.learn(RaceRun("b", 0), Replicate(5.0, HIT))
     assert races.due() == [RaceRun("a", 1), RaceRun("b", 1), RaceRun("c", 1)]

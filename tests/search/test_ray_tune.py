@@ -34,7 +34,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from raybench.stats.record import RunOutcome
 from tests.refusals import refused
-from tests.search.made_up import make_search, outcome
+from tests.search.made_up import evaluation, make_search, outcome
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 
 Event = Callable[[LiveTrials, str, RunOutcome], Any]
@@ -94,17 +94,17 @@ def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     assert (record.samples, record.best_value) == (2000, 0.9)
 
 
-@pytest.mark.parametrize("later", ["same", "evaluation", "target", "interrupt", "time_budget"])
-def test_the_first_stop_reason_counts(later: str, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "later",
+    [FIRST, SECOND, outcome(2.0, index=1, value=0.96), "interrupt", "time_budget"],
+    ids=["same", "evaluation", "target", "interrupt", "time_budget"],
+)
+def test_the_first_stop_reason_counts(later: RunOutcome | str, stage: Stage) -> None:
     stage.lead()
     name = stage.start()
     assert stage.trials.must_stop(name, FIRST)
-    if later == "same":
-        assert stage.trials.must_stop(name, FIRST)
-    elif later == "evaluation":
-        assert stage.trials.must_stop(name, SECOND)
-    elif later == "target":  # the first of two in a row: by itself it would go on
-        assert stage.trials.must_stop(name, outcome(2.0, index=1, value=0.96))
+    if isinstance(later, RunOutcome):
+        assert stage.trials.must_stop(name, later)
     elif later == "interrupt":
         stage.interrupt.is_set = True
     else:
@@ -136,19 +136,6 @@ def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
     assert stage.screen.getvalue().count(sentence) == 1
 
 
-def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
-    """The recorded curve is complete although the earlier driver recorded no evaluation."""
-    first, second = FIRST.evaluation, SECOND.evaluation
-    assert first is not None
-    assert second is not None
-    stage.saved.curve = (first, second)
-    name = stage.start()
-    stage.trials.observe(name, REACHED)
-    stage.trials.ended(name)
-    assert [line.get("index") for line in stage.lines()] == [0, 1, 2, None]
-    assert stage.record(name).stop == "target"
-
-
 def run(stage: Stage, current: RunOutcome) -> str:
     name = stage.start()
     stage.trials.observe(name, current)
@@ -156,22 +143,33 @@ def run(stage: Stage, current: RunOutcome) -> str:
     return name
 
 
+def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
+    """The recorded curve is complete although the earlier driver recorded no evaluation."""
+    stage.saved.curve = (evaluation(1.0), evaluation(2.0, index=1))
+    name = run(stage, REACHED)
+    assert [line.get("index") for line in stage.lines()] == [0, 1, 2, None]
+    assert stage.record(name).stop == "target"
+
+
 @pytest.mark.parametrize(
-    ("outcomes", "is_hopeless"),
+    ("outcomes", "num_older", "is_hopeless"),
     [
-        ([broken("no file, pid 1"), broken("no file, pid 2")], True),
-        ([replace(broken("no file, pid 2"), failure="timeout")] * 2, True),
-        ([replace(broken("no file, pid 2"), failure="worker_lost")] * 2, True),
-        ([broken("no file"), broken("no memory for 3")], False),
-        ([broken("no file"), REACHED], False),
-        ([replace(SECOND, is_over=True, failure="error", message="x"), broken("x")], False),
-        ([replace(broken("x"), failure="oom"), broken("x")], False),
+        ([broken("no file, pid 1"), broken("no file, pid 2")], 0, True),
+        ([replace(broken("no file, pid 2"), failure="timeout")] * 2, 0, True),
+        ([replace(broken("no file, pid 2"), failure="worker_lost")] * 2, 0, True),
+        ([broken("no file"), broken("no memory for 3")], 0, False),
+        ([broken("no file"), REACHED], 0, False),
+        ([replace(SECOND, is_over=True, failure="error", message="x"), broken("x")], 0, False),
+        ([replace(broken("x"), failure="oom"), broken("x")], 0, False),
+        ([broken("x")] * 2, 1, False),  # the older trial may still train
     ],
 )
 def test_a_search_ends_if_no_trial_can_train(
-    outcomes: list[RunOutcome], is_hopeless: bool, stage: Stage
+    outcomes: list[RunOutcome], num_older: int, is_hopeless: bool, stage: Stage
 ) -> None:
     stage.first_runs.limit = 2
+    for _ in range(num_older):
+        stage.start()
     for current in outcomes:
         run(stage, current)
     if is_hopeless:
@@ -182,28 +180,22 @@ def test_a_search_ends_if_no_trial_can_train(
     assert stage.deadline.over == is_hopeless
 
 
-def test_a_search_continues_while_an_older_trial_may_still_train(stage: Stage) -> None:
-    stage.first_runs.limit = 2
-    stage.start()
-    for _ in range(2):
-        run(stage, broken("x"))
-    assert not stage.deadline.over
-
-
-def test_an_invalid_model_ends_a_search_without_trained_trials(stage: Stage) -> None:
+def test_an_invalid_model_ends_only_a_search_without_trained_trials(
+    stage: Stage, tmp_path: Path
+) -> None:
     mistaken = replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL, traceback="line 3")
-    run(stage, mistaken)
-    with refused(ErrorCode.INVALID_MODEL, "(8, 7)") as caught:
-        stage.deadline.raise_fault()
-    assert caught.value.details == "line 3"
-    assert not read_records(stage.store.folder).runs, "it runs again once the model is corrected"
-
-
-def test_an_invalid_model_of_one_trial_fails_only_that_trial(stage: Stage) -> None:
     run(stage, REACHED)
-    name = run(stage, replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL))
+    name = run(stage, mistaken)
     assert stage.record(name).failure == "error"
     assert not stage.deadline.over
+    (tmp_path / "untrained").mkdir()
+    untrained = Stage(tmp_path / "untrained")
+    with untrained.store:
+        run(untrained, mistaken)
+    with refused(ErrorCode.INVALID_MODEL, "(8, 7)") as caught:
+        untrained.deadline.raise_fault()
+    assert caught.value.details == "line 3"
+    assert not read_records(untrained.store.folder).runs, "it runs again once it is corrected"
 
 
 def test_a_command_that_prints_no_metric_ends_the_search(stage: Stage) -> None:
@@ -286,19 +278,6 @@ def test_ray_tune_does_not_save_its_trials_periodically() -> None:
     assert not saving.auto_checkpoint_enabled
 
 
-def test_a_trial_goes_from_its_proposal_to_its_record(stage: Stage) -> None:
-    controller = Tune(stage)
-    trial = controller.start()
-    assert isinstance(trial.config["spec"], RunSpec)
-    assert controller.result(trial, FIRST) == "CONTINUE"
-    assert controller.result(trial, SECOND) == "CONTINUE"
-    controller.result(trial, REACHED)
-    record = stage.record(trial.config["trial"])
-    assert (record.stop, record.spec) == ("target", trial.config["spec"])
-    assert [line["kind"] for line in stage.lines()] == ["eval", "eval", "eval", "run"]
-    assert stage.released == []
-
-
 @pytest.mark.parametrize(
     ("lost", "failure", "message"),
     [
@@ -313,7 +292,7 @@ def test_an_exception_is_distinguished_from_a_lost_process(
     trial = controller.start()
     last = {"num_parameters": 7, "batch_statistics": True, "wall_s": 9.0}
     places = {"hosts": ("one",), "devices": ("cpu",)}
-    controller.result(trial, replace(FIRST, **last, **places))
+    assert controller.result(trial, replace(FIRST, **last, **places)) == "CONTINUE"
     trial.get_pickled_error = lambda: lost
     trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
     for _ in range(2):
@@ -360,51 +339,36 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
     assert stage.search.num_finished == (0 if is_interrupt else 1)
 
 
-def trainable(
-    monkeypatch: pytest.MonkeyPatch, steps: list[RunOutcome], last: RunOutcome
-) -> tuple[TuneTrainable, list[Any]]:
-    """Return a trainable whose run has the outcomes `steps` and ends with `last`, and the arguments
-    of the clients that it makes."""
-    calls: list[Any] = []
-
-    def client(*arguments: Any, **options: Any) -> Any:
-        calls.append((*arguments, options))
-        return SimpleNamespace(step=lambda: steps.pop(0), finish=lambda: last)
-
-    monkeypatch.setattr(module, "RunClient", client)
-    return TuneTrainable.__new__(TuneTrainable), calls  # Tune's own set-up wants a trial's folder
-
-
 def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that is over releases its workers before Tune gets its result."""
-    tune_trainable, calls = trainable(monkeypatch, [FIRST, REACHED], replace(REACHED, concurrent=3))
+    failed = RunOutcome(is_over=True, failure="timeout", message="no room")
+    steps, ends = [FIRST, REACHED, failed], [replace(REACHED, concurrent=3), failed]
+    calls: list[Any] = []
+
+    def client(*arguments: Any, **options: Any) -> Any:
+        calls.append((*arguments, options))
+        return SimpleNamespace(step=lambda: steps.pop(0), finish=lambda: ends.pop(0))
+
+    monkeypatch.setattr(module, "RunClient", client)
+    trainable = TuneTrainable.__new__(TuneTrainable)  # Tune's own set-up wants a trial's folder
     spec = RunSpec(objective=Objective(target=0.95, max_train_seconds=10))
-    tune_trainable.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False, limit_s=9.0)
-    first = tune_trainable.step()
+    trainable.setup({"trial": "0000", "spec": spec}, pool="pool", keep=False, limit_s=9.0)
+    first, last = trainable.step(), trainable.step()
     assert (outcome_of(first), first["done"], first["train_s"]) == (FIRST, False, 1.0)
     assert first["score"] == FIRST.score(spec.objective)
-    last = tune_trainable.step()
     assert (outcome_of(last).concurrent, last["done"]) == (3, True)
     assert last["score"] == REACHED.score(spec.objective)
     # Tune keeps running averages of all numbers at the top level.
     assert set(last) == {"train_s", "score", "done", OUTCOME}
     other = spec.model_copy(update={"learning_rate": 0.5})
-    assert tune_trainable.reset_config({"trial": "0001", "spec": other}) is True
+    assert trainable.reset_config({"trial": "0001", "spec": other}) is True
     options = {"keep": False, "limit_s": 9.0}
     assert calls == [("pool", "0000", spec, options), ("pool", "0001", other, options)]
-
-
-def test_a_run_that_failed_before_its_first_evaluation_has_a_score(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failed = RunOutcome(is_over=True, failure="timeout", message="no room")
-    tune_trainable, _ = trainable(monkeypatch, [failed], failed)
-    tune_trainable.setup({"trial": "0000", "spec": RunSpec()}, pool=None, keep=True)
-    result = tune_trainable.step()
-    assert (result["train_s"], result["done"]) == (0.0, True)
-    assert result["score"] == outcome_of(result).score(RunSpec().objective)
+    unmeasured = trainable.step()
+    assert (unmeasured["train_s"], unmeasured["done"]) == (0.0, True)
+    assert unmeasured["score"] == failed.score(other.objective)
 
 
 A, B = Node(2, 0, "id-a", "a"), Node(4, 0, "id-b", "b")
@@ -435,17 +399,14 @@ def test_a_host_that_joins_gets_trials(
 
 
 def test_concurrency_follows_the_smallest_groups_unless_the_user_sets_it() -> None:
-    content = {
-        "objective": {"target": 0.9},
-        "space": {"num_workers": [1, 2]},
-        "fixed": {"cpus_per_worker": 2},
-    }
+    content = {"space": {"num_workers": [1, 2]}, "fixed": {"cpus_per_worker": 2}}
+    content |= {"objective": {"target": 0.9}}
     study, space = build_study(content, "test")
     follow = following(study, space, Capacity((A,), 0.0))
-    assert follow is not None
-    assert (follow((A,)), follow((A, B)), follow(())) == (1, 3, 1)
     growing = following(study, space, Capacity((A,), 0.0, grows=True))
+    assert follow is not None
     assert growing is not None
+    assert [follow((A,)), follow((A, B)), follow(())] == [1, 3, 1]
     assert growing((A,)) == AUTOSCALED_CONCURRENCY
     study, space = build_study(content | {"search": {"concurrency": 2}}, "test")
     assert following(study, space, Capacity((A,), 0.0)) is None

@@ -53,7 +53,7 @@ def test_an_empty_section_of_fixed_keys_is_accepted_for_a_training_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("fit.py").write_text("import keras\ndef train(run): ...\n")
+    Path("fit.py").write_text("def train(run):\n    import keras\n")
     content = {"workload": "fit.py:train", "objective": {"target": 0.9}, "fixed": None}
     options = call_options("tune", {"space": content | {"space": {"num_workers": [1, 2]}}})
     fitted = resolve_study(options, Capacity((Node(1, 0),), 0.0))

@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raybench.spec.objective import StopReason
 from raybench.spec.run import Placement, RunSpec
-from raybench.stats.record import Failure, RunRecord
+from raybench.stats.record import RunRecord
 from tests.search.made_up import (
     RATES,
     STUDY,
@@ -29,11 +31,18 @@ PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
 
 
 @pytest.mark.parametrize(
-    "sampler",
-    ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
+    ("sampler", "improves"),
+    [
+        ("tpe", True),
+        pytest.param("gp", True, marks=pytest.mark.all),
+        ("cmaes", True),
+        ("nsga2", False),  # not within so few trials
+        ("random", False),
+        ("qmc", False),
+    ],
 )
-def test_every_sampler_improves_and_resumes_with_new_configurations(
-    sampler: str, tmp_path: Path
+def test_samplers_improve_and_resume_with_new_configurations(
+    sampler: str, improves: bool, tmp_path: Path
 ) -> None:
     if sampler == "gp":
         pytest.importorskip("torch")
@@ -41,18 +50,20 @@ def test_every_sampler_improves_and_resumes_with_new_configurations(
     def judge(name: str, spec: RunSpec) -> RunRecord:
         return record(name, spec, score=abs(math.log(spec.learning_rate / 3e-3)))
 
-    number = 14 if sampler == "gp" else 25  # its first 10 trials are random, the others take long
-    settings = {"seed": 1, "sampler": sampler, "priors": False}
-    first = run_all(make_search(tmp_path, STUDY | {"search": settings | {"trials": number}}), judge)
-    second = make_search(
-        tmp_path, STUDY | {"search": settings | {"trials": number + 5}}, runs=by_name(first)
-    )
-    resumed = run_all(second, judge)
+    def session(number: int, *before: RunRecord) -> list[RunRecord]:
+        settings = {"seed": 1, "sampler": sampler, "priors": False, "trials": number}
+        content = STUDY | {"search": settings}
+        return run_all(make_search(tmp_path, content, runs=by_name([*before])), judge)
+
+    number = 15 if sampler == "gp" else 25  # its first 10 trials are random, the others take long
+    first = session(number)
+    resumed = session(number + 5, *first)
     assert (len(first), len(resumed)) == (number, 5)
     rates = [run.spec.learning_rate for run in first + resumed]
     assert len(set(rates)) > 0.7 * len(rates)
     assert not set(rates[:number]) & set(rates[number:]) or sampler in ("cmaes", "nsga2")
-    assert min(run.score for run in first + resumed) < 0.7
+    scores = [run.score for run in first + resumed]
+    assert not improves or np.median(scores[-10:]) < 0.5 * np.median(scores[:10])
 
 
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
@@ -134,8 +145,7 @@ def test_skipped_proposals_are_reported(tmp_path: Path) -> None:
     assert search.left_out() is None
 
     def diverge(name: str, spec: RunSpec) -> RunRecord:
-        failure: Failure | None = "nan" if spec.optimizer == "adam" else None
-        return record(name, spec, 5.0, failure=failure)
+        return record(name, spec, failure="nan" if spec.optimizer == "adam" else None)
 
     run_all(search, diverge)
     assert search.left_out() is not None
@@ -147,7 +157,7 @@ def test_configurations_out_of_memory_run_on_other_placements(
 ) -> None:
     """No configuration is lost by it, nor reported as the worst."""
     space = STUDY["space"] | {"accumulate": [1, 2, 4, 8]}
-    content = STUDY | {"search": {"trials": 24}, "space": space, "fixed": {"framework": "torch"}}
+    content = STUDY | {"search": {"trials": 24}, "space": space}
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker > 64:
@@ -163,14 +173,10 @@ def test_configurations_out_of_memory_run_on_other_placements(
     assert 0 < len(lost) < 10, "larger ones are known not to fit then"
     fits = [run.spec for run in runs if not run.failure]
     assert max(spec.global_batch_size for spec in fits) > 2 * 64
-    assert all(spec.batch_size_per_worker <= 64 for spec in fits)
-    arms = ("global_batch_size", "optimizer", "learning_rate")
-    trained = [[getattr(spec, key) for key in arms] for spec in fits]
-    assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])
-    reported = [trial for trial in journal_of(search).trials if trial.values]
-    assert max(trial.values[0] for trial in reported) < math.log(10), (
-        "nothing was told to be the worst"
-    )
+    arms = attrgetter("global_batch_size", "optimizer", "learning_rate")
+    assert {*map(arms, lost[:-1])} <= {*map(arms, fits)}
+    reported = [trial.values[0] for trial in journal_of(search).trials if trial.values]
+    assert max(reported) < math.log(10), "nothing was told to be the worst"
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,10 @@ def test_new_trials_make_the_confirmation_unfinished(
         pipeline = pipeline_in(store)
         pipeline.state = replace(pipeline.state, is_over=True)
         search, budget = pipeline._open_search(read_records(tmp_path))
-        single_run = SingleRun(
-            session=pipeline.session,
-            store=store,
-            deadline=pipeline.deadline,
-            progress=ProgressDisplay(pipeline.console, num_trials=3),
-            saved=FakeSavedRuns(),  # type: ignore[arg-type]
-        )
+        saved: Any = FakeSavedRuns()
+        progress = ProgressDisplay(pipeline.console, num_trials=3)
+        common = {"session": pipeline.session, "deadline": pipeline.deadline}
+        single_run = SingleRun(store=store, progress=progress, saved=saved, **common)
         pipeline._search(search, single_run, budget)
         with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)

@@ -58,9 +58,8 @@ def test_without_a_target_the_best_values_so_far_are_the_target() -> None:
     trials: list[tuple[float, float]] = []
     study = optuna.create_study(direction="maximize", sampler=CurveSampler(seed=1))
     study.optimize(objective_of(1, trials), n_trials=30)
-    assert np.median([trial[0] for trial in trials[15:]]) < np.median(
-        [trial[0] for trial in trials[:8]]
-    )
+    distances = [distance for distance, _ in trials]
+    assert np.median(distances[15:]) < np.median(distances[:8])
 
 
 def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> None:
@@ -71,9 +70,8 @@ def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> 
             value = objective(trial)
             return math.nan if trial.number == 4 else value
 
-        study = optuna.create_study(
-            direction="maximize", sampler=CurveSampler(target=0.95, seed=seed)
-        )
+        sampler = CurveSampler(target=0.95, seed=seed)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
         study.optimize(failing, n_trials=14)
         return [trial.params["rate"] for trial in study.trials]
 

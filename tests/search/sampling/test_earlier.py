@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.search.curve_search import Decision
 from raybench.search.sampling.default_rates import HASTE, default_rate
 from raybench.search.sampling.earlier import load_earlier, settings_of
-from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, real_trials
 from raybench.search.search import Search
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode
+from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import Prediction
@@ -61,38 +60,13 @@ def earlier_folder(folder: Path, **changes: Any) -> Path:
         add("0003", {"learning_rate": 0.02}, failure="worker_lost")
         add("0004", {"batch_size_per_worker": 128}, 4.0)
         add("0005", {"learning_rate": 3.0}, stop="epochs", score=2.4)
-        prediction = Prediction(
-            trial="0000",
-            framework="torch",
-            num_workers=2,
-            batch_size_per_worker=32,
-            time_to_target_s=2.0,
-        )
-        store.append(prediction.line())
+        narrow = {"framework": "torch", "num_workers": 2, "batch_size_per_worker": 32}
+        store.append(Prediction(trial="0000", time_to_target_s=2.0, **narrow).line())
     return folder
 
 
 def search_in(folder: Path, *, apart: bool = True, **changes: Any) -> Search:
     return make_search(folder, STUDY | changes, apart=apart)
-
-
-@pytest.mark.parametrize("eval_interval", [None, 77])
-@pytest.mark.parametrize("apart", [True, False])
-def test_earlier_trials_inside_the_space_are_learned(
-    apart: bool, eval_interval: int | None, tmp_path: Path
-) -> None:
-    fixed = {"eval_every_samples": eval_interval} if eval_interval else {}
-    folder = earlier_folder(tmp_path / "earlier", fixed=fixed)
-    search = search_in(tmp_path / "new", apart=apart, fixed={"eval_every_samples": 500})
-    search.learn_from(load_earlier(folder, build()))
-    # The factorized space also has the global batch size 128.
-    number = 4 if apart else 3
-    learned = journal_of(search).get_trials()
-    assert [t.user_attrs[NOT_RUN] for t in learned] == [EARLIER_STUDY] * number
-    states = [t.state for t in learned]
-    assert states.count(TrialState.COMPLETE) == (2 if apart else 1)
-    assert real_trials(journal_of(search)) == []
-    assert search.num_finished == 0
 
 
 ADAM_ALONE = STUDY["space"] | {
@@ -103,16 +77,26 @@ ADAM_ALONE = STUDY["space"] | {
 
 
 @pytest.mark.parametrize(
-    ("earlier", "changes", "number"),
-    [({}, {"space": ADAM_ALONE}, 3), ({"fixed": {"weight_decay": 0.1}}, {}, 0)],
+    ("earlier", "space", "apart", "states"),
+    [
+        # The factorized space also has the global batch size 128.
+        ({}, STUDY["space"], True, "complete pruned fail complete"),
+        ({}, STUDY["space"], False, "complete pruned pruned"),
+        ({"eval_every_samples": 77}, STUDY["space"], False, "complete pruned pruned"),
+        ({}, ADAM_ALONE, True, "complete pruned complete"),
+        ({"weight_decay": 0.1}, STUDY["space"], True, ""),
+    ],
 )
-def test_earlier_trials_outside_the_space_are_left_out(
-    earlier: dict[str, Any], changes: dict[str, Any], number: int, tmp_path: Path
+def test_earlier_trials_inside_the_space_are_learned(
+    earlier: dict[str, Any], space: dict[str, Any], apart: bool, states: str, tmp_path: Path
 ) -> None:
-    folder = earlier_folder(tmp_path / "earlier", **earlier)
-    search = search_in(tmp_path / "new", **changes)
+    folder = earlier_folder(tmp_path / "earlier", fixed=earlier)
+    fixed = {"eval_every_samples": 500}
+    search = search_in(tmp_path / "new", apart=apart, space=space, fixed=fixed)
     search.learn_from(load_earlier(folder, build()))
-    assert len(journal_of(search).get_trials()) == number
+    learned = [trial.state.name.lower() for trial in journal_of(search).get_trials()]
+    assert learned == states.split()
+    assert search.num_finished == 0
 
 
 def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:
@@ -123,15 +107,12 @@ def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Pa
         store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": machine()})
         for number, rate in enumerate((1e-3, 3e-3, 1e-2, 3e-2, 1e-1)):
             spec = study.run_spec(common | {"learning_rate": rate})
-            seconds = 2.0 * (1 + abs(math.log(rate / 1e-2)))
-            name = f"{number:04d}"
-            for index in range(4):
-                share = (index + 1) / 4
-                at = evaluation(seconds * share, index=index, value=0.1 + 0.85 * share)
-                at = replace(at, samples=int(1000 * seconds * share))
+            end_s, name = 2.0 * (1 + abs(math.log(rate / 1e-2))), f"{number:04d}"
+            for index, share in enumerate((0.25, 0.5, 0.75, 1.0)):
+                reached = {"value": 0.1 + 0.85 * share, "samples": int(1000 * end_s * share)}
+                at = evaluation(end_s * share, index=index, **reached)
                 store.append(at.line(name, role="trial", spec=spec))
-            ended = record(name, spec, seconds, samples=int(1000 * seconds))
-            store.append(ended.line())
+            store.append(record(name, spec, end_s, samples=int(1000 * end_s)).line())
     search = search_in(tmp_path / "new")
     search.learn_from(load_earlier(folder, study))
     name, spec = ask(search)
@@ -189,9 +170,8 @@ def test_a_study_of_another_task_is_refused(
     changes: dict[str, Any], names: tuple[Any, ...], tmp_path: Path
 ) -> None:
     folder = earlier_folder(tmp_path)
-    study = build(**changes)
     with refused(ErrorCode.CONFLICT, *names):
-        load_earlier(folder, study)
+        load_earlier(folder, build(**changes))
 
 
 def learned_trials(folder: Path, source: Path | str, **changes: Any) -> list[Any]:
@@ -215,15 +195,9 @@ NEW = OWN | {"space": {"learning_rate": OWN["space"]["learning_rate"], "model": 
 
 
 def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> None:
-    spec = RunSpec.model_validate(
-        {
-            "workload": "loop.py:train",
-            "framework": "python",
-            "learning_rate": 0.02,
-            "model": {"n": 2},
-            "objective": {"target": 0.99, "max_train_seconds": 60.0},
-        }
-    )
+    objective = Objective(target=0.99, max_train_seconds=60.0)
+    own = {"workload": "loop.py:train", "framework": "python", "model": {"n": 2}}
+    spec = RunSpec(**own, learning_rate=0.02, objective=objective)
     folder = tmp_path / "mine"
     with Store(folder) as store:
         content = {"objective": spec.objective.model_dump(mode="json"), "run": True}
@@ -232,19 +206,17 @@ def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> 
             point = evaluation(2.0 * (index + 1), index=index, value=value)
             store.append(point.line("0000", role="trial", spec=spec))
         store.append(record("0000", spec, stop="epochs", best_value=0.95).line())
-    trials = learned_trials(tmp_path / "new", folder, **NEW)
-    assert len(trials) == 1
-    assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
-    assert trials[0].value == pytest.approx(math.log(4.0))
+    (trial,) = learned_trials(tmp_path / "new", folder, **NEW)
+    assert trial.params == {"learning_rate": 0.02, "model.n": 2}
+    assert trial.value == pytest.approx(math.log(4.0))
     # A training that ended below the target may have been shorter than a trial: no miss.
     higher = NEW | {"objective": {"target": 0.97, "max_train_seconds": 100.0}}
-    study, _ = build_study(higher, "test")
-    assert [run.record.state for run in load_earlier(folder, study).runs if run.record] == [
-        "stopped"
-    ]
+    (run,) = load_earlier(folder, build_study(higher, "test")[0]).runs
+    assert run.record is not None
+    assert run.record.state == "stopped"
     # A training is kept although the old value of a new key is unknown.
-    trials = learned_trials(tmp_path / "newer", folder, **OWN)
-    assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
+    (trial,) = learned_trials(tmp_path / "newer", folder, **OWN)
+    assert trial.params == {"learning_rate": 0.02, "model.n": 2}
     with refused(ErrorCode.CONFLICT, "workload", "other.py:train"):
         learned_trials(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
 
@@ -252,16 +224,14 @@ def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> 
 def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> None:
     folder = earlier_folder(tmp_path / "earlier")
     decay = {"low": 1e-5, "high": 0.1, "log": True}
-    for number, dimension in enumerate(({"low": 0.0, "high": 0.1}, decay)):
-        space = STUDY["space"] | {"weight_decay": dimension}
-        trials = learned_trials(tmp_path / str(number), folder, space=space)
-        assert [trial.params.get("weight_decay") for trial in trials] == [(0.0, None)[number]] * 3
-    searched = {"space": STUDY["space"] | {"weight_decay": [0.0, 0.5]}}
-    trials = learned_trials(
-        tmp_path / "narrower",
-        earlier_folder(tmp_path / "searched", **searched),
-        space=STUDY["space"] | {"weight_decay": decay},
-    )
+    narrow = STUDY["space"] | {"weight_decay": decay}
+    wide = STUDY["space"] | {"weight_decay": {"low": 0.0, "high": 0.1}}
+    for name, space, old in (("wide", wide, 0.0), ("narrow", narrow, None)):
+        trials = learned_trials(tmp_path / name, folder, space=space)
+        assert [trial.params.get("weight_decay") for trial in trials] == [old] * 3
+    searched = STUDY["space"] | {"weight_decay": [0.0, 0.5]}
+    folder = earlier_folder(tmp_path / "searched", space=searched)
+    trials = learned_trials(tmp_path / "narrower", folder, space=narrow)
     assert trials == [], "which was searched, and 0 lies outside now"
 
 

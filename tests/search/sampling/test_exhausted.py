@@ -1,6 +1,5 @@
 """Spaces whose configurations have all run, and configurations that are known to fail."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from raybench.spec.run import RunSpec, short
 from raybench.stats.record import RunRecord
 from tests.search.made_up import (
     STUDY,
-    Judge,
     ask,
     by_name,
     journal_of,
@@ -21,23 +19,6 @@ from tests.search.made_up import (
     run_all,
     trained,
 )
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "model"])
-def test_regions_that_fail_are_avoided(sampler: str, tmp_path: Path) -> None:
-    """Batches of 128 run out of memory, and Adam diverges from 0.01 on."""
-
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        if spec.batch_size_per_worker >= 128:
-            return record(name, spec, failure="oom")
-        if spec.optimizer == "adam" and spec.learning_rate >= 0.01:
-            return record(name, spec, failure="nan")
-        return record(name, spec, score=abs(math.log(spec.learning_rate)))
-
-    content = STUDY | {"search": {"trials": 40, "sampler": sampler}}
-    ended = run_all(make_search(tmp_path, content), judge)
-    assert len(ended) == 40
-    assert sum(run.failure is not None for run in ended[20:]) <= 3
 
 
 @pytest.mark.parametrize(
@@ -52,9 +33,10 @@ def test_finite_spaces_are_tried_completely(
     space: dict[str, Any], number: int, tmp_path: Path
 ) -> None:
     content = STUDY | {"space": space, "search": {"trials": 60, "priors": False}}
-    ended = run_all(make_search(tmp_path, content))
+    search = make_search(tmp_path, content)
+    ended = run_all(search)
     tried = {tuple(short(getattr(record.spec, key)) for key in space) for record in ended}
-    assert len(tried) == len(ended) == number
+    assert len(tried) == len(ended) == search.num_trials == number
     assert make_search(tmp_path, content, runs=by_name(ended)).suggest() is None
 
 
@@ -76,36 +58,29 @@ def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: P
     assert len(redrawn) <= 24 * len(rates)
 
 
-def out_of_memory(least: int) -> Judge:
+FEW = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "least", "fitting"),
+    [({"space": FEW}, 32, 2), ({"search": {"trials": 15, "sampler": "tpe"}}, 64, 10)],
+)
+def test_a_configuration_known_to_fail_is_never_drawn(
+    content: dict[str, Any], least: int, fitting: int, tmp_path: Path
+) -> None:
+    """Neither in a finite space, nor on any placement of a factorized one."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker >= least:
             return record(name, spec, failure="oom")
         return trained(name, spec)
 
-    return judge
-
-
-def fitting(ended: list[RunRecord]) -> int:
-    """Return the number of runs that fitted; each failure must be smaller than the one before."""
+    ended = run_all(make_search(tmp_path, STUDY | content, apart="search" in content), judge)
+    assert sum(run.failure is None for run in ended) >= fitting
     for optimizer in ("adam", "lars"):
-        failures = [
-            record for record in ended if record.failure and record.spec.optimizer == optimizer
-        ]
-        failed = [record.spec.batch_size_per_worker for record in failures]
-        assert failed == sorted(set(failed), reverse=True)
-    return sum(record.failure is None for record in ended)
-
-
-def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
-    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
-    content = STUDY | {"space": space, "search": {"trials": 50}}
-    assert fitting(run_all(make_search(tmp_path, content), out_of_memory(32))) == 2
-
-
-def test_a_proposal_that_fails_on_every_placement_is_redrawn(tmp_path: Path) -> None:
-    search = make_search(tmp_path, STUDY | {"search": {"trials": 15}}, apart=True)
-    assert fitting(run_all(search, out_of_memory(64))) >= 10
+        failures = [run for run in ended if run.failure and run.spec.optimizer == optimizer]
+        failed = [run.spec.batch_size_per_worker for run in failures]
+        assert failed == sorted(set(failed), reverse=True), "each is smaller than the one before"
 
 
 def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:

@@ -47,8 +47,7 @@ def test_stopped_and_missed_trials_have_predicted_seconds(
     """A stopped trial at its samples, a miss at none; as values for samplers of COMPLETE ones."""
     search = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
     good, (name, spec) = ask(search), ask(search)
-    first = outcome(1.0, index=0, value=0.5, samples=500)
-    search.on_result(good[0], first)
+    search.on_result(good[0], outcome(1.0, value=0.5, samples=500))
     search.on_end(record(*good, 2.0, index=1, samples=1000))
     for index in range(2):
         value, samples = 0.25 * (index + 1), 500 * (index + 1)
@@ -61,44 +60,22 @@ def test_stopped_and_missed_trials_have_predicted_seconds(
         assert list(trial.intermediate_values) == [1000 if stop is None else 0]
 
 
-START = 4
-"""Number of trials after which the speed of each placement is known."""
-
-
-def test_optuna_gets_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
-    """Wherever a trial ran, once the speed of both is known."""
-    space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
-    content = STUDY | {"space": space, "search": {"trials": 12}}
-    search = make_search(tmp_path, content, apart=True)
-    ended = {end.trial: end.spec for end in run_all(search, trained)}
-    placements = {(spec.num_workers, spec.global_batch_size) for spec in ended.values()}
-    assert {(1, 64), (2, 64)} <= placements, "a batch of 64 ran on both placements"
-    reported = {trial.user_attrs["trial"]: trial.value for trial in real_trials(journal_of(search))}
-    fastest = math.log(seconds_on(Placement("torch", 2, 32)))
-    for name, spec in ended.items():
-        if spec.global_batch_size == 64 and int(name) >= START:
-            assert reported[name] == pytest.approx(fastest, abs=0.01), name
-
-
-def test_nsga2_gets_seconds_and_worker_seconds(tmp_path: Path) -> None:
+def test_optuna_gets_the_seconds_and_worker_seconds_of_the_best_placements(tmp_path: Path) -> None:
     settings = {"trials": 12, "sampler": "nsga2", "priors": False}
     search = make_search(tmp_path, STUDY | {"search": settings}, apart=True)
     run_all(search, trained)
     trials = real_trials(journal_of(search))
     assert len(trials) == 12
-    for trial in trials[START:]:
-        spec = RunSpec(**trial.user_attrs["spec"])
-        batch = spec.global_batch_size
-        ways = [
-            Placement("torch", workers, batch // workers)
+    for trial in trials[4:]:  # then the speed of each placement is known
+        batch = RunSpec(**trial.user_attrs["spec"]).global_batch_size
+        seconds = {
+            workers: seconds_on(Placement("torch", workers, batch // workers))
             for workers in (1, 2)
             if 16 <= batch // workers <= 512
-        ]
-        times = {way: seconds_on(way) for way in ways}
-        costs = [seconds * way.num_workers for way, seconds in times.items()]
-        expected = [math.log(min(times.values())), math.log(min(costs))]
-        assert trial.values == pytest.approx(expected, abs=0.15), (trial.number, spec)
-    assert journal_of(search).best_trials
+        }
+        cheapest = min(workers * taken for workers, taken in seconds.items())
+        expected = [math.log(min(seconds.values())), math.log(cheapest)]
+        assert trial.values == pytest.approx(expected, abs=0.15), trial.number
 
 
 SCALED: dict[str, Any] = {"learning_rate_scaling": "linear"}
