@@ -91,12 +91,16 @@ class Axes:
         return np.array([self.point(values) for values in configurations])
 
     def _add(self, key: str, dimension: Dimension) -> None:
-        parts = parts_of(dimension)
-        values = [value for part in parts for value in possible_values(part)]
+        values = possible_values(dimension)
         if not all(_is_number(value) for value in values):
             self._categories[key] = {}
         elif len(set(values)) > 1:
             low, high = float(min(values)), float(max(values))
+            parts: list[Simple] = (
+                [case.dimension for case in dimension.cases]
+                if isinstance(dimension, Cases)
+                else [dimension]
+            )
             logs = [part.log for part in parts if isinstance(part, Range)]
             is_log = all(logs) if logs else high >= 8 * low
             self._numbers[key] = low, high, is_log and low > 0
@@ -224,13 +228,6 @@ class ConfigurationSpace:
         simple = self._simple("learning_rate", {**self._fixed_values, **neighbor})
         rate = nearest_rate(simple, values["learning_rate"] * ratio)
         return [neighbor | {"learning_rate": rate}]
-
-
-def parts_of(dimension: Dimension) -> list[Simple]:
-    """Return the dimensions of all cases of a conditional dimension, else the dimension itself."""
-    if isinstance(dimension, Cases):
-        return [case.dimension for case in dimension.cases]
-    return [dimension]
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

@@ -17,17 +17,18 @@ from raybench.stats.record import Evaluation, Phase, Purpose, Role, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
 SOLO_SLACK = 1.5
-"""Assumed ratio of the training time of a solo run to that of the winner's run in the search. It is
-above 1 because the winner of a search was partly lucky (selection bias)."""
+"""Factor by which a solo run is expected to train longer than the same trial in the search, because
+the winner of a search was partly lucky (selection bias)."""
 RACE_SLACK = 1.2
-"""The same ratio for a run of the race. It is smaller because slow runs are stopped early."""
+"""Factor by which a race run is expected to train longer than the same trial in the search. It is
+smaller than SOLO_SLACK because slow race runs are stopped early."""
 MOST_RESERVED = 0.4
 """Largest fraction of the remaining time to reserve for the confirmation, unless a single solo run
 needs more."""
 MOST_FRESH = 0.5
 """Largest fraction of the remaining time that the solo runs get if time is short."""
 PHASES_ONCE, PHASES_PER_EVALUATION = ("setup", "compile"), ("eval", "report")
-"""Phases of a run besides training, on workers that are already running: phases that occur once per
+"""Phases of a run besides training, if its workers have already started: phases that occur once per
 run, and phases that occur at every evaluation."""
 SIMILAR_RATE = 1.3
 """Factor below which two learning rates count as similar. Of configurations that differ only in
@@ -105,8 +106,8 @@ class ConfirmBudget:
     at_once: Callable[[RunSpec], int] = lambda spec: 1
     """Function that returns how many runs with a given spec can run at the same time."""
     least_race: int = 0
-    """Number of race runs from which the number of candidates is derived, if it is larger than
-    `confirm.race` of the study."""
+    """Number of race runs that determines the number of candidates if it exceeds `confirm.race` of
+    the study."""
     left_s: float | None = None
     """Seconds that were left of the time budget when the search began; None for the whole
     budget."""
@@ -118,8 +119,8 @@ class ConfirmBudget:
     _cached: tuple[Candidates, list[Cost]] | None = None
     """Cached candidates and winners; None after a run was added."""
     _overhead_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run outside training (PHASES_ONCE and PHASES_PER_EVALUATION), keyed by
-    framework. They are the minimum over all runs."""
+    """Fewest seconds that a run spent in PHASES_ONCE and PHASES_PER_EVALUATION, keyed by
+    framework."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -224,13 +225,12 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a solo run, multiplied by SOLO_SLACK if the study has a
-        target."""
+        """Return the expected seconds of a solo run of a trial."""
         return self._run_s(cost, SOLO_SLACK)
 
     def _race_run_s(self, cost: Cost) -> float:
-        """Return the expected seconds that one race run adds to the race: its own seconds divided
-        by the number of concurrent runs."""
+        """Return the expected seconds by which a race run prolongs the race: the seconds of the run
+        divided by the number of concurrent runs."""
         return self._run_s(cost, RACE_SLACK) / self.at_once(cost.spec)
 
     def _run_s(self, cost: Cost, slack: float) -> float:

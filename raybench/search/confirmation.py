@@ -115,13 +115,11 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
 def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
     """Return the placements to check.
 
-    These are
+    Unless the search has measured them, these are:
 
     - for each of the NUM_FASTEST_CHECKED fastest configurations, its fastest placement,
     - for each GPU model, the placement with the fewest worker-seconds,
-    - for each framework and GPU model, the fastest placement,
-
-    without the placements that the search has measured.
+    - for each framework and GPU model, the fastest placement.
 
     Args:
         options: All placements, fastest first.
@@ -205,7 +203,7 @@ class LiveRace:
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
     out: list[str] = field(default_factory=list)
-    """Candidates that left the race because none of their runs in a stage had a usable result."""
+    """Names of the candidates that left the race because their runs had no usable result."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Results of solo runs of earlier sessions, keyed by candidate. They may overrule the race."""
@@ -231,9 +229,9 @@ class LiveRace:
     def run(self, stages: Stages, *, after_s: float) -> None:
         """Run the races until they end or the deadline is reached.
 
-        A run without a usable result (its workers were lost, or had another node layout than in the
-        search) is repeated. If none of the runs that are due gets a usable result, their candidates
-        leave the race.
+        A run without a usable result is repeated: its workers were lost, or were distributed over
+        the nodes in another way than in the search. If none of the runs that are due gets a usable
+        result, their candidates leave the race.
 
         Args:
             stages: (candidates, runs of each) per stage.
@@ -359,8 +357,8 @@ class LiveRace:
                 races.learn(run, repeat)
 
     def _is_usable(self, record: RunRecord) -> bool:
-        """Return whether a result is usable: the run was not cut short, and ran on the same kind of
-        machines as the trial."""
+        """Return whether the result of a run is usable: the run was not cut short, and its machines
+        were like those of the trial."""
         return record.counts_for(Purpose.COMPARISON) and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
@@ -456,7 +454,7 @@ class Confirmation:
         whether any run was started.
 
         Each run is also evaluated on the test split. If the results change the winner, the next
-        call runs the new winner. Missing time is noted in the first round (`is_first`).
+        call runs the new winner. If time is short, the first call (`is_first`) notes it.
         """
         single_run = self.single_run
         single_run.store.check()

@@ -85,11 +85,11 @@ class CurvePolicy:
     because a target is reached fastest near the largest stable learning rate, while the default
     learning rate gives the best final accuracy."""
     rate_width: float = 2.2
-    """Distance between the log learning rate and its expected best at which the prior mean of the
-    log amount of training is 0.5 above its minimum."""
+    """Distance of the log learning rate from its expected best value at which the prior mean of log
+    samples to target is 0.5 above its minimum."""
     most_off: float = 2.0
-    """Largest increase that a bad learning rate causes in the prior mean of the log amount of
-    training."""
+    """Largest increase of the prior mean of log samples to target, caused by a bad learning
+    rate."""
     batch_slope: float = 0.3
     """Prior standard deviation of d(log samples to target) / d(log batch size)."""
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -102,6 +102,9 @@ class CurveSearch:
     `grid`, whose result is exact, a trial is stopped only once it can become neither the fastest
     nor the cheapest. With `nsga2`, which searches the Pareto front of seconds and worker-seconds, a
     trial is stopped only if both its seconds and its worker-seconds are predicted to be high.
+
+    The curve model counts the amount of training of a run in samples, or in training seconds if
+    there is no placer that predicts the seconds per sample.
 
     Args:
         study: The study; its target must be set.
@@ -186,7 +189,7 @@ class CurveSearch:
             pending=pending,
             explore=self._policy.explore,
         )
-        expected *= self._shares_of_wait(candidates, points)
+        expected *= self._wait_factors(candidates, points)
         expected[self._num_runs(points) >= self._policy.most_runs] = -1.0
         return [candidates[index] for index in np.argsort(-expected, kind="stable")]
 
@@ -344,7 +347,8 @@ class CurveSearch:
         self.model.observe(trial, amount, self._metric.sign * best, reached)
 
     def _amount(self, samples: int, train_s: float) -> float:
-        """Return the amount of training: seconds without a placer, else samples."""
+        """Return the amount of training in the unit of the model: samples, or seconds without a
+        placer."""
         return train_s if self._placer is None else float(samples)
 
     # Predictions.
@@ -432,7 +436,8 @@ class CurveSearch:
         return self.model.means(points) + offsets
 
     def _offsets(self, configurations: Sequence[Values], axis: Axis = "seconds") -> Array:
-        """Return what to add to log amounts of training to get log times to target, shape [n].
+        """Return the number to add to each configuration's log amount of training to get its log
+        time to target, shape [n].
 
         With a placer, this is the log of the seconds (or worker-seconds) per sample on each
         configuration's best placement; a configuration whose speed cannot be predicted gets the
@@ -467,16 +472,16 @@ class CurveSearch:
                 speeds[key] = self._placer.seconds_per_sample(optimizer, dict(values))
         return [speeds[key] for key in keys]
 
-    def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
+    def _wait_factors(self, candidates: Sequence[Values], points: Array) -> Array:
         """Return a factor in (0, 1] per configuration that penalizes waiting for workers, shape
         [n].
 
         The factor is the shortest training time on any placement, divided by the shortest sum of
         training time and wait. Waiting is penalized because free workers would sit idle meanwhile.
         """
-        shares = np.ones(len(candidates))
+        factors = np.ones(len(candidates))
         if self._placer is None:
-            return shares
+            return factors
         amounts = np.exp(self.model.means(points))
         counts = {placement.num_workers for placement in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
@@ -485,8 +490,8 @@ class CurveSearch:
             if rates:
                 train_s = min(amount * seconds for _, seconds in rates)
                 total_s = min(wait_s[workers] + amount * seconds for workers, seconds in rates)
-                shares[index] = train_s / total_s
-        return shares
+                factors[index] = train_s / total_s
+        return factors
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
         """Return the predicted remaining training seconds of a running trial.

@@ -34,7 +34,7 @@ class Race:
     """
 
     candidates: Sequence[Candidate]
-    """Candidates, best trial first. Only as many run as the first stage has places."""
+    """Candidates, best trial first. Only as many run as the first stage admits."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)

@@ -59,8 +59,8 @@ TYPICAL_BUDGET_S = 600.0
 of seconds, it is evaluated proportionally more often, but at most once per FEWEST_SAMPLES
 samples."""
 TARGET_MARGIN = 0.005
-"""How far the target is below the value of the reference runs, if the metric is a proportion: half
-a percentage point."""
+"""Difference between the median value of the reference runs and the target, if the metric is a
+proportion: half a percentage point."""
 EVALUATIONS = 20
 """Number of evaluations that the reference run should need to reach the target."""
 EVALUATION_SHARE = 0.2
@@ -69,8 +69,8 @@ FEWEST_EVALUATIONS = 4
 """Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
 """Training limit of a trial as a multiple of the reference run's time to target."""
-SHARE_OF_BUDGET = 5.0
-"""Divisor of the time budget. The quotient is the most that reference runs may take."""
+REFERENCE_SHARE = 0.2
+"""Largest fraction of the time budget that all reference runs together may take."""
 NUM_AFFORDABLE_TRIALS = 20
 """Number of trials that should fit into the time budget."""
 SEARCH_SHARE = 0.5
@@ -231,7 +231,7 @@ def _train(
     slots = at_once(spec)
     share_s = math.inf
     if budget is not None:
-        share_s = max(min(budget / SHARE_OF_BUDGET, deadline.left_s / 3), 0.1)
+        share_s = max(min(REFERENCE_SHARE * budget, deadline.left_s / 3), 0.1)
     if share_s / math.ceil(number / slots) < FEW_S:
         number = min(number, slots)
     limit_s = min(spec.objective.max_train_seconds, share_s / math.ceil(number / slots))
@@ -340,10 +340,9 @@ def room_for(left_s: float, slots: int) -> float:
 
 
 def early_s(run: ReferenceRun, room_s: float) -> float:
-    """Return the length in seconds of the early part of a reference run, whose best value sets the
-    target.
+    """Return the training seconds at the start of a reference run from which the target is set.
 
-    This part is so short that the search has time for many trials of about the same length.
+    They are so few that the search has time for many trials of about this length.
 
     Args:
         run: The reference run.
@@ -487,11 +486,10 @@ def _median_words(
     baseline_value: float | None,
     within_s: float | None,
 ) -> str:
-    """Return the part of a sentence that explains how the target follows from the values of the
-    reference runs.
+    """Return words that explain how the target follows from the values of the reference runs.
 
-    The runs reached these values within the first `within_s` seconds of training; None stands for
-    the whole run.
+    The runs reached `values` within the first `within_s` seconds of training; None stands for the
+    whole run.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     form, off = ".4f", "less half a point"

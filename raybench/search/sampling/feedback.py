@@ -25,7 +25,7 @@ from raybench.stats.record import MACHINE_FAULTS, Failure, RunRecord, State
 
 Key = tuple[str, ...]
 RATE_AND_BATCH = ("learning_rate", "batch_size_per_worker", "accumulate", "num_workers")
-NO_ARITHMETIC: Key = (
+CURVE_NEUTRAL: Key = (
     *("objective", "seed", "bucket_mb", "compile", "prefetch", "strategy"),
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
@@ -58,7 +58,7 @@ class FailurePredictor:
         """Smallest batch size per worker that ran out of memory, keyed by `_memory_key`."""
         self._diverged: dict[Key, list[RunSpec]] = {}
         self._not_compiled: set[Key] = set()
-        left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}
+        left_out = {*RATE_AND_BATCH, *CURVE_NEUTRAL, *(["framework"] if equal_frameworks else [])}
         self._rate_keys = [key for key in RunSpec.model_fields if key not in left_out]
 
     def add(self, failure: Failure, spec: RunSpec) -> None:
