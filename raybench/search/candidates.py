@@ -46,7 +46,7 @@ SAME_RATE = 1.2
 
 
 class Axes:
-    """Maps each configuration to a point, which is an input vector of the curve model.
+    """Converts configurations to points, the input vectors of the curve model.
 
     A point has first one integer per categorical key, then one coordinate per numeric key. The
     learning rate is divided by the optimizer's default rate at that batch size
@@ -177,7 +177,7 @@ class ConfigurationSpace:
         )
 
     def _simple(self, key: str, other_values: dict[str, Any]) -> Simple:
-        """Return the dimension without cases that a key has for given values of the other keys.
+        """Return the list or range of a key for given values of the other keys.
 
         The range of the learning rate is widened if `widen` is set.
         """
@@ -190,8 +190,8 @@ class ConfigurationSpace:
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the neighbors of a configuration: each differs in the value of one key.
 
-        For each neighbor with another batch size, a second one also scales the learning rate to
-        that batch size.
+        A neighbor with another batch size is followed by one that also has the learning rate scaled
+        to that batch size.
         """
         neighbors = []
         for key in self._space:

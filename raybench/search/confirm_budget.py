@@ -72,7 +72,7 @@ class Candidates:
 
 
 def _dissimilar(costs: list[Cost], number: int) -> list[Cost]:
-    """Return the first `number` costs, skipping each run that is similar to one chosen before."""
+    """Return the first `number` trials, skipping those similar to a trial already chosen."""
     chosen: list[Cost] = []
     for cost in costs:
         if len(chosen) < number and not any(are_similar(cost.spec, other.spec) for other in chosen):
@@ -224,7 +224,7 @@ class ConfirmBudget:
             return False
         return self._typical.objection(layout) is None
 
-    def alone_s(self, cost: Cost) -> float:
+    def solo_run_s(self, cost: Cost) -> float:
         """Return the expected seconds of a solo run of a trial."""
         return self._run_s(cost, SOLO_SLACK)
 
@@ -261,36 +261,34 @@ class ConfirmBudget:
 
     def fresh_s(self, times: int) -> float:
         """Return the expected total seconds of `times` solo runs of each winner."""
-        return times * sum(map(self.alone_s, self.winners()))
+        return times * sum(map(self.solo_run_s, self.winners()))
 
     def confirming_s(self) -> float:
         """Return the expected seconds of a confirmation of the size set in the study
         (`confirm`)."""
         return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
-    def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
+    def plan(self, finished: Iterable[RunRecord], left_s: float) -> Plan:
         """Return the largest confirmation that fits into the remaining time.
 
         The confirmation is at most as large as the study sets (`confirm`). If time is short, the
         solo runs get up to half of the time (MOST_FRESH), and the race gets the rest.
 
         Args:
-            answered: Confirmation runs that earlier sessions finished; they are not run again.
+            finished: Confirmation runs of earlier sessions, which are not repeated.
             left_s: Remaining seconds.
         """
         confirm = self.study.confirm
         if not self.winners():
             return Plan(0, 0)
-        raced_s = alone_s = 0.0
-        for record in answered:
+        raced_s = solo_s = 0.0
+        for record in finished:
             cost = self._costs.get(record.source or "")
             if cost is not None and record.role == Role.RACE:
                 raced_s += self._race_run_s(cost)
             elif cost is not None:
-                alone_s += self.alone_s(cost)
-        left_s += min(raced_s, self.race_s(confirm.race)) + min(
-            alone_s, self.fresh_s(confirm.fresh)
-        )
+                solo_s += self.solo_run_s(cost)
+        left_s += min(raced_s, self.race_s(confirm.race)) + min(solo_s, self.fresh_s(confirm.fresh))
         if self.confirming_s() <= left_s:
             return Plan(confirm.race, confirm.fresh)
         fresh = 1
@@ -300,21 +298,21 @@ class ConfirmBudget:
         while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
             race -= 1
         # A single solo run is started even if it fits only without SOLO_SLACK.
-        is_worth_it = self.alone_s(self.winners()[0]) < SOLO_SLACK * left_s
+        is_worth_it = self.solo_run_s(self.winners()[0]) < SOLO_SLACK * left_s
         return Plan(race, fresh if is_worth_it else 0)
 
-    def runs_alone(
-        self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
+    def num_solo_runs(
+        self, winners: Sequence[str], finished: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
         """Return how many winners can have solo runs, and how many solo runs each of them can have.
 
         Args:
             winners: Names of the winning trials, best first.
-            answered: Solo runs that earlier sessions finished; they are not run again.
+            finished: Solo runs of earlier sessions, which are not repeated.
             left_s: Remaining seconds.
         """
-        expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
-        left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
+        expected = {trial: self.solo_run_s(self._costs[trial]) for trial in winners}
+        left_s += sum(expected.get(record.source or "", 0.0) for record in finished)
         fitting = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
         is_worth_it = bool(expected) and next(iter(expected.values())) < SOLO_SLACK * left_s
         return (1, 1) if fitting == (0, 0) and is_worth_it else fitting
@@ -324,7 +322,7 @@ class ConfirmBudget:
         winners, budget = self.winners(), self.study.search.time_budget_s
         if not winners or budget is None:
             return 0.0
-        run_s, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
+        run_s, left_s = self.solo_run_s(winners[0]), budget if self.left_s is None else self.left_s
         return min(
             self.confirming_s() + NUM_PLACEMENT_CHECKS * run_s, max(MOST_RESERVED * left_s, run_s)
         )

@@ -391,8 +391,8 @@ class Confirmation:
         budget = self._budget(records)
         if not budget.winners():
             return
-        answered = [*_comparable_runs(records, Role.RACE), *_comparable_runs(records, Role.CONFIRM)]
-        plan = budget.plan(answered, deadline.left_s)
+        finished = [*_comparable_runs(records, Role.RACE), *_comparable_runs(records, Role.CONFIRM)]
+        plan = budget.plan(finished, deadline.left_s)
         if deadline.over or not plan.fresh:
             if deadline.reason() != StopReason.INTERRUPTED:
                 self._note_time("was too short to confirm the result with new seeds")
@@ -461,16 +461,16 @@ class Confirmation:
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
             return False  # no candidate reached the target in a repeated run
-        answered = [run for run in _comparable_runs(records, Role.CONFIRM) if run.source in winners]
+        finished = [run for run in _comparable_runs(records, Role.CONFIRM) if run.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
-        count, times = budget.runs_alone(winners, answered, left_s)
+        count, times = budget.num_solo_runs(winners, finished, left_s)
         if is_first and (count < len(winners) or times < self.study.confirm.fresh):
             runs = f"{times} of the {self.study.confirm.fresh} runs of each winner alone"
             if count < len(winners):
                 runs = f"{counted(times, 'run')} alone of {count} of the {len(winners)} winners"
             self._note_time(f"left time for {runs}" if count else "left no time for runs alone")
-        done = {run.trial for run in answered}
+        done = {run.trial for run in finished}
         # Winners A, B, C run in the order ABCABC.
         due = [(trial, number) for number in range(times) for trial in winners[:count]]
         due = [(trial, number) for trial, number in due if f"{trial}-confirm{number}" not in done]
@@ -496,8 +496,8 @@ class Confirmation:
         """Return the winners according to the results so far, and a time limit for each.
 
         Returns:
-            - Names of the fastest and the cheapest trial, and with several GPU models also of the
-              fastest trial on each of the others.
+            - Names of the fastest and the cheapest trial, and of the fastest trial on each further
+              GPU model.
             - Limit in training seconds, keyed by trial. A solo run that the time budget ends after
               this limit counts as a miss, because leaving out slow runs would bias the reported
               time.

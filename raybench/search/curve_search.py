@@ -56,8 +56,8 @@ class CurvePolicy:
     """Constants that control proposals and early stopping."""
 
     num_first: int = 8
-    """Number of first trials, which are not proposed by the model. They alternate between good
-    starting points (such as default learning rates) and random configurations."""
+    """Number of trials before the model proposes any. They alternate between good starting points
+    (such as default learning rates) and random configurations."""
     num_narrow: int = 8
     """Number of random draws for each random first trial. The draw that needs the fewest workers is
     used, so that the first trials need not wait for workers."""
@@ -75,8 +75,8 @@ class CurvePolicy:
     """Largest number of runs of the same configuration in the search. More runs would make the
     model overconfident about neighboring configurations."""
     stop: float = 1.5
-    """Number of standard deviations by which the predicted log time of a trial must exceed that of
-    the best trial before it is stopped."""
+    """A trial is stopped if its predicted log time exceeds that of the best trial by this number of
+    standard deviations."""
     stop_early: float = 1.0
     """Number of standard deviations used instead of `stop` while no trial has reached the
     target."""
@@ -509,7 +509,7 @@ class CurveSearch:
         return min(max(amount - samples, LEAST_LEFT * amount) * seconds, limit_s)
 
     def _mean_of(self, trial: str) -> float:
-        """Return the predicted log amount of training to target of a trial in the model."""
+        """Return the log amount of training that a trial is predicted to need to the target."""
         curve = self.model.curves[trial]
         if curve.amounts:
             return self.model.posterior(trial)[0]

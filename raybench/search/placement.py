@@ -37,8 +37,8 @@ Lane = tuple[str, str | None, str, str, int, int]
 compilation mode, accumulation steps and prefetched batches. Each lane has its own step-time
 model."""
 MOST_SYNERGY = 1.25
-"""Largest assumed ratio of the speedup by two changed keys together to the product of the speedups
-by each of them alone."""
+"""Largest factor by which the speedup from changing two keys together is assumed to exceed the
+product of the speedups from changing each of them alone."""
 COMPILE_SHARE = 0.1
 """Fraction of the training seconds so far that may be spent on test compilations. The search is
 expected to last about as long again, and compilation to save about a tenth of that time."""

@@ -82,7 +82,7 @@ LATEST_SHARE = 0.5
 """Largest fraction of a reference run's training time whose values set the target, if a time limit
 ended the run, since the metric may still have been improving."""
 DIGITS = 3
-"""Number of decimals of a target for a proportion: tenths of a percentage point."""
+"""Number of decimals of the target if the metric is a proportion: tenths of a percentage point."""
 
 
 @dataclass(frozen=True)

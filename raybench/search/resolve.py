@@ -167,9 +167,9 @@ class ResolvedStudy:
 
 
 def earlier_settings(study: StudySpec, folder_study: Mapping[str, Any]) -> StudySpec:
-    """Return the study with the settings that reference runs of an earlier session have made.
+    """Return the study with the values that reference runs of an earlier session determined.
 
-    The study stays unchanged if there are no such settings, or if they are for other keys.
+    The study stays unchanged if there are no such values, or if they are for other keys.
 
     Args:
         study: The study.

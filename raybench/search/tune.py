@@ -122,20 +122,20 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     """
     has_records = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and has_records else []
-    answered = [
+    roles = [
         run.role
         for run in runs
         if run.phase == Phase.CONFIRM and run.counts_for(Purpose.COMPARISON)
     ]
     if (
         folder
-        and answered
-        and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, Role.CONFIRM in answered)
+        and roles
+        and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, Role.CONFIRM in roles)
     ):
         return
     done = "no confirmed study"
-    if answered:
-        done = f"an unfinished confirmation with {len(answered)} runs"
+    if roles:
+        done = f"an unfinished confirmation with {len(roles)} runs"
     raise UserError(
         f"--more {number}: {place} contains {done}; run the same command without --more until "
         "it has finished, then add --more.",

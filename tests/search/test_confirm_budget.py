@@ -135,9 +135,9 @@ def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 + 0.01) == Plan(6, 3)
     assert budget.plan(besides, budget.fresh_s(3) - SOLO_SLACK * 5 - 0.01) != Plan(6, 3)
     two_of_each_s = 2 * SOLO_SLACK * 13
-    assert budget.runs_alone(["0001", "0003"], alone, two_of_each_s - SOLO_SLACK * 5) == (2, 2)
-    assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
-    assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)
+    assert budget.num_solo_runs(["0001", "0003"], alone, two_of_each_s - SOLO_SLACK * 5) == (2, 2)
+    assert budget.num_solo_runs(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
+    assert budget.num_solo_runs(["0001"], [], 1.0) == (0, 0)
 
 
 def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
