@@ -1,6 +1,10 @@
-"""Fake clients of runs without a cluster, driven by a generator of outcomes."""
+"""Fake clients of runs without a cluster, driven by a generator of outcomes, and a fake session."""
+
+import contextlib
+from types import SimpleNamespace
 
 from raybench.runs import lifecycle
+from tests.search.stage import FakeSavedRuns
 
 
 class FakeClient:
@@ -34,3 +38,23 @@ def use_clients(monkeypatch, train):
 
     monkeypatch.setattr(lifecycle, "RunClient", make)
     return clients
+
+
+def use_session(monkeypatch, command, capacity):
+    """Let a command connect to a machine without workers, and keep no checkpoints."""
+
+    @contextlib.contextmanager
+    def session(*arguments):
+        yield SimpleNamespace(
+            pool=None,
+            is_local=True,
+            capacity=capacity(),
+            notes=[],
+            share=lambda datasets: None,
+            waiting=dict,
+            stop_waiting=lambda: None,
+        )
+
+    monkeypatch.setattr(command, "live_session", session)
+    saved = contextlib.nullcontext(FakeSavedRuns())
+    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *arguments, **options: saved)

@@ -96,8 +96,8 @@ def test_json_of_a_diagnosis_has_its_verdict(capsys, tmp_path):
 def test_json_of_a_dry_run_has_the_plan_and_the_warnings(
     words, key, value, monkeypatch, capsys, tmp_path
 ):
-    for module in ("compare", "scale", "train", "preflight"):  # the others import from the last
-        name = f"raybench.runs.{module}.check_starts"
+    for module in ("runs.compare", "runs.scale", "runs.train", "search.preflight"):
+        name = f"raybench.{module}.check_starts"
         monkeypatch.setattr(name, lambda *specs: ["A sentence of warning."])
     monkeypatch.chdir(tmp_path)
     for file in ("a.yaml", "b.yaml"):

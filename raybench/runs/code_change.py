@@ -31,7 +31,7 @@ DIGITS = 12
 PACKAGE = Path(__file__).resolve().parents[1]
 """Folder of raybench, whose files are not the user's even if the current folder contains them."""
 Versions = dict[str, dict[str, str]]
-"""Versions of the user's code. Each has the digests of its files, keyed by file name. The current
+"""Digests of the user's files, keyed by version of the code and then by file name. The current
 version is last."""
 MAX_NAMED = 5
 

@@ -197,7 +197,7 @@ class OpenStudy:
         return self.write_page(results)
 
     def write_page(self, results: Study, parts: Sequence["PagePart"] = ()) -> list[Path]:
-        """Write the page with further parts.
+        """Write the page (`report.html`) with additional parts.
 
         Returns:
             A list with the file of the page; [] if it could not be written.

@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 
 
 def has_checkpoints(folder: Path, name: str) -> bool:
-    """Return whether a study's folder has checkpoints of a run, from which it can continue."""
+    """Return whether a study's folder has checkpoints from which a run can resume."""
     return (folder / CHECKPOINTS / name).is_dir()
 
 
@@ -67,7 +67,7 @@ class SavedRuns:
     """Context manager that copies checkpoints and output of runs from the worker pool to a study's
     folder.
 
-    From its creation on, the pool stores the states of runs in that folder too. Files are written
+    Once it is created, the pool stores the states of runs in that folder too. Files are written
     in a background thread. On exit, the context manager waits until all files are written, and
     raises the first error.
 
@@ -135,7 +135,7 @@ class SavedRuns:
         return checkpoint.state.evaluations
 
     def save(self, name: str) -> None:
-        """Write the newest checkpoint that the pool has of a run, in the background."""
+        """Write the pool's newest checkpoint of a run to the folder, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
     def write_output(self, name: str) -> None:

@@ -46,7 +46,7 @@ from raybench.runs.preflight import (
 from raybench.runs.wait_watch import Deadline, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
-from raybench.scaling.fits import FittedSeries, check_predict, fit_study, place_of
+from raybench.scaling.fits import FittedSeries, check_predict, describe_cell, fit_study
 from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_absolute_paths
@@ -105,7 +105,6 @@ def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRu
     several are not.
 
     Args:
-        study: The study.
         runs: Runs of earlier sessions.
     """
     return FirstRuns(
@@ -377,7 +376,6 @@ def with_room(
     global batch sizes of strong scaling can be divided evenly among the workers and their passes.
 
     Args:
-        study: The study.
         capacity: Resources of the cluster.
         source: Name of the study in error messages.
         left_out: Called with a sentence about worker counts that are dropped because they do not
@@ -418,7 +416,6 @@ def _continued(
     """Return the study with the worker counts and further cells that an earlier session has chosen.
 
     Args:
-        study: The study.
         place: Results folder or URL of the study, for messages.
         file: `study.yaml` of the earlier session; None if there was none.
         is_named: Whether the study is a published one, of which only the cells that fit are run.
@@ -565,16 +562,13 @@ class Until:
                 f"All predictions of --predict are within ±{self.share:.0%}, {num_measured}.",
             )
         least_sure = unsure[0][0]
-        head = (
-            f"Least sure is {place_of(least_sure.cell)}, ±{least_sure.spread:.1%}, {num_measured}"
-        )
-        self.spreads.append(least_sure.spread)
+        spread = least_sure.spread
+        head = f"Least sure is {describe_cell(least_sure.cell)}, ±{spread:.1%}, {num_measured}"
+        self.spreads.append(spread)
         if over is not None:
             reason = "the time is over" if over is StopReason.TIME_BUDGET else over
             return None, f"{head}: {reason}."
-        if least_sure.spread > STALLED_FACTOR * min(
-            self.spreads[:-STALLED_CELLS], default=math.inf
-        ):
+        if spread > STALLED_FACTOR * min(self.spreads[:-STALLED_CELLS], default=math.inf):
             return None, f"{head}: the last {STALLED_CELLS} cells did not narrow it."
         for prediction, series in unsure:
             if (narrowing := self._next_measurement(study, prediction, series)) is not None:
@@ -582,7 +576,7 @@ class Until:
                 longer = study.model_copy(
                     update={"more": [*study.more, WrittenCell(changes=changes)]}
                 )
-                return longer, f"{head}: next is {place_of(cell)}."
+                return longer, f"{head}: next is {describe_cell(cell)}."
         return None, f"{head}: no other cell that fits on the cluster would narrow it."
 
     def _next_measurement(

@@ -176,7 +176,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class HeldOutErrors:
-    """Errors of all laws at the cells with the most workers, which were left out of the fits."""
+    """Errors of all laws at the cells with the most workers, if those are left out of the fits."""
 
     errors: Floats
     """log(predicted / measured seconds), shape [laws, cells]; our law is the first row."""
@@ -185,8 +185,8 @@ class HeldOutErrors:
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "HeldOutErrors":
-        """Compute the errors: predict the cells with the largest worker count from all other cells,
-        then the cells with the two largest worker counts."""
+        """Predict the cells with the largest worker count from all other cells, then those with the
+        two largest worker counts, and return the errors."""
         layout = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
         for num_workers in np.unique(layout.workers)[:-1][::-1][:NUM_CUTS]:
@@ -206,7 +206,7 @@ class HeldOutErrors:
             distances.append(np.minimum(np.abs(log_errors[0]) / half_widths, LARGEST_DISTANCE))
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
-    def shares(self, trusted: float) -> Floats:
+    def weights(self, trusted: float) -> Floats:
         """Return the weights of the laws, which sum to 1, shape [laws].
 
         Args:
@@ -289,7 +289,7 @@ class ThroughputModel:
             )
             offsets = np.vstack([np.zeros(len(cells)), offsets])
             is_unseen = (measured.nodes.max() == 1) & (layout.nodes > 1)
-            unseen, usual = map(self.held_out.shares, (TRUSTED_UNSEEN, TRUSTED))
+            unseen, usual = map(self.held_out.weights, (TRUSTED_UNSEEN, TRUSTED))
             shares = np.where(is_unseen, unseen[:, None], usual[:, None])
             shift = np.sum(shares * offsets, axis=0)
             disagreement = np.sum(shares * (offsets - shift) ** 2, axis=0)
@@ -322,8 +322,8 @@ MOST_BATCHES = 12
 """Largest number of measured batch sizes to combine with worker counts; those nearest to the
 requested batch size are used."""
 TIE = 1.05
-"""Factor within which cells that narrow the interval count as tied. Among tied cells, the one that
-is cheapest to measure is chosen."""
+"""Candidate cells are tied if the intervals that they would lead to differ by at most this factor.
+Among tied cells, the one that is cheapest to measure is chosen."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
 def next_cells(
     model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
 ) -> list[NextCell]:
-    """Choose cells to measure next, so that the prediction of a requested cell becomes accurate.
+    """Choose the cells whose measurement would most improve the prediction of a requested cell.
 
     At most NUM_PROPOSED cells (workers, nodes, batch size) are chosen, best first. The best cell is
     the one whose measurement would narrow the 90 % interval of the requested cell most. Its

@@ -290,11 +290,10 @@ SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:
-    """Return a text on the resources of a worker, and on whether workers are spread over hosts.
+    """Describe the resources of a worker, and whether workers are spread over hosts.
 
     Args:
-        spec: The run spec.
-        accelerators: The GPU model; "" without GPUs.
+        accelerators: Ray's name of the GPU model; "" without GPUs.
     """
     resources = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
@@ -530,7 +529,6 @@ def peak_flops(spec: RunSpec, accelerators: str) -> float:
     """Return the peak floating-point operations per second of all GPUs of a run.
 
     Args:
-        spec: The run spec.
         accelerators: Ray's name of the GPU model; empty without GPUs.
 
     Returns:

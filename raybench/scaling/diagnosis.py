@@ -86,7 +86,6 @@ class Outlook:
         A probe without gradient exchange counts as a run of a single worker.
 
         Args:
-            spec: The run spec.
             probes: Probes of the run spec.
             times: Seconds of a step by probe, one value per round.
             num_nodes: Number of nodes on which the workers ran.
@@ -203,7 +202,7 @@ NOT_SURE = "not sure"
 LEAST_GAIN = 1.05
 """Minimum predicted speed-up of a change that is proposed."""
 LEAST_KEPT = 0.95
-"""Minimum fraction of the samples/s that fewer workers must keep to be proposed."""
+"""Fewer workers are proposed only if they keep at least this fraction of the samples/s."""
 HEADS: dict[StepPart, str] = {
     "compute": "Compute-bound",
     "communication": "Communication-bound",
@@ -419,7 +418,6 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
 
     Args:
         axis: Name of the axis, a key of AXES.
-        spec: The run spec.
         leeway: Properties of the run that determine which settings may change.
 
     Returns:
@@ -442,12 +440,11 @@ def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] 
 
 
 NEXT_ROUND = (1.25, 1.1)
-"""Maximum step time with which a variant takes part in the next round, as a multiple of that of the
+"""A variant takes part in the next round if its step time is at most this multiple of that of the
 fastest variant. The first value applies after the first round, the second after later rounds."""
 CLEARLY_SLOWER = 1.5
-"""Factor at which the original run spec drops out without a significance test: after two or more
-rounds, even its fastest round is slower than the slowest round of the fastest variant by this
-factor."""
+"""The original run spec drops out without a significance test if, after two or more rounds, even
+its fastest round is slower by this factor than the slowest round of the fastest variant."""
 ERRORS = 0.05 / len(AXES)
 """Significance level per axis, so that the probability of any wrong choice is at most 5 % over all
 axes."""

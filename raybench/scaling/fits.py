@@ -3,9 +3,9 @@
 A throughput model is fitted to each series. It predicts other cells, and its error is measured at
 cells that were left out of the fit.
 
-A cell is a combination of worker count, node count and batch size. The measurements are those of a
-file (`raybench scale --fit`), or of scaling studies. Several studies may be passed if they measure
-the same training on different kinds of machines.
+A cell is a combination of worker count, node count and batch size. Measurements come from a file
+(`raybench scale --fit`) or from scaling studies. Several studies may be passed if they measure the
+same training on different kinds of machines.
 """
 
 import math
@@ -294,17 +294,17 @@ def fit_series(
 def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) -> str:
     (now,) = model.predict([asked])
     proposed = [
-        f"{place_of(proposal.cell)} (to ±{proposal.spread:.0%}; {NUM_STEPS} steps are "
+        f"{describe_cell(proposal.cell)} (to ±{proposal.spread:.0%}; {NUM_STEPS} steps are "
         f"{proposal.worker_seconds:,.3g} worker-seconds)"
         for proposal in cells
     ]
     return (
-        f"Least sure is {place_of(asked)}, ±{now.spread:.0%}; measure next "
+        f"Least sure is {describe_cell(asked)}, ±{now.spread:.0%}; measure next "
         f"{', then '.join(proposed)}."
     )
 
 
-def place_of(cell: Cell) -> str:
+def describe_cell(cell: Cell) -> str:
     """Return the worker count, node count and batch size of a cell in words."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"

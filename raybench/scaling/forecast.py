@@ -48,7 +48,8 @@ optimum, around the mean of the best runs. LEVEL_DEVIATION: prior standard devia
 at the optimum of a cell, around the loss of its best run."""
 WIDTH, FEWEST_NEAR = 0.02, 6
 """Limits on the runs to which the quadratic function is fitted. Their log loss exceeds that of the
-best run of their cell by at most WIDTH (more if losses are noisy, or for FEWEST_NEAR runs)."""
+best run of their cell by at most WIDTH. If losses are noisy, the limit is higher; it is also raised
+until FEWEST_NEAR runs of the cell remain."""
 NOISE, MISFIT = 0.002, 0.6
 """NOISE: minimum standard deviation of the log loss between seeds. MISFIT: standard deviation of
 the error of the quadratic function, as a fraction of a run's log loss above that of the best

@@ -124,7 +124,6 @@ def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> p
     """Read a CSV file as a table of strings; missing values are NaN.
 
     Args:
-        path: The file.
         needed: Columns that the file must have.
         names: Names in the returned table, keyed by alternative names in the file.
 
@@ -166,7 +165,6 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
     """Read the rows of a CSV file, and check them against a model.
 
     Args:
-        path: The file.
         model: Class of the rows.
 
     Raises:

@@ -152,8 +152,8 @@ def plan(
         offers: Machines or workers that can be rented; None if each worker costs 1 per second.
         overhead: Function that returns the overhead of a job, given the kind of worker and the
             worker count.
-        run_spread: Half-width of the 90 % interval of the log seconds of a run, around the median
-            of its cell; None to compute it from the spread of `samples`.
+        run_spread: Half-width of the 90 % interval of a run's log seconds around their median at
+            its worker count and batch size; None to compute it from the spread of `samples`.
 
     Returns:
         | column | meaning |

@@ -113,7 +113,6 @@ def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
     """Return the measured cells of a study.
 
     Args:
-        study: The study.
         cells: Table of cells of the study (`cell_table`).
     """
     specs = {cell.name: cell.spec for cell in study_cells(study)}
@@ -340,7 +339,6 @@ def describe_values(values: Sequence[float], *, unit: str, scale: float) -> str:
     """Return the median and the range of values in words.
 
     Args:
-        values: The values.
         unit: Unit to print.
         scale: Factor on the values before they are printed.
     """

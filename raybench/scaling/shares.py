@@ -140,9 +140,8 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
     """Return the spec of synthetic data with the same shape as a dataset.
 
     Args:
-        dataset: The dataset.
-        samples: Number of training samples. There are at most as many as in the dataset, and as
-            fit into SYNTHETIC_BYTES of memory.
+        samples: Requested number of training samples. The result has no more than the dataset, and
+            no more than fit into SYNTHETIC_BYTES of memory.
     """
     assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
@@ -254,7 +253,6 @@ class Shares:
         not clipped, because clipping would bias the mean.
 
         Args:
-            probes: The probes.
             times: Seconds of a step by probe, one value per round.
         """
         number = min(map(len, times.values()))
@@ -299,8 +297,7 @@ class Shares:
 
 
 SLOW_FACTOR = 1.1
-"""Minimum time with which a worker is slow in a measurement, as a multiple of the median over
-ranks."""
+"""A worker is slow in a measurement if it takes at least this multiple of the median over ranks."""
 SLOW_FRACTION = 0.75
 """Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
@@ -317,7 +314,7 @@ SLOW_WORDS: dict[SlowKind, str] = {
 
 @dataclass(frozen=True)
 class SlowRank:
-    """A worker that is slower than the others, which wait for it."""
+    """A slow worker, for which all others wait."""
 
     rank: int
     where: str

@@ -231,7 +231,7 @@ PRIOR_LEVEL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, cell=0.6)
 
 
 def parts(row_sites: Sites, column_sites: Sites) -> list[Floats]:
-    """Return the covariance matrices of three parts of the residuals, at levels of 1.
+    """Return the covariance matrices of three parts of the residuals, each at a level of 1.
 
     The parts are the jumps, the random walk over workers and the random walk over nodes. The rows
     of a matrix are the cells of `row_sites`, and the columns are those of `column_sites`.
@@ -376,7 +376,6 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
     normal prior).
 
     Args:
-        law: The law.
         measured: Measured log seconds, shape [cells].
         whiten: Matrix that whitens residuals (`whitening`).
         start: Parameters from which the search starts.

@@ -27,7 +27,7 @@ from typing import Any
 
 from raybench.results.records import read_records
 from raybench.runs.lifecycle import SingleRun, run_in_parallel
-from raybench.runs.preflight import GROUP_KEYS
+from raybench.search.preflight import GROUP_KEYS
 from raybench.search.sampling.default_rates import rate_factor, typical_values
 from raybench.search.sampling.earlier import rejudged
 from raybench.spec.errors import ErrorCode, UserError

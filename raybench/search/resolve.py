@@ -26,8 +26,9 @@ from raybench.results.place import (
 )
 from raybench.results.storage import check_place, unused_url
 from raybench.results.store import STUDY_FILE
-from raybench.runs import preflight
 from raybench.runs.options import TuneOptions
+from raybench.runs.preflight import check_address, check_gpus
+from raybench.search import preflight
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.sampling.default_rates import check_grid, first_specs, num_outside, num_trials
 from raybench.search.sampling.earlier import Earlier, load_earlier, settings_of
@@ -197,7 +198,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         UserError: The study is invalid, or no worker group fits on this machine.
     """
     content, source, name = study_content(options)
-    preflight.check_address(options.address)
+    check_address(options.address)
     place = check_place(options.out or f"results/{name}")
     sentences: list[str] = []
     if isinstance(options.space, str) and shipped_space(options.space):
@@ -210,7 +211,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
             study, space = build_study(fitted, source)
         firsts = first_specs(study, space).values()
         sentences += preflight.check_room(study, space, capacity, firsts)
-        preflight.check_gpus(preflight.groups(study, space))
+        check_gpus(preflight.groups(study, space))
     study, dataset, warnings = preflight.check_study(study, space)
     preflight.check_evaluations(study, dataset)
     check_grid(study, space)

@@ -20,16 +20,12 @@ from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, NOTHING_LEFT, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.lifecycle import FirstRuns, SingleRun, single_runs
-from raybench.runs.preflight import (
-    first_values,
-    following,
-    groups,
-    num_queued_ahead,
-)
+from raybench.runs.preflight import first_values
 from raybench.runs.wait_watch import RAY_LOG, Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.confirmation import Confirmation, check_placements, num_raced
 from raybench.search.factorisation import SAMPLED_WHOLE, study_factors
+from raybench.search.preflight import following, groups, num_queued_ahead
 from raybench.search.ray_tune import LiveTrials, run_trials
 from raybench.search.reference import set_by_reference
 from raybench.search.resolve import STUDY_KEY_MORE, STUDY_KEY_OVER, ResolvedStudy, StudyPlan

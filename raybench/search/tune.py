@@ -16,10 +16,11 @@ from raybench.results.storage import study_file
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import Study, load
 from raybench.results.verdict import verdict_of
-from raybench.runs import preflight
 from raybench.runs.frame import CommandFrame, OpenStudy
 from raybench.runs.options import TuneOptions
+from raybench.runs.preflight import GPUS, check_cluster, first_values
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
+from raybench.search import preflight
 from raybench.search.resolve import DECIDED, STUDY_KEY_OVER, ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
@@ -163,12 +164,10 @@ def _run(
         if not session.is_local:  # the room on this machine was checked before Ray started
             firsts = first_specs(study, space).values()
             opened.frame.say(*preflight.check_room(study, space, session.capacity, firsts))
-        are_gpus_named = preflight.GPUS in space or preflight.GPUS in study.fixed
-        spec = study.run_spec(preflight.first_values(study, space))
+        are_gpus_named = GPUS in space or GPUS in study.fixed
+        spec = study.run_spec(first_values(study, space))
         asking = "--gpus-per-worker 1"
-        preflight.check_cluster(
-            session, console, spec, are_gpus_named=are_gpus_named, asking=asking
-        )
+        check_cluster(session, console, spec, are_gpus_named=are_gpus_named, asking=asking)
         concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
         )

@@ -10,7 +10,7 @@ import pytest
 
 from raybench.cluster.layout import Capacity, Node, lay_out, num_nodes, workers_per_node
 from raybench.cluster.scheduler import MAX_OVERTAKEN, ResourceScheduler, missing
-from raybench.runs.preflight import ASKED_AHEAD
+from raybench.search.preflight import ASKED_AHEAD
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest
 from tests.refusals import refused, shortage_in

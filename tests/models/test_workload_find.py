@@ -8,7 +8,8 @@ import pytest
 from raybench.models import find
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
-from raybench.runs.preflight import check_data, first_values
+from raybench.runs.preflight import first_values
+from raybench.search.preflight import check_data
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from raybench.spec.study import build_study

@@ -8,25 +8,25 @@ import raybench
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store
 from raybench.results.trials import trial_table
-from raybench.runs.code_change import Versions, code_versions, digests_of, version_of
+from raybench.runs.code_change import code_versions, digests_of, version_of
 from raybench.spec.errors import ErrorCode
 from tests.factories import record
 from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write(**files: str) -> None:
+def write(**files):
     for name, text in files.items():
         path = Path(name.replace("__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 
-def test_files_of_a_loop_include_local_imports() -> None:
+def test_files_of_a_loop_include_local_imports():
     write(
         loop="import torch, helper\nfrom pack.deep import one\ndef train(run):\n    import late",
         helper="from plain import inner",
@@ -47,7 +47,7 @@ def test_files_of_a_loop_include_local_imports() -> None:
     assert version_of(after) != version_of(before)
 
 
-def test_files_of_a_class_and_of_a_module_in_a_package() -> None:
+def test_files_of_a_class_and_of_a_module_in_a_package():
     write(my_model="import blocks", blocks="", pack__loop="from pack import steps", pack__steps="")
     Path("pack/__init__.py").touch()
     assert set(digests_of("my_model:MyModel")) == {"my_model.py", "blocks.py"}
@@ -55,7 +55,7 @@ def test_files_of_a_class_and_of_a_module_in_a_package() -> None:
     assert set(digests_of("pack/loop.py:train")) == files
 
 
-def test_files_of_a_command_are_its_arguments_and_their_imports() -> None:
+def test_files_of_a_command_are_its_arguments_and_their_imports():
     write(train="import helper", helper="", pack__main="", broken="print 'an older Python'")
     Path("small.yaml").touch()
     Path("run.sh").touch()
@@ -73,16 +73,16 @@ def test_files_of_a_command_are_its_arguments_and_their_imports() -> None:
 
 
 @pytest.mark.parametrize("workload", ["mnist_small", "torchvision:resnet18", "gone.py:train"])
-def test_library_workloads_have_no_user_files(workload: str) -> None:
+def test_library_workloads_have_no_user_files(workload):
     assert digests_of(workload) == {}
     assert version_of({}) is None
 
 
-def versions(*, is_kept: bool = False) -> Versions:
+def versions(*, is_kept=False):
     return code_versions({"loop.py:train"}, "out", Path("out"), is_kept=is_kept)
 
 
-def run_with(known: Versions, *names: str) -> None:
+def run_with(known, *names):
     """Write the study file and the records of a session that ran these trials."""
     with Store(Path("out"), versions=known) as store:
         store.write_yaml(STUDY_FILE, {CODE: store.versions})
@@ -90,12 +90,12 @@ def run_with(known: Versions, *names: str) -> None:
             store.append(record(name).line())
 
 
-def test_files_of_raybench_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_raybench_are_not_the_users(monkeypatch):
     monkeypatch.chdir(Path(raybench.__file__).parents[1])
     assert digests_of("raybench.models.pictures:Pictures") == {}
 
 
-def test_a_study_resumes_only_with_unchanged_code() -> None:
+def test_a_study_resumes_only_with_unchanged_code():
     write(loop="import helper", helper="RATE = 1")
     first = versions()
     run_with(first, "0000", "0001")
@@ -115,7 +115,7 @@ def test_a_study_resumes_only_with_unchanged_code() -> None:
     assert trial_table(runs.values(), {})["code"].nunique() == 2
 
 
-def test_a_study_without_runs_or_of_an_earlier_version_resumes() -> None:
+def test_a_study_without_runs_or_of_an_earlier_version_resumes():
     write(loop="")
     run_with(versions())
     write(loop="# mended")

@@ -1,14 +1,9 @@
 """`raybench diagnose` on made-up workers."""
 
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,36 +11,36 @@ import raybench as package
 from raybench.cluster.layout import Capacity, Node
 from raybench.commands import cli
 from raybench.runs import diagnose as body
-from raybench.runs import lifecycle, train
+from raybench.runs import train
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Failure, RunOutcome
+from raybench.stats.record import RunOutcome
 from tests.factories import evaluation
-from tests.fake_client import use_clients
-from tests.search.stage import FakeSavedRuns
+from tests.fake_client import use_clients, use_session
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
+FOUR_CORES = Capacity((Node(4, 0),), 0.0)
 
 
 class Workers:
     """Train for the seconds of a formula; `seen` are the runs in order."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, RunSpec]] = []
+    def __init__(self):
+        self.seen = []
         self.compute, self.exchange, self.reading, self.noise = 0.001, 0.2, 0.0, [1.0]
-        self.failure: Failure | None = None
+        self.failure = None
         self.fails = lambda spec: True
-        self.on_run: Callable[[str], None] = lambda name: None
+        self.on_run = lambda name: None
 
-    def step_s(self, spec: RunSpec) -> float:
+    def step_s(self, spec):
         noise = self.noise[len(self.seen) % len(self.noise)]
         worked = 0.002 + self.compute * spec.batch_size_per_worker
         exchange = self.exchange if spec.exchange_gradients and spec.num_workers > 1 else 0.0
         reads = self.reading if spec.dataset.name != "synthetic" else 0.0
         return (worked + exchange + reads) * noise
 
-    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+    def train(self, name, spec):
         self.seen.append((name, spec))
         self.on_run(name)
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
@@ -67,37 +62,28 @@ class Workers:
             yield replace(outcome, evaluation=point, is_over=is_last)
 
     @staticmethod
-    def epoch(spec: RunSpec) -> int:
+    def epoch(spec):
         num_samples = 1257 if spec.dataset.name == "digits" else spec.dataset.num_samples
         return num_samples * spec.dataset.repeat
 
 
 @pytest.fixture
-def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+def workers(tmp_path, monkeypatch):
     made_up = Workers()
 
-    @contextlib.contextmanager
-    def session(address: Any, interrupt: Any, console: Any) -> Iterator[Any]:
-        room = Capacity((Node(4, 0),), 0.0)
-        yield SimpleNamespace(
-            pool=None, is_local=True, capacity=room, waiting=dict, stop_waiting=lambda: None
-        )
-
-    monkeypatch.setattr(body, "live_session", session)
-    monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
-    saved = nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *arguments, **options: saved)
+    use_session(monkeypatch, body, lambda: FOUR_CORES)
+    monkeypatch.setattr(train, "local_capacity", lambda: FOUR_CORES)
     use_clients(monkeypatch, made_up.train)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
     return made_up
 
 
-def run(*arguments: str) -> int:
+def run(*arguments):
     return cli.main(["diagnose", "spec.yaml", "--out", "out", *arguments])
 
 
-def test_probes_verdict_and_results_folder(workers: Workers, capsys: Any) -> None:
+def test_probes_verdict_and_results_folder(workers, capsys):
     assert run() == cli.DONE
     printed = capsys.readouterr().out
     assert "Communication-bound: 85 %" in printed
@@ -139,7 +125,7 @@ def test_probes_verdict_and_results_folder(workers: Workers, capsys: Any) -> Non
     assert {spec.num_workers for spec in specs.values()} == {2}
 
 
-def test_more_rounds_if_the_noise_is_large(workers: Workers, capsys: Any) -> None:
+def test_more_rounds_if_the_noise_is_large(workers, capsys):
     workers.compute, workers.exchange = 0.001, 0.034
     workers.noise = [1.0, 1.6, 0.6, 1.3, 0.5, 1.5, 0.7]
     assert run("--repeats", "3") == cli.DONE
@@ -149,7 +135,7 @@ def test_more_rounds_if_the_noise_is_large(workers: Workers, capsys: Any) -> Non
     assert read_mapping(Path("out/diagnosis.yaml"))["verdict"] == "not sure"
 
 
-def test_one_worker_has_no_exchange_to_leave_out(workers: Workers, capsys: Any) -> None:
+def test_one_worker_has_no_exchange_to_leave_out(workers, capsys):
     workers.reading = 1.0
     assert run("--set", "num_workers=1") == cli.DONE
     names = {name.rpartition("-")[0] for name, _ in workers.seen}
@@ -158,7 +144,7 @@ def test_one_worker_has_no_exchange_to_leave_out(workers: Workers, capsys: Any) 
     assert "Input-bound: 97 %" in capsys.readouterr().out
 
 
-def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers: Workers, capsys: Any) -> None:
+def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers, capsys):
     workers.failure = "oom"
     assert run() == cli.FAILED
     error = capsys.readouterr().err
@@ -166,13 +152,11 @@ def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers: Workers, caps
     assert all(name in error for name in ("as_it_is-pilot", "oom", "no room"))
 
 
-def interrupt() -> None:
+def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_keeps_whole_rounds_and_the_same_command_measures_again(
-    workers: Workers, capsys: Any
-) -> None:
+def test_an_interrupt_keeps_whole_rounds_and_the_same_command_measures_again(workers, capsys):
     workers.on_run = lambda name: interrupt()
     assert run() == cli.INTERRUPTED
     assert not Path("out/diagnosis.yaml").exists(), "no round is whole"
@@ -199,9 +183,7 @@ def test_an_interrupt_keeps_whole_rounds_and_the_same_command_measures_again(
         (("--out", "other"), "--out"),
     ],
 )
-def test_invalid_options_are_refused_on_one_line(
-    workers: Workers, arguments: tuple[str, ...], message: str, capsys: Any
-) -> None:
+def test_invalid_options_are_refused_on_one_line(workers, arguments, message, capsys):
     Path("other").mkdir()
     Path("other/study.yaml").write_text("study: {objective: {kind: best_at_budget}}\n")
     Path("other/records.jsonl").write_text("{}\n")
@@ -212,7 +194,7 @@ def test_invalid_options_are_refused_on_one_line(
     assert workers.seen == []
 
 
-def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
+def test_a_dry_run_names_the_probes(workers, capsys):
     assert run("--dry-run") == cli.DONE
     printed = capsys.readouterr().out
     (line,) = [line for line in printed.splitlines() if "alone: " in line]
@@ -221,31 +203,31 @@ def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
     assert not Path("out").exists()
 
 
-def read_spec_file(name: str) -> RunSpec:
+def read_spec_file(name):
     return RunSpec.model_validate(read_mapping(Path(name))).without_defaults()
 
 
 class Faster(Workers):
     """Micro-batches of half the size and compilation are faster, two workers are not."""
 
-    def step_s(self, spec: RunSpec) -> float:
+    def step_s(self, spec):
         micro = {32: 1.0, 16: 0.5}.get(spec.batch_size_per_worker, 0.8)
         compiled = {"default": 0.5}.get(spec.compile, 1.0)
         return 0.1 * micro * compiled * spec.num_workers * (2 if spec.framework != "torch" else 1)
 
 
 @pytest.fixture
-def faster(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Faster:
+def faster(workers, monkeypatch):
     made_up = Faster()
     use_clients(monkeypatch, made_up.train)
     return made_up
 
 
-def fastest(*arguments: str) -> int:
+def fastest(*arguments):
     return run("--fastest", "--set", "num_workers=1", *arguments)
 
 
-def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, capsys: Any) -> None:
+def test_the_fastest_settings_are_found_one_by_one_and_written(faster, capsys):
     assert fastest() == cli.DONE
     printed = capsys.readouterr().out
     gains = ("x 2.00 micro-batch 16x2", "x 2.00 compile default", " x 4.00")
@@ -277,14 +259,14 @@ def test_the_fastest_settings_are_found_one_by_one_and_written(faster: Faster, c
     assert "micro-batch-32x1-1" in rounds
 
 
-def test_a_failed_alternative_is_reported_and_left_out(faster: Faster, capsys: Any) -> None:
+def test_a_failed_alternative_is_reported_and_left_out(faster, capsys):
     faster.failure, faster.fails = "oom", lambda spec: spec.batch_size_per_worker == 16
     assert fastest() == cli.DONE
     assert "micro-batch 16x2: left out, oom" in capsys.readouterr().out
     assert read_spec_file("out/fastest.yaml").batch_size_per_worker == 8
 
 
-def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: Any) -> None:
+def test_an_interrupt_keeps_the_axes_that_were_measured(faster, capsys):
     faster.on_run = lambda name: interrupt() if name.startswith("compile") else None
     assert fastest() == cli.INTERRUPTED
     assert "x 2.00 micro-batch 16x2." in capsys.readouterr().out
@@ -293,7 +275,7 @@ def test_an_interrupt_keeps_the_axes_that_were_measured(faster: Faster, capsys: 
 
 
 @pytest.mark.all
-def test_a_run_without_alternatives_is_refused(faster: Faster, capsys: Any) -> None:
+def test_a_run_without_alternatives_is_refused(faster, capsys):
     settings = "batch_size_per_worker=33", "optimizer=keras:Adam", "strategy=single_process"
     arguments = [
         word for setting in ("framework=tensorflow", *settings) for word in ("--set", setting)
@@ -303,7 +285,7 @@ def test_a_run_without_alternatives_is_refused(faster: Faster, capsys: Any) -> N
     assert [name for name, _ in faster.seen] == ["pilot"], "it tells whether batches matter"
 
 
-def test_the_best_configuration_of_a_study_is_diagnosed(faster: Faster) -> None:
+def test_the_best_configuration_of_a_study_is_diagnosed(faster):
     Path("study").mkdir()
     Path("study/best.yaml").write_text(SPEC)
     assert cli.main(["diagnose", "study", "--fastest", "--dry-run"]) == cli.DONE

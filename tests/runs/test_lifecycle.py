@@ -1,28 +1,19 @@
 """Runs outside Ray Tune, from the request for workers to the record. `test_ray_tune` covers
 trials of a search."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from raybench.cluster.protocol import (
-    STOPPED,
-    Allocation,
-    Finish,
-    RunFailed,
-)
+from raybench.cluster.protocol import STOPPED, Allocation, Finish, RunFailed
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
 from raybench.runs.wait_watch import Deadline
-from raybench.spec.objective import StopReason
-from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
-from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord
+from raybench.stats.record import RunOutcome
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
 from tests.factories import evaluation, outcome, read_lines
@@ -34,21 +25,21 @@ pytestmark = pytest.mark.usefixtures("no_ray")
 class Desk:
     """Trains runs on a fake pool in a folder and records the displayed events."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.store, self.deadline = folder, Store(folder), Deadline(None)
-        self.saved: Any = FakeSavedRuns()
-        self.said: list[str] = []
-        self.shown: list[Any] = []
+        self.saved = FakeSavedRuns()
+        self.said = []
+        self.shown = []
 
-    def single_run(self, pool: FakePool, **options: Any) -> SingleRun:
-        progress: Any = SimpleNamespace(
+    def single_run(self, pool, **options):
+        progress = SimpleNamespace(
             started=lambda name, spec: self.shown.append(name),
             evaluated=lambda name, point: self.shown.append(point.index),
             finished=self.shown.append,
             say=self.said.append,
         )
         return SingleRun(
-            session=SimpleNamespace(pool=pool),  # type: ignore[arg-type]
+            session=SimpleNamespace(pool=pool),
             store=self.store,
             deadline=self.deadline,
             progress=progress,
@@ -56,31 +47,31 @@ class Desk:
             **options,
         )
 
-    def train(self, pool: FakePool, name: str = "a", **options: Any) -> RunRecord:
+    def train(self, pool, name="a", **options):
         ended = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
         assert self.shown[-1] is ended
         if self.deadline.fault is None:
             assert read_records(self.folder).runs[name] == ended
         return ended
 
-    def indices(self) -> list[int | None]:
+    def indices(self):
         """Return the indices of the recorded evaluations, and None for a run's record."""
         return [line.get("index") for line in read_lines(self.folder / "records.jsonl")]
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def desk(tmp_path):
     made_up = Desk(tmp_path)
     with made_up.store:
         yield made_up
 
 
-def ended_at(index: int, reason: StopReason) -> Callable[[Evaluation], StopReason | None]:
+def ended_at(index, reason):
     return lambda point: reason if point.index >= index else None
 
 
-def test_a_run_is_trained_tested_saved_and_recorded(desk: Desk) -> None:
-    weights: list[Path] = []
+def test_a_run_is_trained_tested_saved_and_recorded(desk):
+    weights = []
     ended = desk.train(FakePool(last=2), test=True, save=weights.append)
     assert desk.shown == ["a", 0, 1, 2, ended]
     assert desk.indices() == [0, 1, 2, None]
@@ -98,16 +89,14 @@ def test_a_run_is_trained_tested_saved_and_recorded(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_run_returns_or_ends_its_workers(desk: Desk, keep: bool) -> None:
+def test_a_run_returns_or_ends_its_workers(desk, keep):
     pool = FakePool(last=0)
     desk.single_run(pool, keep_groups=keep).train(SPEC, "a", "confirm")
     assert pool.heard[-1] == ("a", {"keep": keep})
 
 
 @pytest.mark.parametrize(("reached", "restored"), [(2, 0), (3, 2)])
-def test_the_stop_rule_sees_every_evaluation_and_may_end_the_run(
-    desk: Desk, reached: int, restored: int
-) -> None:
+def test_the_stop_rule_sees_every_evaluation_and_may_end_the_run(desk, reached, restored):
     desk.saved.curve = [evaluation(index=index) for index in range(restored)]
     pool = FakePool()
     pool.resume = RunState.after(SPEC, desk.saved.curve) if restored else None
@@ -117,21 +106,21 @@ def test_the_stop_rule_sees_every_evaluation_and_may_end_the_run(
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_failure_is_recorded_with_its_error_and_each_evaluation_once(desk: Desk, at: int) -> None:
+def test_a_failure_is_recorded_with_its_error_and_each_evaluation_once(desk, at):
     ended = desk.train(FakePool(faults={at: BROKEN}), save=pytest.fail)
     assert desk.indices() == [*range(at), None]
     assert (ended.state, ended.failure, ended.stop) == ("failed", "error", None)
     assert ended.message == "ValueError: no (traceback: errors/a.txt)"
 
 
-def test_a_run_stopped_while_waiting_is_not_trained(desk: Desk) -> None:
+def test_a_run_stopped_while_waiting_is_not_trained(desk):
     stopped = RunFailed(STOPPED, "the run was stopped")
     ended = desk.train(FakePool(faults={Allocation: stopped}))
     assert (ended.state, ended.stop, ended.message) == ("stopped", "interrupted", None)
 
 
-def test_workers_are_returned_after_any_error(desk: Desk) -> None:
-    def broken(point: Evaluation) -> StopReason:
+def test_workers_are_returned_after_any_error(desk):
+    def broken(point):
         raise ZeroDivisionError
 
     pool = FakePool()
@@ -140,13 +129,13 @@ def test_workers_are_returned_after_any_error(desk: Desk) -> None:
     assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
 
 
-def test_a_deleted_folder_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
+def test_a_deleted_folder_ends_the_study_and_the_run_is_repeated(desk):
     (desk.folder / "records.jsonl").unlink()
     ended = desk.single_run(FakePool()).train(SPEC, "a", "confirm")
     assert (ended.stop, ended.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
 
 
-def test_lost_workers_are_reported_while_the_run_continues(desk: Desk) -> None:
+def test_lost_workers_are_reported_while_the_run_continues(desk):
     assert desk.train(FakePool(last=2, faults={1: [LOST]})).failure is None
     assert len(desk.said) == 1
     assert LOST.message in desk.said[0]
@@ -154,18 +143,18 @@ def test_lost_workers_are_reported_while_the_run_continues(desk: Desk) -> None:
     assert len(desk.said) == 1
 
 
-def test_workers_lost_at_the_end_are_only_noted(desk: Desk) -> None:
+def test_workers_lost_at_the_end_are_only_noted(desk):
     for name in ("a", "b"):
         assert desk.train(FakePool(last=1, faults={Finish: LOST}), name).failure is None
     assert len(desk.said) == 2
     assert all(LOST.message in sentence for sentence in desk.said)
 
 
-def lifecycle(desk: Desk) -> RunLifecycle:
+def lifecycle(desk):
     return RunLifecycle(desk.single_run(FakePool()), "a", SPEC, "trial")
 
 
-def test_a_run_that_fails_after_restarts_reports_each_evaluation_once(desk: Desk) -> None:
+def test_a_run_that_fails_after_restarts_reports_each_evaluation_once(desk):
     run = lifecycle(desk)
     assert run.take(FIRST)
     failed = replace(FIRST, is_over=True, failure="worker_lost", message="gone", restarts=3)
@@ -174,7 +163,7 @@ def test_a_run_that_fails_after_restarts_reports_each_evaluation_once(desk: Desk
     assert desk.indices() == [0, None]
 
 
-def test_every_checkpoint_is_saved_once(desk: Desk) -> None:
+def test_every_checkpoint_is_saved_once(desk):
     run = lifecycle(desk)
     for index, saved in ((0, 1), (0, 1), (1, 1), (2, 3)):
         run.take(replace(outcome(index + 1.0, index=index), saved=saved))
@@ -182,7 +171,7 @@ def test_every_checkpoint_is_saved_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
-def test_a_failure_names_the_output_file_of_the_run(desk: Desk, failure: Failure) -> None:
+def test_a_failure_names_the_output_file_of_the_run(desk, failure):
     run = lifecycle(desk)
     desk.saved.log = lambda name: desk.store.write_log(name, b"last words")
     run.take(RunOutcome(is_over=True, failure=failure, message="no"))
@@ -190,13 +179,11 @@ def test_a_failure_names_the_output_file_of_the_run(desk: Desk, failure: Failure
 
 
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
-def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(
-    desk: Desk, cap_s: float, reason: str
-) -> None:
+def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(desk, cap_s, reason):
     """The training time after the last evaluation, at 3 s, also counts against the cap."""
     desk.deadline = Deadline(1000.0)
 
-    def resume(name: str, spec: RunSpec) -> tuple[()]:
+    def resume(name, spec):
         desk.deadline.reserve(2000.0)  # the budget is over after the first evaluation
         return ()
 

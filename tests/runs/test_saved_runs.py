@@ -5,11 +5,8 @@ import errno
 import inspect
 import io
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,23 +20,23 @@ from raybench.runs import lifecycle as module
 from raybench.runs.lifecycle import SavedRuns
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
-from raybench.stats.checkpoint import Checkpoint, RunState, latest_checkpoint
+from raybench.stats.checkpoint import RunState, latest_checkpoint
 from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec()
 LEDGER = {"train": 1.0, "eval": 0.5, "input": 0.0}
 
 
-def state(points: int, spec: RunSpec = SPEC) -> RunState:
+def state(points, spec=SPEC):
     curve = [evaluation(float(i + 1), index=i, ledger=LEDGER) for i in range(points)]
     return RunState.after(spec, curve)
 
 
-def weights(points: int) -> bytes:
+def weights(points):
     return bytes([points]) * 100
 
 
-def is_one_of(checkpoint: Checkpoint | None, points: int) -> bool:
+def is_one_of(checkpoint, points):
     assert checkpoint is not None
     return (checkpoint.state, checkpoint.weights.read_bytes()) == (state(points), weights(points))
 
@@ -47,31 +44,31 @@ def is_one_of(checkpoint: Checkpoint | None, points: int) -> bool:
 class PoolOfThisProcess:
     """A pool whose methods are called as those of an actor are."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch):
         options = PoolOptions(scratch=str(scratch), search_path="", is_local=True)
         self.pool = WorkerPool(ResourceScheduler([]), options)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return SimpleNamespace(
             remote=lambda *arguments, **options: self._call(name, arguments, options)
         )
 
-    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _call(self, name, arguments, options):
         answer = getattr(self.pool, name)(*arguments, **options)
         return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
-    def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
+    def hold(self, name, points, spec=SPEC):
         """Hold a checkpoint as if a worker had sent it."""
         content = weights(points)
         assert session_files.send_state(self, 0, io.BytesIO(content)) == len(content)
         sent = {"sent_bytes": len(content), "state": state(points, spec)}
         counted = dict.fromkeys(("num_parameters", "num_classes"), 1)
         last = state(points, spec).evaluations[-1]
-        reply = Progress(evaluation=last, batch_statistics=False, **counted, **sent)  # type: ignore[arg-type]
+        reply = Progress(evaluation=last, batch_statistics=False, **counted, **sent)
         self.pool._without_state(name, 0, reply)
 
     @property
-    def held(self) -> dict[str, Checkpoint]:
+    def held(self):
         runs = self.pool._runs.items()
         return {name: run.checkpoint for name, run in runs if run.checkpoint is not None}
 
@@ -79,25 +76,25 @@ class PoolOfThisProcess:
 class Bench:
     """A store, a pool, and messages to the user."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         scratch = folder.with_name("raybench-scratch")
         scratch.mkdir()
         self.store = Store(folder)
         self.pool = PoolOfThisProcess(scratch)
-        self.said: list[str] = []
-        self.faults: list[Exception] = []
+        self.said = []
+        self.faults = []
 
-    def saved(self) -> SavedRuns:
+    def saved(self):
         return SavedRuns(self.pool, self.store, say=self.said.append, on_fault=self.faults.append)
 
-    def write(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
+    def write(self, name, points, spec=SPEC):
         with self.saved() as saved:
             self.pool.hold(name, points, spec)
             saved.save(name)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(module.ray, "get", lambda answer, timeout=None: answer)
     made_up = Bench(tmp_path / "study")
     with made_up.store:
@@ -105,7 +102,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     assert not (made_up.store.folder / session_files.STATES_FOLDER).exists()
 
 
-def test_another_driver_resumes_from_a_checkpoint(bench: Bench) -> None:
+def test_another_driver_resumes_from_a_checkpoint(bench):
     bench.write("0001", 3)
     bench.pool.pool._runs.clear()
     with bench.saved() as saved:
@@ -118,9 +115,7 @@ def test_another_driver_resumes_from_a_checkpoint(bench: Bench) -> None:
     assert bench.said == []
 
 
-def test_printed_output_is_written_during_and_after_runs(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_output_is_written_during_and_after_runs(bench, monkeypatch):
     run = bench.pool.pool._runs["0001"]
     log = bench.store.folder / "logs" / "0001.txt"
     with bench.saved() as saved:
@@ -150,9 +145,7 @@ def test_printed_output_is_written_during_and_after_runs(
         (record("0001", failure="worker_lost"), True),
     ],
 )
-def test_only_checkpoints_of_unfinished_runs_are_kept(
-    ended: Any, is_kept: bool, bench: Bench
-) -> None:
+def test_only_checkpoints_of_unfinished_runs_are_kept(ended, is_kept, bench):
     bench.write("0001", 2)
     with bench.saved() as saved:
         saved.finish(ended)
@@ -161,7 +154,7 @@ def test_only_checkpoints_of_unfinished_runs_are_kept(
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_unusable_checkpoints_are_moved_aside_and_reported(is_damaged: bool, bench: Bench) -> None:
+def test_unusable_checkpoints_are_moved_aside_and_reported(is_damaged, bench):
     other = SPEC.model_copy(update={"learning_rate": 0.5})
     bench.write("0001", 2, SPEC if is_damaged else other)
     folder = bench.store.folder / "checkpoints" / "0001"
@@ -180,15 +173,13 @@ def test_unusable_checkpoints_are_moved_aside_and_reported(is_damaged: bool, ben
 
 
 @pytest.mark.parametrize("of", ["pool", "driver"])
-def test_a_full_disk_ends_the_study_and_is_raised(
-    of: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_full_disk_ends_the_study_and_is_raised(of, bench, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left")
 
     if of == "pool":
-        monkeypatch.setattr(session_files.os, "fdopen", full)  # type: ignore[attr-defined]
-        monkeypatch.setattr(session_files.shutil, "copyfileobj", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(session_files.os, "fdopen", full)
+        monkeypatch.setattr(session_files.shutil, "copyfileobj", full)
     else:
         monkeypatch.setattr(module, "write_checkpoint", full)
     with pytest.raises(OSError, match="No space left"):
@@ -196,12 +187,10 @@ def test_a_full_disk_ends_the_study_and_is_raised(
     assert [getattr(fault, "errno", None) for fault in bench.faults] == [errno.ENOSPC]
 
 
-def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(bench, monkeypatch):
     place, newer = session_files.link_or_copy, [2]
 
-    def overtaken(*arguments: Any) -> None:
+    def overtaken(*arguments):
         if newer:
             bench.pool.hold("0001", newer.pop())
         place(*arguments)
@@ -215,7 +204,7 @@ def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(
     assert is_one_of(latest_checkpoint(bench.store.folder / "checkpoints" / "0001", SPEC), 2)
 
 
-def test_a_deleted_folder_is_not_created_again(bench: Bench) -> None:
+def test_a_deleted_folder_is_not_created_again(bench):
     shutil.rmtree(bench.store.folder)
     with pytest.raises(StudyError):
         bench.write("0001", 2)

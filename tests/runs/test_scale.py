@@ -1,13 +1,9 @@
 """`raybench scale` without Ray: invalid arguments, dry runs, resuming, files, and the order of the
 runs."""
 
-import contextlib
-from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,20 +16,19 @@ from raybench.report.answer import summary_of
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
-from raybench.runs import frame, lifecycle
+from raybench.runs import frame
 from raybench.runs import scale as body
-from raybench.runs.lifecycle import FirstRuns, SingleRun
+from raybench.runs.lifecycle import SingleRun
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import first_runs_of, run_order, run_study
 from raybench.runs.wait_watch import Deadline
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode, StudyError
-from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import ScalingStudy, study_cells
-from raybench.stats.record import Failure, RunOutcome
+from raybench.spec.scaling_study import study_cells
+from raybench.stats.record import RunOutcome
 from tests.factories import outcome, record
-from tests.fake_client import use_clients
+from tests.fake_client import use_clients, use_session
 from tests.runs.made_up import point, run_of, study_of, write
 from tests.search.stage import FakeSavedRuns
 from tests.test_json import run_json
@@ -45,28 +40,16 @@ TWO_CORES = Capacity((Node(2, 0),), 0.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_ray(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_ray(elsewhere, monkeypatch):
     monkeypatch.setattr(body, "local_capacity", lambda: TWO_CORES)
 
 
 @pytest.fixture
-def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ScalingStudy]:
+def made_up_runs(monkeypatch, tmp_path):
     """Fake the runs; return the list of studies that were run."""
-    studies: list[ScalingStudy] = []
+    studies = []
 
-    @contextlib.contextmanager
-    def session(*arguments: object) -> Iterator[Any]:
-        yield SimpleNamespace(
-            is_local=True,
-            capacity=body.local_capacity(),
-            pool=None,
-            notes=[],
-            share=lambda datasets: None,
-            waiting=dict,
-            stop_waiting=None,
-        )
-
-    def run(study: ScalingStudy, single_run: Any, progress: Any) -> None:
+    def run(study, single_run, progress):
         studies.append(study)
         store = single_run.store
         recorded = read_records(store.folder).runs
@@ -78,26 +61,24 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
                 store.append(at.line(name))
             store.append(ended.line())
 
-    monkeypatch.setattr(body, "live_session", session)
-    saved = contextlib.nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *arguments, **options: saved)
+    use_session(monkeypatch, body, lambda: body.local_capacity())
     monkeypatch.setattr(body, "run_study", run)
     return studies
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures(monkeypatch):
     """Skip tables and page, which are slow and not used by most tests."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
     monkeypatch.setattr(frame, "try_page", lambda *arguments: [])
 
 
-def study_file(text: str = GOOD) -> str:
+def study_file(text=GOOD):
     Path("my.yaml").write_text(text)
     return "my.yaml"
 
 
-def refusal(capsys: Any, *arguments: str) -> tuple[str, str]:
+def refusal(capsys, *arguments):
     """Return the code and the message of the error that ends `scale`."""
     capsys.readouterr()
     error = run_json(capsys, "scale", *arguments, code=cli.WRONG_INPUT)["error"]
@@ -128,14 +109,14 @@ def refusal(capsys: Any, *arguments: str) -> tuple[str, str]:
         (["my.yaml", "--time-budget", "-5"], ErrorCode.INVALID_VALUE, ["-5"]),
     ],
 )
-def test_invalid_arguments_are_refused_before_ray_starts(capsys, arguments, code, names) -> None:
+def test_invalid_arguments_are_refused_before_ray_starts(capsys, arguments, code, names):
     study_file()
     error_code, message = refusal(capsys, *arguments)
     assert error_code == code
     assert all(name in message for name in names), message
 
 
-def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
+def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path):
     study_file()
     assert cli.main(["scale", "my.yaml", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
@@ -144,7 +125,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
-def test_a_command_that_ignores_what_the_cells_vary_is_reported(capsys) -> None:
+def test_a_command_that_ignores_what_the_cells_vary_is_reported(capsys):
     command = "python train.py --lr {learning_rate}"
     assert cli.main(["scale", "--dry-run", "--command", command]) == cli.DONE
     printed = " ".join(capsys.readouterr().out.split())
@@ -155,27 +136,18 @@ def test_a_command_that_ignores_what_the_cells_vary_is_reported(capsys) -> None:
     assert "the command has no" not in capsys.readouterr().out
 
 
-def test_worker_counts_default_to_those_of_the_machine(capsys) -> None:
-    assert cli.main(["scale", "--dry-run"]) == cli.DONE
-    printed = capsys.readouterr().out
-    assert "torch 2x64" in printed
-    assert "torch 4x64" not in printed
-
-
 @pytest.mark.parametrize(
     ("cpus", "expected"), [(1, [1]), (7, [1, 2, 4]), (256, [1, 2, 4, 8, 16, 32, 64])]
 )
-def test_default_worker_counts_are_powers_of_two_that_fit_and_divide(
-    cpus: int, expected: list[int]
-) -> None:
+def test_default_worker_counts_are_powers_of_two_that_fit_and_divide(cpus, expected):
     capacity = Capacity((Node(cpus, 0),), 0.0)
     study = body.with_room(study_of(num_workers=None), capacity, "test")
     assert study.num_workers == expected
 
 
 @pytest.mark.parametrize("name", ["mnist_data_parallel", "batch_size_vs_workers"])
-def test_a_published_study_runs_the_cells_with_room_and_resumes(name, tmp_path) -> None:
-    messages: list[str] = []
+def test_a_published_study_runs_the_cells_with_room_and_resumes(name, tmp_path):
+    messages = []
     chosen = body.chosen_study(ScaleOptions(study=name))
     study = body.with_room(chosen.study, TWO_CORES, name, messages.append)
     assert study.counts == [1, 2]
@@ -185,7 +157,7 @@ def test_a_published_study_runs_the_cells_with_room_and_resumes(name, tmp_path) 
     assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == study
 
 
-def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs, one_picture) -> None:
+def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs, one_picture):
     assert cli.main(["scale", study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
     for words in (
@@ -218,7 +190,7 @@ def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs, one_pic
     assert (folder / "scaling.csv").is_file()
 
 
-def test_the_same_command_resumes_and_may_add_repeats(capsys, made_up_runs, no_pictures) -> None:
+def test_the_same_command_resumes_and_may_add_repeats(capsys, made_up_runs, no_pictures):
     study_file()
     assert cli.main(["scale", "my.yaml"]) == cli.DONE
     assert cli.main(["scale", "my.yaml", "--set", "repeats=3"]) == cli.DONE
@@ -227,9 +199,7 @@ def test_the_same_command_resumes_and_may_add_repeats(capsys, made_up_runs, no_p
     assert len(content["continued"]) == 1
 
 
-def test_default_worker_counts_are_kept_when_resuming(
-    monkeypatch, made_up_runs, no_pictures
-) -> None:
+def test_default_worker_counts_are_kept_when_resuming(monkeypatch, made_up_runs, no_pictures):
     study_file("base: {epochs: 3}\n")
     assert cli.main(["scale", "my.yaml"]) == cli.DONE
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(8, 0),), 0.0))
@@ -237,7 +207,7 @@ def test_default_worker_counts_are_kept_when_resuming(
     assert [study.num_workers for study in made_up_runs] == [[1, 2], [1, 2]]
 
 
-def test_another_study_in_the_folder_is_refused(capsys, made_up_runs, no_pictures) -> None:
+def test_another_study_in_the_folder_is_refused(capsys, made_up_runs, no_pictures):
     cli.main(["scale", study_file()])
     code, message = refusal(capsys, "my.yaml", "--set", "epochs=4")
     assert code == ErrorCode.STUDY_CHANGED
@@ -248,10 +218,10 @@ def test_another_study_in_the_folder_is_refused(capsys, made_up_runs, no_picture
 
 def test_an_interrupted_study_prints_its_results_and_how_to_resume(
     capsys, monkeypatch, made_up_runs, no_pictures
-) -> None:
+):
     run = body.run_study
 
-    def interrupted(study: ScalingStudy, single_run: Any, progress: Any) -> None:
+    def interrupted(study, single_run, progress):
         run(study, single_run, progress)
         single_run.deadline._interrupt.is_set = True
 
@@ -263,8 +233,8 @@ def test_an_interrupted_study_prints_its_results_and_how_to_resume(
 
 def test_a_study_whose_runs_all_failed_exits_with_an_error(
     capsys, monkeypatch, made_up_runs, no_pictures
-) -> None:
-    def fail(study: ScalingStudy, single_run: Any, progress: Any) -> None:
+):
+    def fail(study, single_run, progress):
         runs, _ = run_of(study, state="failed", failure="oom", stop=None, message="too large")
         for ended in runs.values():
             single_run.store.append(ended.line())
@@ -278,7 +248,7 @@ def test_a_study_whose_runs_all_failed_exits_with_an_error(
 UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 
-def note_of_until(capsys: Any, *arguments: str) -> str:
+def note_of_until(capsys, *arguments):
     """Run the study with `--until` and --json; return the note about the reached precision."""
     notes = run_json(capsys, "scale", study_file(), *UNTIL, *arguments)["notes"]
     (note,) = [note for note in notes if "measured" in note]
@@ -286,9 +256,7 @@ def note_of_until(capsys: Any, *arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_cells_are_added_until_predictions_are_precise_enough(
-    capsys: Any, made_up_runs: list[ScalingStudy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_are_added_until_predictions_are_precise_enough(capsys, made_up_runs, monkeypatch):
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(2, 0),) * 8, 0.0))
     note = note_of_until(capsys, "--until", "20%")
     results = load("results/my")
@@ -310,14 +278,14 @@ def test_cells_are_added_until_predictions_are_precise_enough(
 
 
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
-def test_no_useful_cell_with_room_is_reported(capsys: Any) -> None:
+def test_no_useful_cell_with_room_is_reported(capsys):
     note = note_of_until(capsys, "--until", "1%")
     assert "16 workers on 8 nodes" in note
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
-def test_a_slow_worker_is_noted(tmp_path: Path, exchanges: bool) -> None:
+def test_a_slow_worker_is_noted(tmp_path, exchanges):
     """The worker is identified by the step parts of each rank, or by runs without exchange."""
     study = study_of(num_workers=[2], axes={"exchange_gradients": [True, exchanges][exchanges:]})
     runs, curves = run_of(study, hosts=["a", "b"], devices=["cpu", "cpu"])
@@ -337,13 +305,13 @@ STUDY = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes={"precision"
 CELLS = study_cells(STUDY)
 
 
-def orders(repeats: int, *, seed: int = 0) -> list[tuple[str, ...]]:
+def orders(repeats, *, seed=0):
     names = [(cell.name, number) for cell, number in run_order(CELLS, repeats, seed=seed)]
     assert [number for _, number in names] == sorted(number for _, number in names)
     return [tuple(name for name, number in names if number == repeat) for repeat in range(repeats)]
 
 
-def test_every_repeat_shuffles_all_cells() -> None:
+def test_every_repeat_shuffles_all_cells():
     for order in orders(5):
         assert sorted(order) == [cell.name for cell in CELLS]
     assert len(set(orders(5))) == 5
@@ -352,7 +320,7 @@ def test_every_repeat_shuffles_all_cells() -> None:
     assert orders(5)[:3] == orders(3), "more repeats do not change the first ones"
 
 
-def test_a_worker_group_is_requested_once_per_repeat() -> None:
+def test_a_worker_group_is_requested_once_per_repeat():
     groups = {cell.name: cell.spec.resources for cell in CELLS}
     first = []
     for order in orders(8):
@@ -365,21 +333,19 @@ def test_a_worker_group_is_requested_once_per_repeat() -> None:
 class Machine:
     """Fake workers that record the runs and interrupt after `stops_after` runs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops_after: int | None = None) -> None:
-        self.ran: list[tuple[str, RunSpec]] = []
+    def __init__(self, monkeypatch, *, stops_after=None):
+        self.ran = []
         self.interrupt, self.stops_after = Interrupt(), stops_after
         self.clients = use_clients(monkeypatch, self.train)
 
-    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+    def train(self, name, spec):
         self.ran.append((name, spec))
         if len(self.ran) == self.stops_after:
             self.interrupt.is_set = True
             yield outcome()
         yield outcome(stop="target", time_to_target_s=1.0)
 
-    def run(
-        self, folder: Path, study: ScalingStudy, first_runs: FirstRuns | None = None
-    ) -> list[int]:
+    def run(self, folder, study, first_runs=None):
         """Run the remaining runs; return their number as the screen shows it."""
         progress = Mock()
         with Store(folder) as store:
@@ -388,14 +354,14 @@ class Machine:
                 store=store,
                 deadline=Deadline(None, interrupt=self.interrupt),
                 progress=progress,
-                saved=FakeSavedRuns(),  # type: ignore[arg-type]
+                saved=FakeSavedRuns(),
                 first_runs=first_runs,
             )
             run_study(study, runs, progress)
         return [call.args[1] for call in progress.begin.call_args_list]
 
 
-def test_a_study_runs_every_repeat_and_resumes_after_an_interrupt(monkeypatch, tmp_path) -> None:
+def test_a_study_runs_every_repeat_and_resumes_after_an_interrupt(monkeypatch, tmp_path):
     machine = Machine(monkeypatch, stops_after=5)
     machine.run(tmp_path, STUDY)
     assert len(machine.ran) == 5
@@ -411,7 +377,7 @@ def test_a_study_runs_every_repeat_and_resumes_after_an_interrupt(monkeypatch, t
     assert {name[-1] for name, _ in with_repeats.ran} == {"2"}, "only the new repeats run"
 
 
-def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path) -> None:
+def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path):
     study = study_of(scaling="weak", num_workers=[1], repeats=3)
     runs = {
         f"0000-r{number}": replace(
@@ -420,7 +386,7 @@ def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path) -
         )
         for number, failure in enumerate(("worker_lost", "oom"))
     }
-    write(tmp_path, study, runs, {name: [] for name in runs})  # type: ignore[arg-type]
+    write(tmp_path, study, runs, {name: [] for name in runs})
     machine = Machine(monkeypatch)
     machine.run(tmp_path, study)
     assert [name for name, _ in machine.ran] == ["0000-r0", "0000-r2"]
@@ -429,17 +395,17 @@ def test_lost_runs_are_repeated_and_failed_runs_are_not(monkeypatch, tmp_path) -
 class BrokenMachine(Machine):
     """Fails every run before it trains, except the runs of worker counts in `able`."""
 
-    able: tuple[int, ...] = ()
-    failure: Failure = "error"
+    able = ()
+    failure = "error"
 
-    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+    def train(self, name, spec):
         self.ran.append((name, spec))
         if spec.num_workers in self.able:
             yield outcome(stop="target", time_to_target_s=1.0)
         yield RunOutcome(is_over=True, failure=self.failure, message=f"no file {len(self.ran)}.")
 
 
-def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path) -> None:
+def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path):
     """The same command runs the cells again once the cause is fixed."""
     machine = BrokenMachine(monkeypatch)
     with pytest.raises(StudyError, match=r"runs all failed before training \(no file \d+\)"):
@@ -451,9 +417,7 @@ def test_a_study_ends_once_all_cells_fail_in_the_same_way(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(("able", "failure"), [((1,), "error"), ((), "oom")])
-def test_a_study_goes_on_if_some_runs_train_or_may_train(
-    able: tuple[int, ...], failure: Failure, monkeypatch, tmp_path
-) -> None:
+def test_a_study_goes_on_if_some_runs_train_or_may_train(able, failure, monkeypatch, tmp_path):
     machine = BrokenMachine(monkeypatch)
     machine.able, machine.failure = able, failure
     machine.run(tmp_path, STUDY, first_runs_of(STUDY, {}))

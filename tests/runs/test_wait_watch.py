@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -27,54 +26,54 @@ SHORT = WaitingTrial("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 class Stage:
     """A screen and a session; records what the watch shows, says and ends."""
 
-    def __init__(self, **waiting: WaitingTrial) -> None:
+    def __init__(self, **waiting):
         self.pool_says = waiting
-        self.shown: list[Any] = []
-        self.said: list[str] = []
-        self.silent: dict[str, float] = {}
+        self.shown = []
+        self.said = []
+        self.silent = {}
         """Seconds since which runs have not answered."""
-        self.least_s: list[float] = []
+        self.least_s = []
         self.sent_away = 0
         self.is_starting, self.interrupt = True, Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
         self.looked = threading.Event()
 
-    def waiting(self, what: Any, *, head: str | None = None) -> None:
+    def waiting(self, what, *, head=None):
         self.shown.append((what, head))
 
-    def say(self, text: str) -> None:
+    def say(self, text):
         self.said.append(text)
 
-    def ask(self) -> dict[str, WaitingTrial]:
+    def ask(self):
         self.looked.set()
         return self.pool_says
 
-    def stop_waiting(self) -> None:
+    def stop_waiting(self):
         self.sent_away += 1
 
-    def watch(self, wait_s: float | None = None) -> WaitWatch:
-        session: Any = SimpleNamespace(
+    def watch(self, wait_s=None):
+        session = SimpleNamespace(
             waiting=self.ask, stop_waiting=self.stop_waiting, stop_running=self.stop_running
         )
         return WaitWatch(session, self.deadline, self, wait_s=wait_s)
 
-    def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
+    def stop_running(self, least_s=0.0):
         self.looked.set()
         self.least_s.append(least_s)
         ended, self.silent = self.silent, {}
         return ended
 
-    def run(self, wait_s: float | None = None) -> None:
+    def run(self, wait_s=None):
         with self.watch(wait_s):
             assert self.looked.wait(120)
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _soon(monkeypatch):
     monkeypatch.setattr(module, "ASK_S", 0.01)
 
 
-def test_waiting_runs_are_shown_and_keep_waiting() -> None:
+def test_waiting_runs_are_shown_and_keep_waiting():
     stage = Stage(behind=BEHIND, short=SHORT)
     stage.run()
     what = {"behind": (BEHIND.what, 9.0), "short": (SHORT.what, 12.0)}
@@ -83,7 +82,7 @@ def test_waiting_runs_are_shown_and_keep_waiting() -> None:
 
 
 @pytest.mark.parametrize(("wait_s", "ends"), [(10.0, True), (11.5, False)])
-def test_missing_machines_end_the_study_after_a_time_limit(wait_s: float, ends: bool) -> None:
+def test_missing_machines_end_the_study_after_a_time_limit(wait_s, ends):
     stage = Stage(behind=BEHIND, short=SHORT)
     with stage.watch(wait_s):
         assert stage.looked.wait(120)
@@ -98,7 +97,7 @@ def test_missing_machines_end_the_study_after_a_time_limit(wait_s: float, ends: 
 
 
 @pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
-def test_nothing_waits_once_the_study_is_over(waiting: dict[str, WaitingTrial]) -> None:
+def test_nothing_waits_once_the_study_is_over(waiting):
     stage = Stage(**waiting)
     stage.interrupt.is_set = True
     with stage.watch(0.0):
@@ -107,7 +106,7 @@ def test_nothing_waits_once_the_study_is_over(waiting: dict[str, WaitingTrial]) 
     assert stage.deadline.fault is None
 
 
-def test_running_trials_are_ended_once_the_whole_budget_is_spent() -> None:
+def test_running_trials_are_ended_once_the_whole_budget_is_spent():
     stage = Stage()
     stage.deadline = Deadline(100.0, interrupt=begun(100.0))
     stage.is_starting, stage.silent = False, {"0001": 1.5}
@@ -117,9 +116,7 @@ def test_running_trials_are_ended_once_the_whole_budget_is_spent() -> None:
     assert not stage.said, "it trained, and was not silent for long"
 
 
-def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_reported(monkeypatch):
     monkeypatch.setattr(module, "GRACE_S", 0.1)
     stage = Stage()
     stage.interrupt.is_set, stage.silent = True, {"0001": 42.0}
@@ -132,9 +129,9 @@ def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_reported(
     assert "42 s" in sentence
 
 
-def test_errors_of_the_watch_are_raised_in_the_thread_of_the_study() -> None:
+def test_errors_of_the_watch_are_raised_in_the_thread_of_the_study():
     stage = Stage()
-    stage.pool_says = None  # type: ignore[assignment]
+    stage.pool_says = None
     with pytest.raises(AttributeError):
         stage.run(1.0)
 
@@ -158,11 +155,9 @@ def test_prints_and_the_ray_log_go_to_a_file_and_are_restored(tmp_path):
 
 
 @pytest.mark.parametrize(("lost", "expected"), [("Ray is gone", StudyError), (None, KeyError)])
-def test_an_error_after_ray_was_killed_is_one_sentence(
-    lost: str | None, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session: Any = SimpleNamespace(notes=[], warning=None, lost=lambda: lost)
-    interrupt: Any = SimpleNamespace(
+def test_an_error_after_ray_was_killed_is_one_sentence(lost, expected, monkeypatch):
+    session = SimpleNamespace(notes=[], warning=None, lost=lambda: lost)
+    interrupt = SimpleNamespace(
         needing=lambda lost: nullcontext(), listen=lambda: None, check=lambda: None
     )
     monkeypatch.setattr(module, "Session", lambda address: nullcontext(session))

@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 
 from raybench.scaling import averaged
-from raybench.scaling.averaged import HeldOutErrors, ThroughputModel, ernest, pollux
+from raybench.scaling.averaged import HeldOutErrors, ThroughputModel, pollux
 from raybench.scaling.measurements import Cell, Observed
 
 
-def affine(cell: Cell) -> float:
+def affine(cell):
     """Return seconds of a step by Ernest's law, which ours does not contain."""
     return 0.05 + 0.001 * cell.batch_size_per_worker + 0.02 * cell.num_workers
 
 
-def cells(*workers: int) -> list[Cell]:
+def cells(*workers):
     return [Cell(k, math.ceil(k / 8), b) for k in workers for b in (16, 64, 256)]
 
 
 @cache
-def fit(*workers: int) -> ThroughputModel:
+def fit(*workers):
     return ThroughputModel.fit(Observed.of([(cell, affine(cell)) for cell in cells(*workers)]))
 
 
-def errors(law: ThroughputModel, new_cells: list[Cell]) -> list[float]:
+def errors(law, new_cells):
     return [
         abs(prediction.step_s / affine(prediction.cell) - 1)
         for prediction in law.predict(new_cells)
     ]
 
 
-def test_a_law_that_predicts_the_largest_cells_well_moves_the_prediction() -> None:
+def test_a_law_that_predicts_the_largest_cells_well_moves_the_prediction():
     model = fit(1, 2, 4, 8, 16)
-    _, ernests, _ = model.held_out.shares(averaged.TRUSTED)
+    _, ernests, _ = model.held_out.weights(averaged.TRUSTED)
     assert ernests > 0.5
     none = HeldOutErrors(np.zeros((3, 0)), np.zeros(0))
     new_cells = cells(32)
@@ -43,9 +43,7 @@ def test_a_law_that_predicts_the_largest_cells_well_moves_the_prediction() -> No
     assert np.median(errors(model, new_cells)) < 0.7 * alone
 
 
-def test_other_laws_move_predictions_beyond_the_measured_cells_by_a_limited_amount(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_laws_move_predictions_beyond_the_measured_cells_by_a_limited_amount(monkeypatch):
     """Our law keeps the residuals of measured cells, which the others do not."""
     model, measured, beyond = fit(1, 2, 4, 8, 16), cells(1, 2, 4, 8, 16), cells(64)
     before = model.predict(measured)
@@ -59,30 +57,20 @@ def test_other_laws_move_predictions_beyond_the_measured_cells_by_a_limited_amou
     assert (moved <= averaged.LARGEST_MOVE).all()
 
 
-def test_intervals_are_wider_after_held_out_misses() -> None:
-    good, bad = (
-        HeldOutErrors(np.zeros((3, 6)), np.zeros(6)),
-        HeldOutErrors(np.zeros((3, 6)), np.full(6, 3.0)),
-    )
-    assert good.widening == averaged.LEAST_WIDTH
-    assert bad.widening > 2
+def test_intervals_are_wider_after_held_out_misses():
     widths = []
-    for held_out in (good, bad):
+    for distance, widening in ((0.0, averaged.LEAST_WIDTH), (3.0, 3.32)):
+        held_out = HeldOutErrors(np.zeros((3, 6)), np.full(6, distance))
+        assert held_out.widening == pytest.approx(widening, abs=0.01)
         predictions = replace(fit(1, 2, 4, 8), held_out=held_out).predict(cells(4, 16))
-        widths.append(
-            [math.log(prediction.high_s / prediction.low_s) for prediction in predictions]
-        )
-    assert widths[1][:3] == pytest.approx(widths[0][:3]), "intervals of measured cells stay equal"
-    assert min(np.array(widths[1][3:]) / np.array(widths[0][3:])) > 2
+        widths.append(np.log([each.high_s / each.low_s for each in predictions]))
+    good, bad = widths
+    assert bad[:3] == pytest.approx(good[:3]), "intervals of measured cells stay equal"
+    assert min(bad[3:] / good[3:]) > 2
 
 
-def test_ernest_is_exact_for_its_own_law() -> None:
-    rows = [(cell, affine(cell)) for cell in cells(1, 2, 4)]
-    assert ernest(rows, cells(64)) == pytest.approx([affine(cell) for cell in cells(64)], rel=1e-6)
-
-
-def test_pollux_finds_a_law_of_its_form() -> None:
-    def law(cell: Cell) -> float:
+def test_pollux_finds_a_law_of_its_form():
+    def law(cell):
         compute = 0.02 + 0.001 * cell.batch_size_per_worker
         if cell.num_workers == 1:
             return cell.accumulate * compute

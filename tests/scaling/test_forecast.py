@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,22 +29,20 @@ LARGE = 2e9, 4e10
 CELLS = ((1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9))
 
 
-def optimum(parameters: float, samples: float) -> tuple[float, float, float]:
+def optimum(parameters, samples):
     """Return the optimal rate and batch, and their loss."""
     rate = 1e-3 * (parameters / 1e8) ** -0.5 * (samples / 1e9) ** 0.2
     batch = 2e5 * (samples / 1e9) ** 0.5
     return rate, batch, 1.5 + 0.4 * (parameters / 1e9) ** -0.34 + 0.5 * (samples / 1e10) ** -0.3
 
 
-def run(
-    parameters: float, samples: float, rate: float, batch: float, noise: float = 0.0
-) -> SmallRun:
+def run(parameters, samples, rate, batch, noise=0.0):
     best_rate, best_batch, least = optimum(parameters, samples)
     off = 0.5 * 0.02 * (math.log(rate / best_rate) ** 2 + math.log(batch / best_batch) ** 2)
     return SmallRun(parameters, samples, batch, rate, least * math.exp(off + noise))
 
 
-def runs(seed: int = 0, cells: tuple[tuple[float, float], ...] = CELLS) -> list[SmallRun]:
+def runs(seed=0, cells=CELLS):
     rng = np.random.default_rng(seed)
     return [
         run(*cell, rate, batch, 0.002 * rng.standard_normal())
@@ -55,7 +52,7 @@ def runs(seed: int = 0, cells: tuple[tuple[float, float], ...] = CELLS) -> list[
     ]
 
 
-def test_a_large_run_is_predicted_with_calibrated_intervals() -> None:
+def test_a_large_run_is_predicted_with_calibrated_intervals():
     true = optimum(*LARGE)
     covered = []
     for seed in range(5):
@@ -73,7 +70,7 @@ def test_a_large_run_is_predicted_with_calibrated_intervals() -> None:
     assert np.mean(covered) >= 0.85
 
 
-def test_an_outlying_run_changes_little() -> None:
+def test_an_outlying_run_changes_little():
     """Without the heavy tails of the errors, it would change the rate twice as much."""
     small = runs()
     before = LargeRunModel(small).predict(*LARGE).learning_rate.value
@@ -83,7 +80,7 @@ def test_an_outlying_run_changes_little() -> None:
     assert abs(math.log(after / before)) < 0.06
 
 
-def test_runs_are_chosen_by_information_per_compute() -> None:
+def test_runs_are_chosen_by_information_per_compute():
     model = OptimumModel(runs(), [(4e8, 8e9), (1.2e9, 8e9)])
     (rate, batch), size = model.position(CELLS[-1]), CELLS[-1]
     near = SmallRun(*size, batch * 2, rate * 2, 1.0)
@@ -97,7 +94,7 @@ def test_runs_are_chosen_by_information_per_compute() -> None:
     assert model.choose(every, LARGE, costs, 0.0).runs == []
 
 
-def test_the_rate_of_a_given_batch_equals_that_of_the_best_batch_without_correlation() -> None:
+def test_the_rate_of_a_given_batch_equals_that_of_the_best_batch_without_correlation():
     model = LargeRunModel(runs())
     best = model.predict(*LARGE)
     small = model.predict(*LARGE, batch=best.batch.value / 4)
@@ -105,7 +102,7 @@ def test_the_rate_of_a_given_batch_equals_that_of_the_best_batch_without_correla
     assert small.batch == best.batch
 
 
-def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals() -> None:
+def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals():
     """Validation errors of small networks vary more than losses of language models."""
     rng, covered, widths = np.random.default_rng(0), [], []
     for _ in range(5):
@@ -123,18 +120,16 @@ def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals() -
 
 
 @pytest.mark.parametrize(
-    ("cells", "word"), [((CELLS[0], CELLS[1]), "size"), ((CELLS[0], (2e8, 2e9)), "length")]
+    ("known", "word"),
+    [
+        (runs(cells=CELLS[:2]), "size"),
+        (runs(cells=(CELLS[0], (2e8, 2e9))), "length"),
+        ([run for run in runs() if run.learning_rate < 5e-4], "learning rate"),
+    ],
+    ids=["unvaried size", "unvaried length", "optimum at the edge of the tried rates"],
 )
-def test_unvaried_size_or_length_is_reported(
-    cells: tuple[tuple[float, float], ...], word: str
-) -> None:
-    assert any(word in doubt for doubt in LargeRunModel(runs(cells=cells)).predict(*LARGE).doubts)
-
-
-def test_an_optimum_at_the_edge_of_the_tried_rates_is_reported() -> None:
-    small = [run for run in runs() if run.learning_rate < 5e-4]
-    doubts = LargeRunModel(small).predict(*LARGE).doubts
-    assert any("learning rate" in doubt for doubt in doubts)
+def test_doubts_are_reported(known, word):
+    assert any(word in doubt for doubt in LargeRunModel(known).predict(*LARGE).doubts)
 
 
 @pytest.mark.parametrize(
@@ -147,20 +142,18 @@ def test_an_optimum_at_the_edge_of_the_tried_rates_is_reported() -> None:
         ([run._replace(loss=4.0 - run.loss) for run in runs()], ErrorCode.INVALID_DATA),
     ],
 )
-def test_runs_that_cannot_be_extrapolated_are_refused(
-    known: list[SmallRun], code: ErrorCode
-) -> None:
+def test_runs_that_cannot_be_extrapolated_are_refused(known, code):
     with refused(code):
         LargeRunModel(known)
 
 
 @pytest.fixture
-def run_forecast(capsys: pytest.CaptureFixture[str]) -> Any:
+def run_forecast(capsys):
     """Function that runs the command with --json, and returns its document."""
     return partial(run_json, capsys, "forecast")
 
 
-def assert_refused(run_forecast: Any, words: list[Any], code: ErrorCode, names: list[str]) -> None:
+def assert_refused(run_forecast, words, code, names):
     error = run_forecast(*words, code=cli.WRONG_INPUT)["error"]
     assert error["code"] == code
     for name in names:
@@ -168,7 +161,7 @@ def assert_refused(run_forecast: Any, words: list[Any], code: ErrorCode, names: 
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table(tmp_path):
     """A CSV file of runs with other column names and a diverged run."""
     names = {"samples": "tokens", "learning_rate": "lr"}
     rows = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
@@ -181,9 +174,7 @@ def table(tmp_path: Path) -> Path:
 SIZE = "--parameters", "2e9", "--samples", "4e10"
 
 
-def test_the_command_reads_a_table_with_other_columns(
-    table: Path, tmp_path: Path, run_forecast: Any
-) -> None:
+def test_the_command_reads_a_table_with_other_columns(table, tmp_path, run_forecast):
     figure = tmp_path / "figure.png"
     document = run_forecast(table, *SIZE, "--figure", figure)
     details = document["details"]
@@ -192,7 +183,7 @@ def test_the_command_reads_a_table_with_other_columns(
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_figure_shows_every_small_optimum_and_the_large_interval() -> None:
+def test_the_figure_shows_every_small_optimum_and_the_large_interval():
     model = LargeRunModel(runs())
     forecast = model.predict(*LARGE)
     axes = forecast_figure(model, forecast, *LARGE).axes
@@ -206,9 +197,7 @@ def test_the_figure_shows_every_small_optimum_and_the_large_interval() -> None:
         assert (low, high) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_plan_respects_its_budget_and_its_results_are_read(
-    table: Path, tmp_path: Path, run_forecast: Any
-) -> None:
+def test_a_plan_respects_its_budget_and_its_results_are_read(table, tmp_path, run_forecast):
     out = tmp_path / "next.csv"
     document = run_forecast(table, *SIZE, "--plan", "5%", "--out", out)
     planned = pd.read_csv(out)
@@ -241,9 +230,7 @@ WIDTHS = {
 }
 
 
-def train(
-    content: dict[str, Any], configurations: list[dict[str, Any]] | None, folder: Path
-) -> str:
+def train(content, configurations, folder):
     """Write the results of a made-up search (by default of the configurations of `search.first`);
     models have 100 parameters per squared width, epochs have 4e9 samples."""
     study, space = build_study(content, "made")
@@ -252,7 +239,7 @@ def train(
     store = Store(folder)
     store.write_yaml(STUDY_FILE, {"study": study.document(), "is_over": True})
     for number, spec in enumerate(specs):
-        parameters = 100 * int(spec.model["width"]) ** 2  # type: ignore[arg-type]
+        parameters = 100 * int(spec.model["width"]) ** 2
         # A run ends with a full batch.
         samples = math.ceil(spec.epochs * 4e9 / spec.global_batch_size) * spec.global_batch_size
         loss = run(parameters, samples, spec.learning_rate, spec.global_batch_size).loss
@@ -264,7 +251,7 @@ def train(
     return str(folder)
 
 
-def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path, run_forecast: Any) -> None:
+def test_results_of_a_planned_space_narrow_the_forecast(tmp_path, run_forecast):
     configurations = [
         {"model.width": width, "learning_rate": rate, "batch_size_per_worker": batch, "epochs": n}
         for width, batch, n in ((1000, 100_000, 1), (1000, 300_000, 2), (2000, 300_000, 1))
@@ -304,7 +291,7 @@ def test_results_of_a_planned_space_narrow_the_forecast(tmp_path: Path, run_fore
     assert len(enough) < len(planned)
 
 
-def test_seconds_of_runs_come_from_the_table(table: Path, run_forecast: Any) -> None:
+def test_seconds_of_runs_come_from_the_table(table, run_forecast):
     assert_refused(run_forecast, [table, *SIZE, "--plan", "2h"], ErrorCode.MISSING, [])
     rows = pd.read_csv(table)
     rows.assign(train_s=rows["tokens"] / 1e6).to_csv(table, index=False)
@@ -313,9 +300,7 @@ def test_seconds_of_runs_come_from_the_table(table: Path, run_forecast: Any) -> 
     assert 3600 < sum(run["train_s"] for run in planned) <= 7200
 
 
-def test_the_parameters_of_a_torch_model_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parameters_of_a_torch_model_are_counted(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     examples = Path(__file__).parents[2] / "examples"
     monkeypatch.syspath_prepend(str(examples))
@@ -329,9 +314,7 @@ def test_the_parameters_of_a_torch_model_are_counted(
     assert torch.get_default_device() == torch.device("cpu")
 
 
-def test_the_loss_is_predicted_without_learning_rates(
-    table: Path, tmp_path: Path, run_forecast: Any
-) -> None:
+def test_the_loss_is_predicted_without_learning_rates(table, tmp_path, run_forecast):
     file = tmp_path / "sizes.csv"
     rows = pd.DataFrame(
         [(*cell, optimum(*cell)[2]) for cell in CELLS], columns=["parameters", "tokens", "loss"]
@@ -361,14 +344,7 @@ def test_the_loss_is_predicted_without_learning_rates(
         (["runs.csv", *SIZE, "--plan", "5%", "--out", "n.yaml"], ErrorCode.CONFLICT, ["n.yaml"]),
     ],
 )
-def test_invalid_arguments_are_refused(
-    words: list[str],
-    code: ErrorCode,
-    names: list[str],
-    table: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run_forecast: Any,
-) -> None:
+def test_invalid_arguments_are_refused(words, code, names, table, monkeypatch, run_forecast):
     monkeypatch.chdir(table.parent)
     (table.parent / "text.csv").write_text("a,b\n1,2\n")
     assert_refused(run_forecast, words, code, names)
@@ -385,9 +361,7 @@ fixed: {num_workers: 2, batch_size_per_worker: 32}
 """
 
 
-def study_of(
-    folder: Path, *, size: int | None, rate_factor: float = 1.0, error: float = 1.0, **changes: Any
-) -> Path:
+def study_of(folder, *, size, rate_factor=1.0, error=1.0, **changes):
     """Write a study: the fixture with another model size, other rates, errors and run-spec keys."""
     folder.mkdir()
     (folder / "study.yaml").write_bytes((RACE / "study.yaml").read_bytes())
@@ -404,7 +378,7 @@ def study_of(
     return folder
 
 
-def test_studies_give_the_space_of_a_large_model(tmp_path: Path, run_forecast: Any) -> None:
+def test_studies_give_the_space_of_a_large_model(tmp_path, run_forecast):
     small = study_of(tmp_path / "small", size=10_000)
     larger = study_of(tmp_path / "larger", size=160_000, rate_factor=0.5, error=0.8)
     (file := tmp_path / "large.yaml").write_text(SPACE)
@@ -423,7 +397,7 @@ def test_studies_give_the_space_of_a_large_model(tmp_path: Path, run_forecast: A
     assert all(rate["low"] < tried < rate["high"] for tried in rates)
 
 
-def test_runs_of_a_study_are_read_at_one_length(tmp_path: Path) -> None:
+def test_runs_of_a_study_are_read_at_one_length(tmp_path):
     study = load(study_of(tmp_path / "small", size=10_000))
     small = [measured.run for measured in runs_of_study(study, "adam")]
     (length,) = {run.samples for run in small}
@@ -437,7 +411,7 @@ def test_runs_of_a_study_are_read_at_one_length(tmp_path: Path) -> None:
     assert all(0.03 < run.loss < 0.9 for run in small)
 
 
-def test_runs_with_a_decaying_schedule_count_only_at_their_end(tmp_path: Path) -> None:
+def test_runs_with_a_decaying_schedule_count_only_at_their_end(tmp_path):
     """Earlier values depend on the end of the schedule."""
     constant = runs_of_study(load(study_of(tmp_path / "constant", size=10_000)), "adam")
     study = load(study_of(tmp_path / "cosine", size=10_000, schedule="cosine"))
@@ -447,7 +421,7 @@ def test_runs_with_a_decaying_schedule_count_only_at_their_end(tmp_path: Path) -
     assert {run.learning_rate for run in decaying} <= {run.spec.learning_rate for run in as_long}
 
 
-def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path):
     unknown = load(study_of(tmp_path / "unknown", size=None))
     with refused(ErrorCode.NO_RESULT, unknown.place):
         runs_of_study(unknown, "adam")
@@ -469,14 +443,8 @@ def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_space_that_does_not_match_the_studies_is_refused(
-    space: str,
-    words: list[str],
-    code: ErrorCode,
-    names: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run_forecast: Any,
-) -> None:
+    space, words, code, names, tmp_path, monkeypatch, run_forecast
+):
     monkeypatch.chdir(tmp_path)
     study_of(tmp_path / "small", size=10_000)
     study_of(tmp_path / "larger", size=160_000, error=0.8)

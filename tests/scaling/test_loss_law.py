@@ -11,18 +11,18 @@ IRREDUCIBLE, SIZE_TERM, SAMPLES_TERM = 1.4, 600.0, 600.0
 ALPHA, BETA = 0.34, 0.33
 
 
-def loss(parameters: np.ndarray, samples: np.ndarray) -> np.ndarray:
+def loss(parameters, samples):
     """Return the losses of a known law of Hoffmann's form."""
     return IRREDUCIBLE + SIZE_TERM * parameters**-ALPHA + SAMPLES_TERM * samples**-BETA
 
 
-def optimum(compute: float) -> float:
+def optimum(compute):
     """Return the compute-optimal parameters of that law."""
     term = (ALPHA * SIZE_TERM / (BETA * SAMPLES_TERM)) ** (1 / (ALPHA + BETA))
     return float(term * (compute / 6) ** (BETA / (ALPHA + BETA)))
 
 
-def measured(seed: int, noise: float = 0.002) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def measured(seed, noise=0.002):
     """Return parameters, samples and noisy losses of runs at four compute budgets."""
     rng = np.random.default_rng(seed)
     budgets = np.repeat([1e19, 3e19, 1e20, 3e20], 7)
@@ -32,7 +32,7 @@ def measured(seed: int, noise: float = 0.002) -> tuple[np.ndarray, np.ndarray, n
     return parameters, samples, noisy
 
 
-def test_loss_and_optimum_at_ten_times_the_compute_are_predicted() -> None:
+def test_loss_and_optimum_at_ten_times_the_compute_are_predicted():
     covered = []
     for seed in range(5):
         law = LossLaw(*measured(seed))
@@ -47,8 +47,8 @@ def test_loss_and_optimum_at_ten_times_the_compute_are_predicted() -> None:
     assert np.mean(covered) >= 0.85
 
 
-def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs() -> None:
-    def widths(error: float) -> list[float]:
+def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs():
+    def widths(error):
         law = LossLaw(*measured(0), error)
         return [
             interval.high / interval.low
@@ -62,7 +62,7 @@ def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs() -> N
     assert widths(0.05)[1] - 1 > 3 * (near[1] - 1)
 
 
-def test_outlying_runs_change_little() -> None:
+def test_outlying_runs_change_little():
     parameters, samples, losses = measured(0)
     before, _ = LossLaw(parameters, samples, losses).optimum(3e21)
     losses[3] *= 1.2
@@ -74,9 +74,7 @@ def test_outlying_runs_change_little() -> None:
     ("keep", "factor", "code"),
     [(1, 1.0, ErrorCode.TOO_FEW), (28, -1.0, ErrorCode.INVALID_DATA)],
 )
-def test_runs_that_cannot_be_extrapolated_are_refused(
-    keep: int, factor: float, code: ErrorCode
-) -> None:
+def test_runs_that_cannot_be_extrapolated_are_refused(keep, factor, code):
     parameters, samples, losses = (column[:keep] for column in measured(0))
     with refused(code):
         LossLaw(parameters, samples, losses**factor)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,7 @@ def norms(rng, sizes):
 
 
 @pytest.mark.parametrize("sizes", [(8, 8), (16, 16, 16, 5), (8, 8, 0)])
-def test_noise_terms_are_unbiased_for_any_batch_split(sizes) -> None:
+def test_noise_terms_are_unbiased_for_any_batch_split(sizes):
     """The mean of 2,000 steps is within four standard errors of the truth."""
     rng = np.random.default_rng(0)
     steps = [norms(rng, sizes) for _ in range(2_000)]
@@ -48,7 +47,7 @@ def of_steps(steps, sizes, each=1):
     return noise_scales(sums, decay=1 - 1 / len(terms))
 
 
-def test_averages_are_right_for_single_steps_and_groups_of_ten() -> None:
+def test_averages_are_right_for_single_steps_and_groups_of_ten():
     rng = np.random.default_rng(3)
     steps = [norms(rng, (8, 8)) for _ in range(4_000)]
     one_by_one, together = of_steps(steps, (8, 8)), of_steps(steps, (8, 8), each=10)
@@ -81,7 +80,7 @@ def descend(batch, seed, *, dimensions=200, noise=4.0, until=0.05, rate=0.02, wo
     return samples, noise_scales(steps, decay=0.8)
 
 
-def test_one_run_on_a_quadratic_predicts_the_critical_batch() -> None:
+def test_one_run_on_a_quadratic_predicts_the_critical_batch():
     """Samples to target at seven batch sizes, compared with the noise scale of a single run."""
     rows = [
         {"batch_size": batch, "samples_to_target": descend(batch, seed)[0]}
@@ -96,7 +95,7 @@ def test_one_run_on_a_quadratic_predicts_the_critical_batch() -> None:
         assert critical_batch(scales, batch) == pytest.approx(critical.value, rel=0.2)
 
 
-def test_evaluations_without_a_noise_scale_are_left_out() -> None:
+def test_evaluations_without_a_noise_scale_are_left_out():
     assert critical_batch([100.0, math.inf, math.nan, 100.0], 50) == pytest.approx(100)
     assert math.isnan(critical_batch([math.inf], 8))
     assert math.isnan(critical_batch([], 8))
@@ -105,7 +104,7 @@ def test_evaluations_without_a_noise_scale_are_left_out() -> None:
 OF_GRADIENTS = 50.0
 
 
-def sums(rng: np.random.Generator) -> NoiseSums:
+def sums(rng):
     """Return noise sums of a hundred steps whose noise scale is OF_GRADIENTS."""
     noise = NoiseSums.of(
         [
@@ -117,7 +116,7 @@ def sums(rng: np.random.Generator) -> NoiseSums:
     return noise
 
 
-def test_every_run_of_several_workers_estimates_the_noise_scale(tmp_path: Path) -> None:
+def test_every_run_of_several_workers_estimates_the_noise_scale(tmp_path):
     study, rng = study_of(scaling="weak"), np.random.default_rng(0)
     runs, curves = run_of(study)
     for name in ("0001-r0", "0001-r1"):

@@ -2,26 +2,23 @@
 of studies whose steps follow a known law."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.report.study import StudyResults, load
+from raybench.report.study import load
 from raybench.scaling import plan as plans
 from raybench.scaling.fits import fit_study
 from raybench.scaling.measurements import NINE_OF_TEN, Cell, Predicted
 from raybench.scaling.plan import (
+    IN_TIME,
     WITHIN,
     Offer,
     Overhead,
-    TargetPlan,
     answers,
     by_worker,
     chance,
@@ -43,6 +40,8 @@ pytestmark = pytest.mark.usefixtures("without_pollux")
 
 BATCHES = [32, 64, 128, 256, 512, 1024]
 LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 2)]
+FACTORS = {"slow": 1.0, "fast": 0.5}
+"""Factors on the seconds of a step, by kind of worker."""
 
 
 def true_samples(batch):
@@ -67,50 +66,38 @@ def curve(noise=0.03, **changes):
 
 
 def table(prices=None, **changes):
-    kinds = {"slow": steps, "fast": lambda cells: steps(cells, factor=0.5)}
+    kinds = {kind: partial(steps, factor=factor) for kind, factor in FACTORS.items()}
     options = {"layouts": LAYOUTS, "batch_sizes": BATCHES} | changes
     offers = prices and [by_worker(*item) for item in prices.items()]
     return plan(curve(), kinds, offers=offers, **options)
 
 
+def true_seconds(kind, workers, nodes, batch):
+    step_s = FACTORS[kind] * true_step(workers, nodes, batch // workers)
+    return float(true_samples(batch) / batch * step_s)
+
+
 def measured(noise=0.02, seed=0):
     """Return a table of three true runs of each cell."""
     rng = np.random.default_rng(seed)
-    rows = [
-        {
-            "gpu_type": kind,
-            "num_workers": workers,
-            "num_nodes": nodes,
-            "global_batch_size": batch,
-            "work_s": float(
-                true_samples(batch)
-                / batch
-                * factor
-                * true_step(workers, nodes, batch // workers)
-                * np.exp(noise * rng.standard_normal())
-            ),
-        }
-        for kind, factor in (("slow", 1.0), ("fast", 0.5))
-        for workers, nodes in LAYOUTS
+    cells = [
+        (kind, *layout, batch)
+        for kind in FACTORS
+        for layout in LAYOUTS
         for batch in BATCHES
         for _ in range(3)
     ]
-    return pd.DataFrame(rows)
+    work_s = [true_seconds(*cell) * np.exp(noise * rng.standard_normal()) for cell in cells]
+    return pd.DataFrame(cells, columns=plans.KEYS).assign(work_s=work_s)
 
 
 PRICES = {"slow": 1.0, "fast": 3.0}
 
 
-def test_every_cell_has_a_time_and_a_price() -> None:
+def test_every_cell_has_a_time_and_a_price():
     rows = table(PRICES)
     assert len(rows) == 2 * len(LAYOUTS) * len(BATCHES)
-    truth = [
-        true_samples(row.global_batch_size)
-        / row.global_batch_size
-        * true_step(row.num_workers, row.num_nodes, row.batch_size_per_worker)
-        * (1.0 if row.gpu_type == "slow" else 0.5)
-        for row in rows.itertuples()
-    ]
+    truth = [true_seconds(*row) for row in rows[plans.KEYS].itertuples(index=False)]
     assert rows["seconds"].to_numpy() == pytest.approx(truth, rel=0.06)
     assert rows["low_s"].lt(truth).mean() > 0.9
     assert rows["high_s"].gt(truth).mean() > 0.9
@@ -121,22 +108,7 @@ def test_every_cell_has_a_time_and_a_price() -> None:
     assert table()["cost"].to_numpy() == pytest.approx(3600 * hours)
 
 
-def test_the_interval_combines_both_errors() -> None:
-    sure, unsure = (
-        plan(
-            curve(noise=noise),
-            {"gpu": lambda cells: [Predicted(1.0, 0.8, 1.25)] * len(cells)},
-            layouts=[(1, 1)],
-            batch_sizes=[128],
-        ).iloc[0]
-        for noise in (0.001, 0.3)
-    )
-    assert sure["high_s"] / sure["seconds"] == pytest.approx(1.25, rel=0.02)
-    assert sure["low_s"] / sure["seconds"] == pytest.approx(0.8, rel=0.02)
-    assert unsure["high_s"] / unsure["seconds"] > 1.3
-
-
-def test_invalid_batch_sizes_have_no_row() -> None:
+def test_invalid_batch_sizes_have_no_row():
     rows = table(layouts=[(1, 1), (3, 1)], batch_sizes=[2, 96, 128])
     cells = rows[["num_workers", "global_batch_size"]].drop_duplicates().to_numpy().tolist()
     assert cells == [[1, 2], [1, 96], [1, 128], [3, 96]]
@@ -152,11 +124,12 @@ def test_invalid_batch_sizes_have_no_row() -> None:
         table(layouts=[(3, 1)], batch_sizes=[64])
 
 
-def test_the_answers_are_near_the_true_optimum() -> None:
+def test_the_answers_are_near_the_true_optimum():
     """Chosen rows are within the 5 % tie margin and noise of the measured optimum."""
     judged = with_measured(table(PRICES), measured())
-    best = answers(judged, budget=0.2).set_index("answer")
-    assert list(best.index) == ["fastest", "cheapest", WITHIN]
+    best = answers(judged, budget=0.2, deadline_s=1e4).set_index("answer")
+    assert list(best.index) == ["fastest", "cheapest", WITHIN, IN_TIME]
+    assert best.loc[IN_TIME, "seconds"] <= 1e4
     assert best.loc["fastest", "gpu_type"] == "fast"
     assert best.loc["cheapest", "gpu_type"] == "slow"
     assert best.loc["cheapest", "num_workers"] == 1
@@ -169,7 +142,7 @@ def test_the_answers_are_near_the_true_optimum() -> None:
     assert judged["within"].mean() > 0.9
 
 
-def test_a_trivial_gain_adds_no_workers() -> None:
+def test_a_trivial_gain_adds_no_workers():
     """A second worker is used if it is 20 % faster, not if it is 2 % faster."""
     for gain, workers in ((0.02, 1), (0.2, 2)):
 
@@ -180,15 +153,7 @@ def test_a_trivial_gain_adds_no_workers() -> None:
         assert answers(rows)["num_workers"].tolist() == [workers, 1]
 
 
-def test_without_prices_worker_seconds_are_the_cost() -> None:
-    best = answers(table(), budget=1e3, deadline_s=1e4)
-    assert best.loc[2, "cost"] <= 1e3
-    assert best.loc[3, "seconds"] <= 1e4
-    assert best["answer"].tolist() == [plans.FASTEST, plans.CHEAPEST, plans.WITHIN, plans.IN_TIME]
-    assert "loss" not in best.columns
-
-
-def test_a_prediction_that_was_wrong_shows_its_loss() -> None:
+def test_a_prediction_that_was_wrong_shows_its_loss():
     """The model predicts that four workers are fast, but the runs are slow."""
     runs = measured(noise=0.0)
     runs.loc[runs["num_workers"] == 4, "work_s"] *= 3
@@ -202,7 +167,7 @@ def test_a_prediction_that_was_wrong_shows_its_loss() -> None:
     assert not fastest["within"]
 
 
-def test_misses_differ_from_cells_without_runs() -> None:
+def test_misses_differ_from_cells_without_runs():
     runs = measured()
     cell = (runs["num_workers"] == 1) & (runs["global_batch_size"] == 32)
     runs = runs[~((runs["gpu_type"] == "slow") & cell)]
@@ -227,7 +192,7 @@ def priced(**terms):
     return plan(curve(), kinds, overhead=lambda kind, k: Overhead(10.0 * k, 1e-3), **options)
 
 
-def test_a_bill_covers_whole_machines_from_start_to_target() -> None:
+def test_a_bill_covers_whole_machines_from_start_to_target():
     single, parallel = priced(billing_step_s=3600.0).to_dict("records")
     for row, machines in ((single, 1), (parallel, 2)):
         job_s = 100 + 10 * row["num_workers"] + row["samples"] / 128 + row["samples"] / 1000
@@ -240,7 +205,7 @@ def test_a_bill_covers_whole_machines_from_start_to_target() -> None:
     )
 
 
-def test_the_probability_matches_simulated_jobs() -> None:
+def test_the_probability_matches_simulated_jobs():
     """Samples and step times are drawn from their intervals; jobs are billed by the minute."""
     samples = curve(noise=0.3)
     need = samples.predict([128]).iloc[0]
@@ -265,26 +230,26 @@ def test_the_probability_matches_simulated_jobs() -> None:
     assert chance(row) == 1.0
 
 
-def test_prices_need_a_measured_accelerator() -> None:
+def test_prices_need_a_measured_accelerator():
     with refused(ErrorCode.UNKNOWN_NAME, "A100", "CPU"):
         offers_of(["CPU"], {"p4": MachinePrice(**MACHINE)})
     (cpu,) = offers_of(["CPU"], {"c7": MachinePrice(workers=2, price=1.0)})
     assert (cpu.kind, cpu.machines(3)) == ("CPU", 2)
 
 
-def plan_of(results: StudyResults) -> TargetPlan:
+def plan_of(results):
     (target_plan,) = target_plans([results], fit_study(results, predict="8"))
     return target_plan
 
 
-def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path: Path) -> None:
+def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path):
     """Two of three repeats diverge at one batch size, so it is not planned."""
     results = reaching(tmp_path, batch_sizes=[32, 64, 128, 256], epoch=1100)
     assert 512 in set(plan_of(results).table["global_batch_size"])
     records = dict(results.runs)
     for name, run in records.items():
         if run.spec.global_batch_size == 512 and not name.endswith("r0"):
-            diverged: dict[str, Any] = {"state": "failed", "failure": "nan", "stop": None}
+            diverged = {"state": "failed", "failure": "nan", "stop": None}
             records[name] = replace(run, **diverged, time_to_target_s=None, samples=0)
     curves = {name: list(results.evaluations[name]) for name in records}
     lost = load(write(tmp_path / "lost", results.scaling_study, records, curves))
@@ -295,7 +260,7 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path: Path) -> None:
     assert 512 not in set(plan_of(lost).table["global_batch_size"])
 
 
-def missed(folder: Path) -> StudyResults:
+def missed(folder):
     """Return a study whose runs missed the target."""
     objective = {"kind": "best_at_budget", "target": 0.99, "max_train_seconds": 600.0}
     study = study_of(base={"objective": objective})
@@ -305,16 +270,14 @@ def missed(folder: Path) -> StudyResults:
 @pytest.mark.parametrize(
     "study", [missed, partial(reaching, scaling="strong", batch_sizes=[64])], ids=["missed", "one"]
 )
-def test_a_plan_needs_two_batch_sizes_that_reached_the_target(
-    study: Callable[[Path], StudyResults], tmp_path: Path
-) -> None:
+def test_a_plan_needs_two_batch_sizes_that_reached_the_target(study, tmp_path):
     none = plan_of(study(tmp_path))
     assert none.sentences[0].startswith("No plan: ")
     assert none.table.empty
     assert none.answers.empty
 
 
-def test_nine_of_ten_new_runs_lie_within_the_interval_of_a_few() -> None:
+def test_nine_of_ten_new_runs_lie_within_the_interval_of_a_few():
     """Runs scatter by 20 % around the unknown median of their cell."""
     rng, within, cells, repeats = np.random.default_rng(0), 0, 2, 3
     keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
@@ -330,16 +293,14 @@ def test_nine_of_ten_new_runs_lie_within_the_interval_of_a_few() -> None:
 
 
 @pytest.mark.parametrize(("batch", "passes"), [(8, 4), (10, 2), (7, 1)])
-def test_the_time_of_a_step_covers_all_passes(batch: int, passes: int) -> None:
+def test_the_time_of_a_step_covers_all_passes(batch, passes):
     """The measured step has four passes; a batch that they do not divide takes fewer."""
-    predicted: list[Cell] = []
+    predicted = []
 
-    def predict(cells: list[Cell]) -> list[SimpleNamespace]:
+    def predict(cells):
         predicted.extend(cells)
         return [SimpleNamespace(step_s=1.0, low_s=1.0, high_s=1.0)]
 
-    model: Any = SimpleNamespace(
-        observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict
-    )
+    model = SimpleNamespace(observed=SimpleNamespace(cells=[Cell(1, 1, 8, 4)]), predict=predict)
     predicted_steps(model, [(2, 1, batch)])
     assert predicted == [Cell(2, 1, batch // passes, passes)]

@@ -11,24 +11,23 @@ from raybench.report.figures.scaling_plots import (
     plan_figure,
     read_model,
 )
-from raybench.report.study import StudyResults, load
-from raybench.spec.run import RunSpec
+from raybench.report.study import load
 from tests.runs.made_up import run_of, study_of, write
 
 
-def step(spec: RunSpec, repeat: int) -> float:
+def step(spec, repeat):
     together = 0.0 if spec.num_workers == 1 else 0.02
     return (spec.batch_size_per_worker / 1000 + together) * (1 + 0.05 * repeat)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+def results(tmp_path_factory):
     study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], repeats=2)
     return load(write(tmp_path_factory.mktemp("made_up"), study, *run_of(study, step)))
 
 
 @pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])
-def test_weak_and_strong_scaling_have_a_panel_with_the_ideal_line(draw, results) -> None:
+def test_weak_and_strong_scaling_have_a_panel_with_the_ideal_line(draw, results):
     figure = draw(results)
     titles = [axes.get_title("left").partition(":")[0] for axes in figure.axes]
     assert titles == ["weak scaling", "strong scaling"]
@@ -37,7 +36,7 @@ def test_weak_and_strong_scaling_have_a_panel_with_the_ideal_line(draw, results)
         assert len(axes.containers) == 2, "a curve for each batch size, with its spread"
 
 
-def test_shares_of_a_step_sum_to_one(results) -> None:
+def test_shares_of_a_step_sum_to_one(results):
     cells = results.scaling.drop_duplicates("cell")
     for row in cells.to_dict("records"):
         assert sum(plots.step_shares(row).values()) == pytest.approx(1)
@@ -47,7 +46,7 @@ def test_shares_of_a_step_sum_to_one(results) -> None:
     assert shares["as one worker alone"] == pytest.approx(0.064 / 0.084)
 
 
-def test_indistinguishable_parts_are_combined() -> None:
+def test_indistinguishable_parts_are_combined():
     nan = float("nan")
     row = {"input_share": 0.25, "alone_share": nan, "communication_share": nan, "num_workers": 2}
     assert plots.step_shares(row) == {"input wait": 0.25, "not distinguishable": 0.75}
@@ -62,19 +61,19 @@ def test_indistinguishable_parts_are_combined() -> None:
     )
 
 
-def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
+def made_model():
     cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
     curve = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
     columns = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}
     return curve.head(2), curve.assign(**columns, extrapolated=[False, False, True, True])
 
 
-def test_a_study_without_runs_has_no_figure(tmp_path) -> None:
+def test_a_study_without_runs_has_no_figure(tmp_path):
     empty = load(write(tmp_path / "empty", study_of(), {}, {}))
     assert not [name for name, kind in SCALING_FIGURES.items() if kind.applies(empty)]
 
 
-def test_predictions_are_read_back_and_drawn(results) -> None:
+def test_predictions_are_read_back_and_drawn(results):
     model, plan = SCALING_FIGURES["predicted"], SCALING_FIGURES["plan"]
     assert not model.applies(results)
     assert not plan.applies(results)
@@ -90,7 +89,7 @@ def test_predictions_are_read_back_and_drawn(results) -> None:
     assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes", "yes"]
 
 
-def test_the_plan_figure_distinguishes_predictions_from_measurements() -> None:
+def test_the_plan_figure_distinguishes_predictions_from_measurements():
     nan = float("nan")
     rows = {"series": "a", "unit": "money", "offer": "p4"}
     rows |= {"num_workers": [1, 1, 2, 2], "global_batch_size": [64, 128] * 2}
@@ -109,7 +108,7 @@ def test_the_plan_figure_distinguishes_predictions_from_measurements() -> None:
     assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
 
 
-def test_every_figure_of_measurements_is_drawn_and_has_a_table(results) -> None:
+def test_every_figure_of_measurements_is_drawn_and_has_a_table(results):
     for name in ("speedup", "efficiency", "step_shares", "values"):
         kind = SCALING_FIGURES[name]
         assert kind.applies(results)

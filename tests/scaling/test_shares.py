@@ -9,7 +9,6 @@ from made_up_probes import spec_of, times_of
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.find import load_workload_dataset
-from raybench.scaling.measurements import Floats
 from raybench.scaling.shares import (
     FEWEST_MEASURED,
     FEWEST_STEPS,
@@ -18,11 +17,8 @@ from raybench.scaling.shares import (
     PARTS,
     SYNTHETIC_BYTES,
     Estimate,
-    Probe,
     Probes,
-    RankRows,
     Shares,
-    SlowRank,
     probe_spec,
     rank_rows,
     slow_ranks,
@@ -32,7 +28,6 @@ from raybench.scaling.shares import (
 )
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
-from raybench.stats.record import Evaluation
 from raybench.training.base import find_backend
 from raybench.training.run import run
 from tests.factories import evaluation
@@ -40,12 +35,12 @@ from tests.factories import evaluation
 MIXED = {"compute": 0.04, "overhead": 0.01, "exchange": 0.03, "reading": 0.02}
 
 
-def values(shares: Shares) -> dict[str, float]:
+def values(shares):
     return {part: shares[part].value for part in PARTS}
 
 
 @pytest.mark.parametrize("batch", [1, 3, 64, 100])
-def test_sequential_parts_are_recovered_at_any_batch_size(batch: int) -> None:
+def test_sequential_parts_are_recovered_at_any_batch_size(batch):
     spec = spec_of(batch_size_per_worker=batch)
     shares = values(Shares.of(Probes.of(spec), times_of(spec, noise=0.0, **MIXED)))
     assert shares == pytest.approx(
@@ -53,11 +48,11 @@ def test_sequential_parts_are_recovered_at_any_batch_size(batch: int) -> None:
     )
 
 
-def test_overlapping_parts_are_split_evenly() -> None:
+def test_overlapping_parts_are_split_evenly():
     """Reading and exchange overlap, 0.05 s each, after 0.05 s of compute."""
     probes = Probes.of(spec_of())
 
-    def seconds(probe: Probe) -> float:
+    def seconds(probe):
         slowest = 0.05 if probe.exchanges or probe.reads else 0.0
         return slowest + 0.05 * probe.batch_size_per_worker / 64
 
@@ -68,14 +63,14 @@ def test_overlapping_parts_are_split_evenly() -> None:
     )
 
 
-def test_two_rounds_give_no_verdict() -> None:
+def test_two_rounds_give_no_verdict():
     spec = spec_of()
     for number, is_sure in ((2, False), (3, True)):
         times = times_of(spec, rounds=number, noise=0.0, **MIXED)
         assert Shares.of(Probes.of(spec), times).is_sure is is_sure
 
 
-def test_an_estimate_covers_the_truth_as_stated() -> None:
+def test_an_estimate_covers_the_truth_as_stated():
     rng = np.random.default_rng(0)
     inside = []
     for _ in range(500):
@@ -84,7 +79,7 @@ def test_an_estimate_covers_the_truth_as_stated() -> None:
     assert 0.92 <= np.mean(inside) <= 0.98
 
 
-def test_equal_parts_are_rarely_ranked() -> None:
+def test_equal_parts_are_rarely_ranked():
     """Two equal parts with 5 % noise: every certain verdict is wrong."""
     spec = spec_of()
     probes = Probes.of(spec)
@@ -98,12 +93,12 @@ def test_equal_parts_are_rarely_ranked() -> None:
     assert np.mean(sure) < 0.1
 
 
-def dataset_of(number: int, shape: tuple[int, ...] = (4, 4, 1)) -> Dataset:
+def dataset_of(number, shape=(4, 4, 1)):
     split = Split(np.zeros((number, *shape), np.uint8), np.zeros(number, np.int64))
     return Dataset("made up", 3, train=split, validation=split, test=split)
 
 
-def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
+def curve_of(seconds, samples):
     pairs = enumerate(zip(seconds, samples, strict=True))
     return [evaluation(trained, index=i, samples=count) for i, (trained, count) in pairs]
 
@@ -115,19 +110,19 @@ def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
         ([2.0, 4.0, 6.0, 8.0], 0.02),
     ],
 )
-def test_a_step_is_the_median_of_the_means_of_intervals(ends_s: list[float], step_s: float) -> None:
+def test_a_step_is_the_median_of_the_means_of_intervals(ends_s, step_s):
     assert step_seconds(curve_of(ends_s, [100, 200, 300, 400]), 1) == pytest.approx(step_s)
 
 
 @pytest.mark.parametrize(
     ("step_s", "steps"), [(0.01, 50), (10.0, FEWEST_STEPS), (1e-6, MOST_STEPS)]
 )
-def test_the_number_of_steps_follows_their_duration(step_s: float, steps: int) -> None:
+def test_the_number_of_steps_follows_their_duration(step_s, steps):
     assert steps_for(0.5, step_s) == steps
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(1, 33), (64, 2), (100_000, 33)])
-def test_a_probe_has_only_whole_steps_for_any_dataset_size(rows: int, steps: int) -> None:
+def test_a_probe_has_only_whole_steps_for_any_dataset_size(rows, steps):
     spec, dataset = spec_of(accumulate=2), dataset_of(rows)
     for probe in Probes.of(spec).names:
         probed = probe_spec(spec, probe, dataset, steps=steps)
@@ -140,7 +135,7 @@ def test_a_probe_has_only_whole_steps_for_any_dataset_size(rows: int, steps: int
         assert RunSpec.model_validate(probed.document()) == probed
 
 
-def test_synthetic_data_have_the_shape_and_a_limited_size() -> None:
+def test_synthetic_data_have_the_shape_and_a_limited_size():
     large = dataset_of(2000, (600, 600, 3))
     synthetic = synthetic_like(large, 10**9)
     assert synthetic.shape == [600, 600, 3]
@@ -150,7 +145,7 @@ def test_synthetic_data_have_the_shape_and_a_limited_size() -> None:
     assert synthetic_like(dataset_of(50, (8,)), 50).shape == [8]
 
 
-def test_a_probe_trains_the_requested_intervals() -> None:
+def test_a_probe_trains_the_requested_intervals():
     """Runs the training loop of workers on digits and on synthetic data of the same shape."""
     pytest.importorskip("torch")
     data = DatasetSpec(name="digits", validation_size=32)
@@ -173,54 +168,43 @@ def test_a_probe_trains_the_requested_intervals() -> None:
 WHERE = [f"host {rank // 2}, cuda:{rank % 2}" for rank in range(4)]
 
 
-def measured(times: list[float], *, rows: int = 12, noise: float = 0.03, seed: int = 0) -> Floats:
+def measured(times, *, rows=12, noise=0.03, seed=0):
     rng = np.random.default_rng(seed)
     drift = rng.uniform(1.0, 2.0, size=(rows, 1))  # common to all workers of the machine
     return np.asarray(times) * drift * np.exp(noise * rng.standard_normal((rows, len(times))))
 
 
-def slow(alone: Floats, reading: Floats) -> list[SlowRank]:
-    rows: RankRows = {"compute": list(alone), "cores": list(alone), "input": list(reading)}
+def slow(alone, reading):
+    rows = {"compute": list(alone), "cores": list(alone), "input": list(reading)}
     return slow_ranks(rows, WHERE * 2)
 
 
-def test_a_persistently_slow_worker_is_named() -> None:
-    (rank,) = slow(measured([1, 1, 1, 1.4]), measured([2, 2, 2, 2.5]))
-    assert (rank.rank, rank.where, rank.kind) == (3, "host 1, cuda:1", "compute")
-    assert rank.times == pytest.approx(1.4, rel=0.05)
-    for name in ("Worker 3", "host 1, cuda:1", "1.4"):
-        assert name in rank.sentence
-    (first_of_two,) = slow(measured([1.8, 1.0]), measured([1.8, 1.0]))
-    assert (first_of_two.rank, first_of_two.times) == (0, pytest.approx(1.8, rel=0.05))
-
-
-def test_slow_input_is_distinguished_from_slow_compute() -> None:
-    slow_workers = slow(measured([1, 1.3, 1, 1]), measured([1, 1.3, 1.6, 1]))
-    assert [(rank.rank, rank.kind) for rank in slow_workers] == [(1, "compute"), (2, "input")]
-
-
-def test_equally_fast_workers_are_not_named() -> None:
-    for seed in range(10):
-        even = measured([1.0] * 4, noise=0.05, seed=seed)
-        assert slow(even, even) == []
-
-
-def test_a_slow_worker_that_changes_is_not_named() -> None:
-    seconds = np.ones((12, 4))
-    seconds[np.arange(12), np.arange(12) % 4] = 1.5
-    assert slow(seconds, seconds) == []
+CHANGING = np.ones((12, 4))
+CHANGING[np.arange(12), np.arange(12) % 4] = 1.5
+TOO_FEW = np.array([]), measured([1, 2], rows=FEWEST_MEASURED - 1), np.ones((9, 1))
 
 
 @pytest.mark.parametrize(
-    "times", [np.array([]), measured([1, 2], rows=FEWEST_MEASURED - 1), np.ones((9, 1))]
+    ("alone", "reading", "found"),
+    [
+        (measured([1, 1, 1, 1.4]), measured([2, 2, 2, 2.5]), [(3, "compute")]),
+        (measured([1.4, 1.0]), measured([1.4, 1.0]), [(0, "compute")]),
+        (measured([1, 1.4, 1, 1]), measured([1, 1.4, 1.4, 1]), [(1, "compute"), (2, "input")]),
+        *((even, even, []) for even in (measured([1.0] * 4, noise=0.05, seed=i) for i in range(9))),
+        (CHANGING, CHANGING, []),
+        *((few, few, []) for few in TOO_FEW),
+    ],
 )
-def test_few_measurements_name_no_worker(times: Floats) -> None:
-    assert slow(times, times) == []
+def test_persistently_slow_workers_are_named(alone, reading, found):
+    slow_workers = slow(alone, reading)
+    assert [(rank.rank, rank.kind) for rank in slow_workers] == found
+    for rank in slow_workers:
+        assert rank.times == pytest.approx(1.4, rel=0.05)
+        for name in (f"Worker {rank.rank}", rank.where, f"{rank.times:.2g}"):
+            assert name in rank.sentence
 
 
-def exchanging(
-    compute: list[float], stolen: list[float], input_wait: list[float]
-) -> list[Evaluation]:
+def exchanging(compute, stolen, input_wait):
     """Return the curve of ranks that exchange gradients and wait for the slowest: their own parts
     per interval, and 0.1 s of exchange."""
     rng = np.random.default_rng(0)
@@ -248,16 +232,14 @@ NONE, EVEN = [0.0] * 4, [1.0] * 4
         (exchanging(EVEN, NONE, [0.1] * 4), 0, None),
     ],
 )
-def test_the_slow_rank_of_exchanging_workers_is_found_by_its_own_parts(
-    curve: list[Evaluation], gpus: int, kind: str | None
-) -> None:
+def test_the_slow_rank_of_exchanging_workers_is_found_by_its_own_parts(curve, gpus, kind):
     slow_workers = slow_ranks(rank_rows(curve, RunSpec(gpus_per_worker=gpus)), WHERE)
     assert [(rank.rank, rank.kind) for rank in slow_workers] == ([(2, kind)] if kind else [])
     for rank in slow_workers:
         assert rank.times == pytest.approx(1.45, abs=0.1)
 
 
-def test_a_cpu_quota_does_not_hide_a_slow_worker() -> None:
+def test_a_cpu_quota_does_not_hide_a_slow_worker():
     """Rank 1 sleeps; the seconds taken by the quota are equal on all ranks."""
     part = {"rank_s": (0.5, 2.0), "rank_parts": ((0.5, 0.7, 0.0), (0.5, 0.7, 0.0))}
     curve = [evaluation(2.0 * n, index=n, **part) for n in range(FEWEST_MEASURED + 1)]

@@ -1,16 +1,13 @@
 """The steady state of a run: without the first epoch, with stalls in mean and maximum."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from raybench.scaling.cells import first_epoch_seconds, steady
 from raybench.stats.step_times import StepTimes
-from tests.runs.made_up import EPOCH, point, timed
+from tests.runs.made_up import EPOCH, point
 
-STEPS: dict[str, Any] = {"num": 10, "max_s": 0.3}
+STEPS = {"num": 10, "max_s": 0.3}
 STEPS |= {"median_s": 0.1, "p25_s": 0.09, "p75_s": 0.12, "p95_s": 0.2}
 QUANTILES = ("step_p25_s", "step_median_s", "step_p75_s", "step_p95_s")
 
@@ -31,9 +28,7 @@ SLOW = 10.0
         ([SLOW, 1000.0], 4, False, (101.0, 2 * EPOCH)),
     ],
 )
-def test_the_first_epoch_is_excluded(
-    rates: list[float], epochs: int, is_warm: bool, first: tuple[float, int]
-) -> None:
+def test_the_first_epoch_is_excluded(rates, epochs, is_warm, first):
     """Evaluations are EPOCH samples apart, `epochs` per epoch."""
     ends = np.cumsum(EPOCH / np.array(rates)).tolist()
     curve = [
@@ -45,7 +40,7 @@ def test_the_first_epoch_is_excluded(
     assert first_epoch_seconds(curve) == pytest.approx(first)
 
 
-def test_a_stall_changes_mean_and_maximum_but_not_the_median() -> None:
+def test_a_stall_changes_mean_and_maximum_but_not_the_median():
     rates = [1000.0] * 9
     curve = [point(i, rate, train_s=1.0 + i) for i, rate in enumerate(rates)]
     curve.append(point(9, EPOCH / 7200, train_s=9.0 + 7200))  # two hours for an epoch
@@ -55,30 +50,22 @@ def test_a_stall_changes_mean_and_maximum_but_not_the_median() -> None:
     assert state["mean_step_s"] == pytest.approx((7200 + 8) / 90)
 
 
-def test_step_times_take_precedence_over_intervals() -> None:
-    curve = [
-        timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
-        timed(point(1, 1.0), **STEPS),
-        timed(point(2, 1.0), **STEPS | {"num": 30, "max_s": 0.5}),
-    ]
-    state = steady(curve, 50)
+def test_step_times_take_precedence_over_intervals():
+    changes = {"median_s": 9.0, "max_s": 9.0}, {}, {"num": 30, "max_s": 0.5}
+    steps = [StepTimes(**STEPS | changed) for changed in changes]
+    state = steady([point(i, 1.0, steps=steps[i]) for i in range(3)], 50)
     assert (state["num_steps"], state["longest_step_s"]) == (40, 9.0)
     assert [state[name] for name in QUANTILES] == pytest.approx([0.09, 0.1, 0.12, 0.2])
 
 
-def steps_of(seconds: np.ndarray) -> StepTimes:
-    times = StepTimes.of(seconds.tolist())
-    assert times is not None
-    return times
-
-
 @pytest.mark.parametrize(("fast", "slow"), [(600, 400), (935, 65)])
-def test_quantiles_cover_all_steps_of_all_intervals(fast: int, slow: int) -> None:
+def test_quantiles_cover_all_steps_of_all_intervals(fast, slow):
     """One interval has steps of 0.1 s, another steps of 1 s; both count."""
     random = np.random.default_rng(0)
     parts = [0.1 * random.uniform(1, 1.2, fast), random.uniform(1, 1.2, slow)]
     parts = [parts[0][: fast // 3], parts[0][fast // 3 :], parts[1]]
     expected = np.percentile(np.concatenate(parts), (25, 50, 75, 95))
     points = enumerate([parts[0], *parts])  # the first interval is the warm-up
-    state = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
+    curve = [point(i, 1.0, steps=StepTimes.of(part.tolist())) for i, part in points]
+    state = steady(curve, 50)
     assert [state[name] for name in QUANTILES] == pytest.approx(expected, rel=0.04)

@@ -2,18 +2,11 @@
 that narrow the least certain prediction, if they are measured next."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raybench.scaling.averaged import (
-    NUM_STEPS,
-    StepPrediction,
-    ThroughputModel,
-    least_sure,
-    next_cells,
-)
+from raybench.scaling.averaged import NUM_STEPS, ThroughputModel, least_sure, next_cells
 from raybench.scaling.fits import leave_one_out
 from raybench.scaling.measurements import Cell, Observed
 from tests.test_json import run_json
@@ -27,7 +20,7 @@ LARGE = ((16, 4), (64, 16))
 Rows = list[tuple[Cell, float]]
 
 
-def true_step(cell: Cell) -> float:
+def true_step(cell):
     """Return seconds of a step with a partly hidden ring all-reduce of a typical cluster."""
     k, batch = cell.num_workers, cell.batch_size_per_worker
     compute = 0.02 + 0.001 * batch
@@ -39,11 +32,11 @@ def true_step(cell: Cell) -> float:
     return (cell.accumulate - 1) * compute + last
 
 
-def cells_of(placements: tuple[tuple[int, int], ...], batches=BATCHES) -> list[Cell]:
+def cells_of(placements, batches=BATCHES):
     return [Cell(k, n, batch) for k, n in placements for batch in batches]
 
 
-def measured(cells: list[Cell], *, noise: float = 0.05, seed: int = 0, repeats: int = 1) -> Rows:
+def measured(cells, *, noise=0.05, seed=0, repeats=1):
     rng = np.random.default_rng(seed)
     return [
         (cell, true_step(cell) * float(np.exp(noise * rng.standard_normal())))
@@ -52,19 +45,19 @@ def measured(cells: list[Cell], *, noise: float = 0.05, seed: int = 0, repeats: 
     ]
 
 
-def fit(rows: Rows) -> ThroughputModel:
+def fit(rows):
     return ThroughputModel.fit(Observed.of(rows))
 
 
-def error(prediction: StepPrediction) -> float:
+def error(prediction):
     return abs(prediction.step_s / true_step(prediction.cell) - 1)
 
 
-def width(prediction: StepPrediction) -> float:
+def width(prediction):
     return math.log(prediction.high_s / prediction.low_s)
 
 
-def test_up_to_four_workers_predict_16_and_64_within_ten_percent() -> None:
+def test_up_to_four_workers_predict_16_and_64_within_ten_percent():
     """With noise of 5 % and three repeats per cell."""
     errors, inside = [], []
     for seed in range(3):
@@ -77,7 +70,7 @@ def test_up_to_four_workers_predict_16_and_64_within_ten_percent() -> None:
     assert np.mean(inside) >= 0.9
 
 
-def test_the_interval_covers_nine_of_ten_new_measurements() -> None:
+def test_the_interval_covers_nine_of_ten_new_measurements():
     inside = []
     for seed in range(4):
         model = fit(measured(cells_of(SMALL), seed=seed, noise=0.08))
@@ -90,7 +83,7 @@ def test_the_interval_covers_nine_of_ten_new_measurements() -> None:
     assert 0.84 <= np.mean(inside) <= 0.97
 
 
-def test_the_interval_grows_with_the_distance() -> None:
+def test_the_interval_grows_with_the_distance():
     model = fit(measured(cells_of(SMALL)))
     placements = ((4, 1), (8, 2), (16, 4), (64, 16), (256, 64))
     widths = [width(prediction) for prediction in model.predict(cells_of(placements, (64,)))]
@@ -98,7 +91,7 @@ def test_the_interval_grows_with_the_distance() -> None:
     assert widths[-1] > 2 * widths[0]
 
 
-def test_a_stalled_repeat_changes_nothing() -> None:
+def test_a_stalled_repeat_changes_nothing():
     """A stall of hours in one of three repeats changes neither the step nor its interval."""
     rows = measured(cells_of(SMALL), repeats=3)
     stalled = [(cell, step * (10_000 if i == 7 else 1)) for i, (cell, step) in enumerate(rows)]
@@ -108,7 +101,7 @@ def test_a_stalled_repeat_changes_nothing() -> None:
     assert width(with_stall) < 1.3 * width(plain)
 
 
-def test_the_unit_of_time_does_not_matter() -> None:
+def test_the_unit_of_time_does_not_matter():
     rows = measured(cells_of(SMALL))
     cells = [Cell(16, 4, 64)]
     seconds = fit(rows).predict(cells)[0]
@@ -117,7 +110,7 @@ def test_the_unit_of_time_does_not_matter() -> None:
     assert hours.high_s * 3600 == pytest.approx(seconds.high_s, rel=1e-6)
 
 
-def test_accumulation_is_modeled() -> None:
+def test_accumulation_is_modeled():
     cells = [
         Cell(k, 1, batch, passes) for k in (1, 2, 4) for batch in (16, 64, 256) for passes in (1, 4)
     ]
@@ -134,13 +127,13 @@ def test_accumulation_is_modeled() -> None:
         [Cell(2, 2, 1, 16)],
     ],
 )
-def test_few_cells_still_predict(cells: list[Cell]) -> None:
+def test_few_cells_still_predict(cells):
     new_cells = [Cell(1, 1, 64), Cell(64, 8, 64), Cell(64, 64, 1)]
     for prediction in fit(measured(cells)).predict(new_cells):
         assert 0 < prediction.low_s < prediction.step_s < prediction.high_s < math.inf
 
 
-def test_efficiency_is_against_one_worker_of_the_same_batch() -> None:
+def test_efficiency_is_against_one_worker_of_the_same_batch():
     model = fit(measured(cells_of(SMALL), noise=0.01))
     cells = [Cell(1, 1, 64), Cell(4, 2, 64), Cell(8, 2, 32)]
     for cell, efficiency in zip(cells, model.efficiency(cells), strict=True):
@@ -151,7 +144,7 @@ def test_efficiency_is_against_one_worker_of_the_same_batch() -> None:
     assert samples.samples_per_s == pytest.approx(4 * 64 * 3 / samples.step_s)
 
 
-def test_an_outlying_cell_changes_no_other_prediction() -> None:
+def test_an_outlying_cell_changes_no_other_prediction():
     """One cell is measured five times too slow."""
     rows = measured(cells_of(SMALL), noise=0.02)
     with_outlier = [(cell, step * (5 if i == 12 else 1)) for i, (cell, step) in enumerate(rows)]
@@ -169,18 +162,18 @@ ONE_HOST = [Cell(k, 1, batch) for k in (1, 2, 4) for batch in (16, 64)]
 ASKED = Cell(64, 16, 16)
 
 
-def exchanging_step(cell: Cell) -> float:
+def exchanging_step(cell):
     """Return seconds of a step with a slow exchange, three times slower between hosts."""
     k = cell.num_workers
     wire = 0.0 if k == 1 else 0.03 * (3 if cell.num_nodes > 1 else 1) * 2 * (k - 1) / k
     return math.hypot(0.01 + cell.batch_size_per_worker / 1000, wire)
 
 
-def fit_exactly(*cells: Cell) -> ThroughputModel:
+def fit_exactly(*cells):
     return fit([(cell, exchanging_step(cell)) for cell in cells])
 
 
-def test_an_unmeasured_network_is_measured_first() -> None:
+def test_an_unmeasured_network_is_measured_first():
     model = fit_exactly(*ONE_HOST)
     first, second = next_cells(model, ASKED)
     assert first.cell.num_nodes > 1
@@ -189,18 +182,18 @@ def test_an_unmeasured_network_is_measured_first() -> None:
     assert second.spread <= first.spread < 0.6 * model.predict([ASKED])[0].spread
 
 
-def test_a_suggested_cell_narrows_the_interval_as_predicted() -> None:
+def test_a_suggested_cell_narrows_the_interval_as_predicted():
     first, _ = next_cells(fit_exactly(*ONE_HOST), ASKED)
     (narrowed,) = fit_exactly(*ONE_HOST, first.cell).predict([ASKED])
     assert 0.5 * first.spread < narrowed.spread < 2 * first.spread
 
 
-def test_the_least_certain_requested_cell_is_found() -> None:
+def test_the_least_certain_requested_cell_is_found():
     model = fit_exactly(*ONE_HOST)
     assert least_sure(model, [Cell(8, 2, 64), ASKED, Cell(4, 1, 32)]) == ASKED
 
 
-def test_suggested_cells_are_printed_only_with_predictions(tmp_path: Path, capsys) -> None:
+def test_suggested_cells_are_printed_only_with_predictions(tmp_path, capsys):
     file = tmp_path / "steps.csv"
     head = "num_workers,num_nodes,batch_size_per_worker,step_s"
     rows = [f"{c.num_workers},1,{c.batch_size_per_worker},{exchanging_step(c)}" for c in ONE_HOST]

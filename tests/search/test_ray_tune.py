@@ -15,8 +15,8 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.layout import Capacity, Node
 from raybench.results.records import read_records
-from raybench.runs.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search import ray_tune as module
+from raybench.search.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search.ray_tune import (
     ENVIRONMENT,
     OUTCOME,

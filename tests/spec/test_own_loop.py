@@ -9,8 +9,9 @@ import pytest
 from raybench.models.base import OwnLoop
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.runs.options import TrainOptions
-from raybench.runs.preflight import check_study, check_task, groups
+from raybench.runs.preflight import check_task
 from raybench.search.factorisation import study_factors
+from raybench.search.preflight import check_study, groups
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
