@@ -60,12 +60,7 @@ def test_a_low_terminal_counts_hidden_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[/foo] [bold]x[/] :smile:",
-        "\x1b]0;t\x07 \x1b[2J\u202ea\nb\r",
-        "日本語" * 30,
-    ],
+    "text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J\u202ea\nb\r", "日本語" * 30]
 )
 def test_hostile_text_does_not_break_the_screen(text: str) -> None:
     state = LiveState(0.0, keys=("schedule",))
@@ -90,7 +85,9 @@ def test_a_screen_without_runs_or_values_is_drawn() -> None:
     assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0.00 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
     state.started("0000", spec(), 0.0)
+    assert (state.num_training, state.is_starting) == (0, True)
     state.evaluated("0000", evaluation(value=float("nan")))
+    assert (state.num_training, state.is_starting) == (2, False)
     assert "none" in " ".join(shown(state, 1.0))
 
 
@@ -101,15 +98,6 @@ def test_other_encodings_fall_back_to_ascii() -> None:
         console.print(study_screen(console, state, at))
     assert taken.get().isascii()
     assert "curve" not in taken.get()
-
-
-def test_workers_count_as_training_from_the_first_evaluation() -> None:
-    state = LiveState(0.0)
-    state.started("0000", spec(), 0.0)
-    state.started("0001", spec(), 0.0)
-    state.evaluated("0000", evaluation(train_s=10.0))
-    assert state.num_training == 2
-    assert state.is_starting
 
 
 def test_the_best_is_a_search_trial_with_a_report() -> None:

@@ -147,10 +147,7 @@ def folder(tmp_path, monkeypatch):
 def check_sentences(results):
     """Check that every sentence is complete, and that the trials of the verdict are named."""
     summary = summary_of(results)
-    for sentence in (
-        *itertools.chain.from_iterable(summary.conclusions),
-        *summary.caveats,
-    ):
+    for sentence in (*itertools.chain.from_iterable(summary.conclusions), *summary.caveats):
         assert sentence.endswith("."), sentence
         assert sentence == " ".join(sentence.split())
     verdict = verdict_of(results)

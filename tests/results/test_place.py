@@ -49,12 +49,7 @@ def study_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"search": {"time_budget_s": 60.0, "concurrency": 2}},
-        {"confirm": {"race": 0}},
-    ],
+    "changes", [{}, {"search": {"time_budget_s": 60.0, "concurrency": 2}}, {"confirm": {"race": 0}}]
 )
 def test_the_same_study_resumes_with_other_budgets(study_folder, changes):
     refuse_other_study("here", study_folder / STUDY_FILE, study(**changes))

@@ -13,14 +13,7 @@ from raybench.results.records import read_records
 from raybench.results.storage import Bucket, check_url, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import (
-    WRITER,
-    names,
-    on_another_machine,
-    trial_names,
-    uploaded,
-    write,
-)
+from tests.below_url import WRITER, names, on_another_machine, trial_names, uploaded, write
 from tests.factories import start_python, wait_for
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
@@ -177,11 +170,8 @@ def store(tmp_path, monkeypatch):
     def from_uri(url):
         return local, fs.FileSystem.from_uri(url)[1]
 
-    filesystems = SimpleNamespace(
-        FileSystem=SimpleNamespace(from_uri=from_uri),
-        FileSelector=fs.FileSelector,
-        FileType=fs.FileType,
-    )
+    arrow = {"FileSelector": fs.FileSelector, "FileType": fs.FileType}
+    filesystems = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri), **arrow)
     monkeypatch.setattr(storage, "_filesystems", lambda: filesystems)
     return tmp_path
 

@@ -16,7 +16,6 @@ from raybench.stats.standing import (
     Candidate,
     ConfigurationRuns,
     TimeToTarget,
-    billing_ratio,
     cost_per_s,
     first_trial,
     group_of,
@@ -128,9 +127,10 @@ def test_a_crash_costs_the_time_since_its_last_evaluation() -> None:
 
 
 def test_the_cost_of_a_second_includes_idle_workers_if_there_is_a_price() -> None:
-    runs = [record("0000", RunSpec(num_workers=2), 2.0)]
-    assert cost_per_s(None, 2, runs) == 2
-    assert cost_per_s(2.5, 2, runs) == pytest.approx(2 * billing_ratio(runs))
+    run = record("0000", RunSpec(num_workers=2), 2.0)
+    run = replace(run, ledger=run.ledger | {"queue": 9.0, "setup": 1.0})
+    assert cost_per_s(None, 2, [run]) == 2
+    assert cost_per_s(2.5, 2, [run]) == 3.0, "billed for 3 s of which it trained 2 s"
 
 
 def test_the_first_trial_has_the_least_number() -> None:
