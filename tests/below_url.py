@@ -30,10 +30,6 @@ def write(url, study, numbers, said):
     return place.folder
 
 
-def on_another_machine(monkeypatch, tmp_path, name="another machine"):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-
-
 def names(place):
     return list(load(place).runs)
 

@@ -13,24 +13,10 @@ from raybench.results.records import read_records
 from raybench.results.storage import Bucket, check_url, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import WRITER, names, on_another_machine, trial_names, uploaded, write
+from tests.below_url import WRITER, names, trial_names, uploaded, write
 from tests.factories import start_python, wait_for
-from tests.made_results import results_folder, run_line
+from tests.made_results import run_line
 from tests.refusals import refused
-
-
-def test_another_machine_continues_a_study(url, study, said, monkeypatch, tmp_path):
-    first = write(url, study, range(10), said)
-    assert Bucket(url).get(RECORDS_FILE) == (first / RECORDS_FILE).read_bytes()
-    on_another_machine(monkeypatch, tmp_path)
-    folder = write(url, study, range(10, 20), said)
-    assert str(folder).startswith(str(tmp_path / "another machine"))
-    assert names(folder) == names(url) == trial_names(20)
-    # The first machine continues although its local copy is outdated.
-    on_another_machine(monkeypatch, tmp_path, "this machine")
-    write(url, study, range(20, 25), said)
-    assert names(url) == trial_names(25)
-    assert said == []
 
 
 def test_a_second_driver_on_the_same_machine_is_refused(url, said):
@@ -65,15 +51,6 @@ def test_invalid_urls_are_refused_without_secrets(out, code, name):
     with refused(code, "--out", name) as refusal:
         open_storage(out)
     assert "secret" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_local_folder_is_used_directly(tmp_path, prefix):
-    with open_storage(f"{prefix}{tmp_path}/study") as place:
-        assert place.folder == tmp_path / "study"
-        place.check()
-    results_folder(tmp_path / "study", [run_line("0000", 1.0)])
-    assert names(f"{prefix}{tmp_path}/study") == ["0000"]
 
 
 def test_conflicting_records_of_two_drivers_are_refused_and_kept(url, study, said):
