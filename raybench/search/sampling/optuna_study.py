@@ -43,6 +43,7 @@ from raybench.spec.space import (
     known_values,
     lies_in,
     possible_values,
+    resolve,
 )
 from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Role, RunRecord
@@ -124,16 +125,20 @@ def params_of(
         spec: The run spec.
         study: The study.
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
-        widen: Whether the learning rate may lie outside its range (`search.widen`).
+        widen: Whether the learning rate may lie outside its range (`search.widen`). A list of
+            learning rates is never widened.
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
     # A global batch size has several placements; `spec` has the one on which it ran.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     all_values = known_values(study.fixed, values)
-    bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
-    if not all(lies_in(key, space[key], value, all_values) for key, value in bounded.items()):
-        return None
+    for key, value in (values | batch).items():
+        if lies_in(key, space[key], value, all_values):
+            continue
+        is_rate = key == "learning_rate" and isinstance(resolve(space[key], all_values), Range)
+        if not (widen and is_rate):
+            return None
     expected = study.run_spec(values | placement, seed=spec.seed)
     # Runs that differ only in the evaluation interval have the same configuration.
     if expected.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:

@@ -34,11 +34,12 @@ def values_of(records: Any) -> list[tuple[float, Any, float]]:
 
 
 def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> None:
-    search = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE])
+    rate = {"learning_rate": 0.02, "model": {"n": 1}}
+    search = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE, rate])
     values = values_of(run_all(search))
-    assert values[:3] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0)]
-    assert sorted(values[3:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
-    assert search.num_trials == search.num_finished == 6
+    assert values[:4] == [(0.1, 2, 0.1), (0.02, 7, 0.1), (0.1, 1, 0.0), (0.02, 1, 0.1)]
+    assert sorted(values[4:]) == [(0.01, 1, 0.1), (0.01, 2, 0.1), (0.1, 1, 0.1)]
+    assert search.num_trials == search.num_finished == 7
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
