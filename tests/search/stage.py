@@ -4,6 +4,7 @@ import errno
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.report.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
-from raybench.runs.lifecycle import FirstRuns, RunRecorder
+from raybench.runs.lifecycle import FirstRuns, RunRecorder, SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.curve_search import Decision
@@ -81,6 +82,16 @@ class FakeSavedRuns:
 
     def finish(self, record: RunRecord) -> None:
         self.over_with.append(record.trial)
+
+
+def single_run_in(store: Store, deadline: Deadline) -> SingleRun:
+    """Return the trainer of single runs without a session; `use_clients` gives it workers."""
+    session: Any = SimpleNamespace(pool=None)
+    saved: Any = FakeSavedRuns()
+    progress = ProgressDisplay(Console(file=io.StringIO()), num_trials=3)
+    return SingleRun(
+        session=session, store=store, deadline=deadline, progress=progress, saved=saved
+    )
 
 
 class Stage:

@@ -1,7 +1,6 @@
 """Placement checks, and the confirmation on made-up workers: its race, cutoff, lost workers,
 resumption and `--more`."""
 
-import io
 import json
 import threading
 import time
@@ -9,17 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from raybench.report.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search.confirmation import Confirmation, LiveRace, PlacementOption, choose_checks
 from raybench.search.factorisation import speed_values
@@ -35,7 +30,7 @@ from raybench.stats.record import Prediction, RunOutcome, RunRecord
 from tests.fake_client import use_clients
 from tests.refusals import refused
 from tests.search.made_up import outcome, record
-from tests.search.stage import FakeSavedRuns
+from tests.search.stage import single_run_in
 
 
 def way(
@@ -114,7 +109,6 @@ class World:
         self.value = 0.5
         """Metric at every evaluation but the last."""
         self.notes: list[str] = []
-        self.screen = io.StringIO()
         self.running: set[str] = set()
         self.beside: dict[str, int] = {}
         self.specs: dict[str, RunSpec] = {}
@@ -130,15 +124,9 @@ class World:
         return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
     def confirmation(self, store: Store) -> Confirmation:
-        progress = ProgressDisplay(Console(file=self.screen), num_trials=1)
-        session: Any = SimpleNamespace(pool=None)
-        saved: Any = FakeSavedRuns()
-        single_run = SingleRun(
-            session=session, store=store, deadline=self.deadline, progress=progress, saved=saved
-        )
         return Confirmation(
             self.study,
-            single_run,
+            single_run_in(store, self.deadline),
             slots=2,
             at_once=lambda spec: 2 // spec.num_workers,
             baseline_value=0.1,

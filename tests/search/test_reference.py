@@ -1,10 +1,10 @@
 """`target: auto`: the reference configuration, and the settings derived from its runs."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,10 +32,12 @@ from raybench.spec.objective import Baseline
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec, build_study
-from raybench.stats.record import Evaluation, RunOutcome, RunRecord
+from raybench.stats.record import RunOutcome
+from tests.fake_client import use_clients
 from tests.refusals import refused
 from tests.search import made_up
-from tests.search.made_up import evaluation, record
+from tests.search.made_up import evaluation, outcome, record
+from tests.search.stage import single_run_in
 
 STUDY: dict[str, Any] = {
     "objective": {"target": "auto", "max_train_seconds": 5},
@@ -97,47 +99,29 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
 class Machine:
     """Trains reference runs whose accuracy saturates with the time constant `tau`."""
 
-    def __init__(self, folder: Path, study: StudySpec, space: Space, left_s: float) -> None:
-        self.study, self.space = study, space
-        self.store: Any = SimpleNamespace(folder=folder)
+    def __init__(self, folder: Path, study: StudySpec, space: Space) -> None:
+        self.folder, self.study, self.space = folder, study, space
         self.tau, self.failing = 10.0, set[str]()
         self.deadline = Deadline(study.search.time_budget_s)
-        self.left_s = left_s
         self.seconds: dict[str, float] = {}
-        self.progress: Any = SimpleNamespace(begin=lambda *arguments: None)
-        self.saved: Any = SimpleNamespace(finish=lambda record: None)
 
-    def train(self, spec: RunSpec, name: str, role: Any) -> RunRecord:
-        points, end_s = list[Evaluation](), spec.objective.max_train_seconds
-        while name not in self.failing and not (points and points[-1].train_s >= end_s):
-            samples = (len(points) + 1) * (spec.eval_every_samples or 1000)
-            seconds = samples / 100.0
-            point = evaluation(
-                seconds,
-                index=len(points),
-                samples=samples,
-                value=1 - 0.9 * math.exp(-seconds / self.tau),
-                ledger={"train": seconds, "eval": 0.02 * seconds},
-            )
-            points.append(point)
-            self.store.append(point.line(name))
-        last = RunOutcome(failure="error", ledger={"train": 0.0})
-        if points:
-            self.seconds[name] = points[-1].train_s
-            last = RunOutcome(evaluation=points[-1], ledger={"train": points[-1].train_s})
-        ended = last.record(name, spec, role=role, source=None, stopped_by="max_train_seconds")
-        self.store.append(ended.line())
-        return ended
-
-    def append(self, line: dict[str, Any]) -> None:
-        self.store.append(line)
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+        if name in self.failing:
+            yield RunOutcome(is_over=True, failure="error", message="made up")
+        seconds, limit_s = 0.0, spec.objective.max_train_seconds
+        for index in itertools.count():
+            samples = (index + 1) * (spec.eval_every_samples or 1000)
+            seconds = self.seconds[name] = samples / 100.0
+            stop = "max_train_seconds" if seconds >= limit_s else None
+            value = 1 - 0.9 * math.exp(-seconds / self.tau)
+            yield outcome(seconds, index=index, samples=samples, value=value, stop=stop)
 
     def set(self, slots: int = 2) -> tuple[StudySpec, list[str]]:
-        with Store(self.store.folder) as self.store:
+        with Store(self.folder) as store:
             result = set_by_reference(
                 self.study,
                 self.space,
-                self,  # type: ignore[arg-type]
+                single_run_in(store, self.deadline),
                 at_once=lambda spec: slots,
                 baseline_value=0.1,
                 baselines={"validation": None, "test": None},
@@ -157,9 +141,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             "objective": {"target": "auto", "max_train_seconds": 120} | objective,
             "search": {"trials": 60} | ({"time_budget_s": budget} if budget else {}),
         }
-        built = Machine(tmp_path, *build_study(content, "test"), left_s)
+        built = Machine(tmp_path, *build_study(content, "test"))
+        use_clients(monkeypatch, built.train)
         if budget:
-            monkeypatch.setattr(Deadline, "left_s", built.left_s)
+            monkeypatch.setattr(Deadline, "left_s", left_s)
         return built
 
     return make
@@ -195,7 +180,7 @@ def test_the_target_leaves_time_for_a_search_and_a_reference_run_counts_as_a_tri
     study, words = trainer.set()
     assert study.is_set
     assert words[0].startswith("target ")
-    records = read_records(trainer.store.folder)
+    records = read_records(trainer.folder)
     (trial,) = [run for run in records.runs.values() if run.role == "trial"]
     assert trial.spec.objective == study.objective
     assert trial.time_to_target_s is not None
@@ -212,12 +197,12 @@ def test_a_reference_run_counts_as_a_trial_under_a_time_budget(
     """If the budget ends all trials, the reference run is the result."""
     trainer = machine(budget, 200.0, target=0.5)
     trainer.set()
-    (run,) = read_records(trainer.store.folder).runs.values()
+    (run,) = read_records(trainer.folder).runs.values()
     assert run.role == ("reference" if budget is None else "trial")
-    with Store(trainer.store.folder) as store:
+    with Store(trainer.folder) as store:
         store.write_yaml(STUDY_FILE, {"study": trainer.study.document()})
-        export(load(trainer.store.folder), store)
-    assert (trainer.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
+        export(load(trainer.folder), store)
+    assert (trainer.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
 
 
 def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:

@@ -31,19 +31,10 @@ PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
 
 
 @pytest.mark.parametrize(
-    ("sampler", "improves"),
-    [
-        ("tpe", True),
-        pytest.param("gp", True, marks=pytest.mark.all),
-        ("cmaes", True),
-        ("nsga2", False),  # not within so few trials
-        ("random", False),
-        ("qmc", False),
-    ],
+    "sampler",
+    ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
 )
-def test_samplers_improve_and_resume_with_new_configurations(
-    sampler: str, improves: bool, tmp_path: Path
-) -> None:
+def test_samplers_improve_and_resume_with_new_configurations(sampler: str, tmp_path: Path) -> None:
     if sampler == "gp":
         pytest.importorskip("torch")
 
@@ -62,8 +53,9 @@ def test_samplers_improve_and_resume_with_new_configurations(
     rates = [run.spec.learning_rate for run in first + resumed]
     assert len(set(rates)) > 0.7 * len(rates)
     assert not set(rates[:number]) & set(rates[number:]) or sampler in ("cmaes", "nsga2")
-    scores = [run.score for run in first + resumed]
-    assert not improves or np.median(scores[-10:]) < 0.5 * np.median(scores[:10])
+    if sampler in ("tpe", "gp", "cmaes"):  # NSGA-II needs more trials
+        scores = [run.score for run in first + resumed]
+        assert np.median(scores[-10:]) < 0.5 * np.median(scores[:10])
 
 
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ import pytest
 from rich.console import Console
 
 from raybench.cluster.layout import Capacity, Node
-from raybench.report.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
-from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import study as module
 from raybench.search.resolve import STUDY_KEY_OVER, ResolvedStudy
@@ -24,7 +22,7 @@ from raybench.spec.errors import ErrorCode
 from tests.factories import begun
 from tests.refusals import refused
 from tests.search.made_up import STUDY, parts_of, record
-from tests.search.stage import FakeSavedRuns
+from tests.search.stage import single_run_in
 
 
 def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
@@ -89,11 +87,7 @@ def test_new_trials_make_the_confirmation_unfinished(
         pipeline = pipeline_in(store)
         pipeline.state = replace(pipeline.state, is_over=True)
         search, budget = pipeline._open_search(read_records(tmp_path))
-        saved: Any = FakeSavedRuns()
-        progress = ProgressDisplay(pipeline.console, num_trials=3)
-        common = {"session": pipeline.session, "deadline": pipeline.deadline}
-        single_run = SingleRun(store=store, progress=progress, saved=saved, **common)
-        pipeline._search(search, single_run, budget)
+        pipeline._search(search, single_run_in(store, pipeline.deadline), budget)
         with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)
 
