@@ -324,13 +324,7 @@ def compare(
 
 
 def _run(name: str, /, *, changes: dict[str, Any], **arguments: Any) -> "StudyResults":
-    """Run a command and return its results; for a dry run, return the plan as a `DryRun`.
-
-    Args:
-        name: Name of the command.
-        changes: Further options, and keys of the command's file.
-        **arguments: All other arguments of the function.
-    """
+    """Run a command and return its results; for a dry run, return the plan as a `DryRun`."""
     options, interrupt = call_options(name, arguments | changes), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)

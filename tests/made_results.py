@@ -1,9 +1,13 @@
 """Made-up records of runs, results folders with them, and the screens of these studies."""
 
+import contextlib
 import io
 import json
 import platform
+import shutil
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from raybench.report.show import show
@@ -14,6 +18,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome
 
+ROOT = Path(__file__).parents[1]
 OBJECTIVE = Objective(target=0.9, max_train_seconds=60.0)
 BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
 PHASE_SECONDS = {"queue": 1.0, "start": 8.0, "setup": 2.0, "compile": 3.0, "eval": 0.5}
@@ -162,6 +167,24 @@ RMSE_LINES = [
         *at_budget(trial, searched, confirmed, objective=RMSE_BUDGET, failure="oom"),
     )
 ]
+
+
+@contextlib.contextmanager
+def readers_folder(folder, studies, *, columns):
+    """Give a folder the examples, recorded studies (fixtures by name of the results), my_data.csv
+    and a cache, and work there on 8 cores; yields the MonkeyPatch."""
+    for name, fixture in studies.items():
+        shutil.copytree(ROOT / "tests/fixtures" / fixture, folder / "results" / name)
+    for example in (*ROOT.glob("examples/*.*"), *ROOT.glob("examples/scripts/*.py")):
+        shutil.copy(example, folder)
+    rows = [f"{n % 7},{'north' if n % 3 else 'south'},{n % 7 * 90.5}" for n in range(300)]
+    (folder / "my_data.csv").write_text("\n".join(["rooms,side,price", *rows]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
+        patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
+        patch.chdir(folder)
+        yield patch
 
 
 def locked_by(folder, *, pid=1, host=None):

@@ -2,7 +2,6 @@
 
 import doctest
 import inspect
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from raybench.models.model_data import ModelData
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec
 from raybench.training.saved import DATA_FILE, MODEL_FILES
-from tests.made_results import results_folder, run_line
+from tests.made_results import readers_folder, results_folder, run_line
 
 ROOT = Path(__file__).parents[1]
 NAMES = [name for name in raybench.__all__ if name != "__version__"]
@@ -22,19 +21,10 @@ NAMES = [name for name in raybench.__all__ if name != "__version__"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the studies, training and loop that the examples name."""
+    """A folder with the studies, data and loop that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
-    for name, fixture in {
-        "digits": "digits_race",
-        "batch_size_vs_workers": "batch_size_vs_workers",
-    }.items():
-        shutil.copytree(ROOT / "tests/fixtures" / fixture, folder / "results" / name)
-    shutil.copy(ROOT / "examples/own_loop.py", folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "120")
-        patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
-        patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
-        patch.chdir(folder)
+    studies = {"digits": "digits_race", "batch_size_vs_workers": "batch_size_vs_workers"}
+    with readers_folder(folder, studies, columns=120):
         yield folder
 
 
@@ -43,8 +33,6 @@ def save_training(folder):
     torch = pytest.importorskip("torch")
     from raybench.training.torch.model import build_model
 
-    rows = [f"{n % 7},{'north' if n % 3 else 'south'},{n % 7 * 90.5}" for n in range(60)]
-    (folder / "my_data.csv").write_text("\n".join(["rooms,side,price", *rows]))
     data = DatasetSpec(name="csv", path=str(folder / "my_data.csv"), label="price")
     objective = Objective(kind="best_at_budget", metric="rmse", direction="min")
     place = folder / "results/train"

@@ -430,11 +430,8 @@ def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
             record.samples for record in records if record.counts_for(Purpose.MEASUREMENT)
         ]
         # The last batch of a run may extend beyond its last epoch.
-        length = (
-            min([*full_lengths, math.ceil(epochs * samples_per_epoch)])
-            if full_lengths
-            else math.inf
-        )
+        longest = math.ceil(epochs * samples_per_epoch)
+        length = min([*full_lengths, longest]) if full_lengths else math.inf
         for record in records:
             curve = study.evaluations[record.trial]
             samples = [point.samples for point in curve]
@@ -619,10 +616,8 @@ def choose_runs(
     Raises:
         UserError: The budget is in seconds, and a model's seconds per sample are unknown.
     """
-    runs, largest = (
-        [measured.run for measured in small],
-        LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE,
-    )
+    runs = [measured.run for measured in small]
+    largest = LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
     sizes = {
         (run.parameters, other_run.samples)
         for run in runs

@@ -34,7 +34,7 @@ from raybench.spec.text import command_line
 from raybench.stats.clock import unix_seconds
 
 GIB, MB = 2**30, 1e6
-NO_PROBLEM = "Nothing is wrong."
+NO_PROBLEM = "No problems found."
 
 
 def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
