@@ -120,7 +120,7 @@ class Axes:
                 if value > 0
                 else math.nan
             )
-        if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
+        if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers") and low > 0:
             return math.log(value / low)
         if is_log:
             return (

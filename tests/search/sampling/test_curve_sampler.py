@@ -89,6 +89,7 @@ def test_a_parameter_with_steps_keeps_to_them() -> None:
     def objective(trial: optuna.Trial) -> float:
         number = trial.suggest_int("whole", 10, 50, step=10)
         fraction = trial.suggest_float("part", 0.0, 1.0, step=0.25)
+        trial.suggest_int("num_workers", 0, 4)  # of a data loader, where 0 is usual
         for samples in (10, 20):
             trial.report(1 - abs(number - 30) / 40 - fraction / 2, samples)
         return fraction
