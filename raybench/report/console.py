@@ -170,7 +170,7 @@ MIN_TEXT = 30
 """Minimum width of a column of WRAPPED; other columns are dropped if there is less space."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
-"""Pattern of numeric cells. A column is right-aligned if all its cells match, unless it is one of
+"""Pattern of numeric cells. A column whose cells all match is right-aligned, unless its title is in
 LEFT."""
 DROPPED = (
     *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),

@@ -26,8 +26,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return the files.
 
     If there is no winner, files of earlier winners are deleted, and best.yaml contains the trial
-    that came nearest to the target. Then best.yaml is not written if the study was imported, or if
-    its best configuration is no better than guessing.
+    that came nearest to the target. In an imported study, and if the best configuration is no
+    better than guessing, best.yaml is not written at all.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials

@@ -86,7 +86,7 @@ def refuted_words(results: Study, trial: str) -> str:
     """Return text such as `reached it once, in 0 of 3 runs with new seeds`.
 
     The text is empty if the trial did not reach the target in the search, or if its configuration
-    did not run again. The function may be used only for studies without a confirmed winner.
+    did not run again. Call this only for a study without a confirmed winner.
     """
     configuration = repeated(results).get(trial)
     if configuration is None or results.runs[trial].time_to_target_s is None:

@@ -239,7 +239,7 @@ def _metric_of(
 ) -> tuple[Metric, str]:
     """Return the metric and the name of its column.
 
-    If several columns contain the metric, that of the validation split is preferred. For the
+    If several columns contain the metric, the column of the validation split is preferred. For the
     arguments see `match_columns`; `meanings` has a meaning for every column.
     """
     place, wanted_direction = table.place, direction or table.direction

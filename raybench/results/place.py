@@ -303,7 +303,7 @@ class StudyLock:
         self._owner = ""
 
     def __enter__(self) -> Self:
-        """Acquire the lock; raise UserError with a description of its owner if it is taken."""
+        """Acquire the lock; if it is taken, raise UserError with a description of the owner."""
         try:
             # Ignores the warning that the file system does not support locks.
             with warnings.catch_warnings(action="ignore"):

@@ -197,7 +197,7 @@ class Study:
     def load(cls, folder: str | Path, files: Sequence[str] = ()) -> Self:
         """Read a results folder or URL; needs neither Ray nor a framework.
 
-        A run that was interrupted and started again counts once, with its last record.
+        If a run was interrupted and started again, only its last record counts.
 
         Args:
             folder: Folder, or URL of an object store, which is copied to a local folder.

@@ -37,9 +37,9 @@ class Verdict:
     """Trial of the configuration with the lowest training seconds to the target; with
     `best_at_budget`, of the configuration with the best metric value."""
     cheapest: str
-    """Trial of the configuration with the fewest worker-seconds of training to the target. If the
-    study sets a price, it is that with the lowest bill, which covers all seconds in which a run
-    occupied workers. With `best_at_budget`, it is the same as `fastest`."""
+    """Trial of the configuration with the fewest worker-seconds of training to the target; if the
+    study sets a price, with the lowest bill (for all seconds in which a run occupied workers). With
+    `best_at_budget`, it is the same as `fastest`."""
     is_confirmed: bool
     """Whether both winners were chosen by repeated runs; otherwise, each was chosen by a single run
     of the search."""

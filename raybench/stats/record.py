@@ -107,7 +107,7 @@ class Purpose(StrEnum):
     """Use of a run's result; see `RunRecord.counts_for`."""
 
     MEASUREMENT = "measurement"
-    """Result by itself; the run must have ended normally."""
+    """Result of a single run, which must have ended normally."""
     COMPARISON = "comparison"
     """One of several runs of a configuration; a run that the cutoff stopped counts as a run that
     missed the target."""

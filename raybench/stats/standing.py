@@ -128,7 +128,7 @@ def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord])
     Args:
         price: Price of a worker-hour; None if the study does not set it.
         num_workers: Number of workers of the configuration, which is the cost if there is no price.
-            With a price, it is multiplied by the ratio of billed to training seconds.
+            With a price, the cost is this number times the ratio of billed to training seconds.
         runs: Runs from which this ratio is computed.
     """
     return num_workers * (1.0 if price is None else billing_ratio(runs))

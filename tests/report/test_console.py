@@ -61,12 +61,10 @@ HOSTILE = [
 def test_strings_of_a_study_are_never_markup_or_escape_codes(tmp_path, text):
     """Checked in failure messages, trial names, specs, the folder name and notes."""
     folder = tmp_path / text.replace("/", "|")
-    spec = {"optimizer": "adam", "workload": text}
     lines = [
-        run_line("0000", failure="error", **spec) | {"message": text},
-        run_line("0001", 2.0, **spec),
-        run_line(f"{text}", 3.0, **spec),
-        run_line("0001-confirm0", 2.0, role="confirm", **spec),
+        run_line("0000", failure="error", workload=text) | {"message": text},
+        *raced("0001", 2.0, (), [2.0], workload=text),
+        run_line(text, 3.0, workload=text),
     ]
     results = results_folder(folder, lines, study={"space": {"workload": {}}})
     results.study["notes"] = [text]
@@ -99,14 +97,9 @@ def wide_study(tmp_path):
         "objective": OBJECTIVE.model_copy(update={"max_train_seconds": 1e6}),
     }
     name = "0118.torch64"
-    lines = [
-        run_line(name, 12345.678, train_s=20000.0, **spec),
-        run_line("0001", failure="error", **spec) | {"message": "word " * 300},
-        *(
-            run_line(f"{name}-confirm{n}", 12345.67 * (n + 1), role="confirm", **spec)
-            for n in range(3)
-        ),
-    ]
+    times = [12345.67 * number for number in (1, 2, 3)]
+    lines = raced(name, 12345.678, (), times, **spec)
+    lines.append(run_line("0001", failure="error", **spec) | {"message": "word " * 300})
     return results_folder(tmp_path, lines, study={"space": space})
 
 

@@ -88,11 +88,8 @@ def test_tables_of_several_studies_are_joined_with_a_study_column(places):
     assert studies.names == ("a/study", "b/study", "digits_study")
     assert raybench.load([places[0], places[0]]).names == ("a/study", "a/study (2)")
     assert next(iter(studies.trials.columns)) == "study"
-    assert dict(studies.trials["study"].value_counts()) == {
-        "digits_study": 33,
-        "a/study": 1,
-        "b/study": 1,
-    }
+    counts = studies.trials["study"].value_counts()
+    assert dict(counts) == {"digits_study": 33, "a/study": 1, "b/study": 1}
     assert len(studies.curves) == 206 + 4
     assert set(studies.confirmed["study"]) == {"digits_study"}
     assert studies["b/study"] is studies[1]
@@ -202,10 +199,11 @@ def test_searched_keys_are_columns_and_differing_keys_are_in_the_label(tmp_path)
     ]
     results = results_folder(tmp_path, lines, study={"space": space})
     assert results.searched == tuple(space)
-    assert list(results.trials.columns)[-3:] == ["weight_decay", "schedule", "precision"]
-    assert list(results.trials["weight_decay"]) == [0.0, 0.012345]
-    assert list(results.trials["schedule"]) == ["constant", "cosine"]
-    assert list(results.trials["precision"]) == ["fp32", "fp32"]
+    assert results.trials.iloc[:, -3:].to_dict("list") == {
+        "weight_decay": [0.0, 0.012345],
+        "schedule": ["constant", "cosine"],
+        "precision": ["fp32", "fp32"],
+    }
     assert list(results.trials["config"]) == [
         "torch 1x64 adam 0.001 weight_decay 0 schedule constant",
         "torch 1x64 adam 0.001 weight_decay 0.0123 schedule cosine",

@@ -143,7 +143,8 @@ class PageFigure:
     """A figure on the page."""
 
     id: str
-    """HTML id; empty if the figure has no heading of its own, since that of its part suffices."""
+    """HTML id; empty if the figure is shown under the heading of its part, without one of its
+    own."""
     title: str
     reading: str
     """How to read the figure."""

@@ -408,8 +408,8 @@ def winners_table(studies: Named) -> pd.DataFrame:
 def winner_sentence(studies: Named) -> str:
     """Return a sentence that names the study with the best winner.
 
-    If all winners are confirmed, it also says whether the 90 % interval of the best one overlaps
-    with that of another study.
+    If all winners are confirmed, the sentence also says whether the 90 % interval of the best
+    winner overlaps with the interval of another one.
     """
     winners = [(name, study, row) for name, study in studies if (row := _winner(study)) is not None]
     if not winners:

@@ -43,27 +43,17 @@ def test_hostile_text_is_escaped(page, parsed_page):
 
 
 def test_the_page_loads_nothing_and_allows_only_its_own_script_and_style(parsed_page):
-    (policy,) = (
-        value
-        for tag, name, value in parsed_page.attributes
-        if name == "content" and "default-src" in value
-    )
+    values = [(name, value) for _, name, value in parsed_page.attributes]
+    (policy,) = [value for name, value in values if name == "content" and "default-src" in value]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules["default-src"] == "'none'"
-    (style,) = parsed_page.contents["style"]
-    for rule, content in (
-        ("script-src", parsed_page.contents["script"][-1]),
-        ("style-src-elem", style),
-    ):
+    (style,), script = parsed_page.contents["style"], parsed_page.contents["script"][-1]
+    for rule, content in (("script-src", script), ("style-src-elem", style)):
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert rules[rule] == f"'sha256-{digest}'"
-    loads = [
-        (tag, name, value)
-        for tag, name, value in parsed_page.attributes
-        if name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster")
-        and not value.startswith(("#", "data:"))
-    ]
-    assert loads == []
+    names = ("src", "srcset", "href", "xlink:href", "action", "data", "poster")
+    loads = [value for name, value in values if name in names]
+    assert [value for value in loads if not value.startswith(("#", "data:"))] == []
     assert "@import" not in style
     assert "url(" not in style
 
@@ -123,9 +113,8 @@ def test_a_running_study_is_marked(tmp_path, is_running):
 
 def test_a_page_that_cannot_be_written_is_reported_with_its_traceback(tmp_path, monkeypatch, said):
     results = results_folder(tmp_path, [])
-    monkeypatch.setitem(
-        sys.modules, "raybench.report.page.document", None
-    )  # fails like a wrong MPLBACKEND
+    # The import fails as with a wrong MPLBACKEND.
+    monkeypatch.setitem(sys.modules, "raybench.report.page.document", None)
     assert try_page(results, tmp_path, said.append) == []
     assert said[0].startswith("report.html ")
     assert "ModuleNotFoundError" in said[0]
@@ -153,9 +142,8 @@ def test_a_figure_that_cannot_be_drawn_is_left_out_and_reported(tmp_path, monkey
 def test_studies_are_compared_on_one_page(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "kinds_of", lambda results: {})  # drawn in other tests
     fast = made_study(tmp_path / "a" / "digits")
-    slow = results_folder(
-        tmp_path / "b" / "digits", [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
-    )
+    lines = [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
+    slow = results_folder(tmp_path / "b" / "digits", lines)
     sentence = winner_sentence([("one", fast), ("other", slow)])
     assert ": one, " in sentence
     assert numbers_in(sentence) == [90, 2.2, 30]
