@@ -3,11 +3,10 @@
 import math
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from raybench.spec.objective import Objective, time_to_target
+from raybench.spec.objective import Objective, StopRule
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, RunRecord
 from raybench.stats.replicates import Replicate
@@ -15,6 +14,7 @@ from raybench.stats.standing import (
     SMALLEST,
     Candidate,
     ConfigurationRuns,
+    Ties,
     TimeToTarget,
     cost_per_s,
     first_trial,
@@ -32,30 +32,13 @@ RMSE = Objective(
 )
 
 
-def run(
-    values: list[float], *, period: float = 1.0, objective: Objective = SHARE, **spec: Any
-) -> tuple[RunRecord, list[Evaluation]]:
-    """Return the record of a run with these values, `period` seconds apart, and its points."""
-    points = [
-        evaluation(period * (index + 1), index=index, value=value)
-        for index, value in enumerate(values)
-    ]
-    reached = time_to_target(
-        values,
-        [point.train_s for point in points],
-        target=objective.target or 0.0,
-        hold=objective.hold,
-        metric=objective.judged_by,
-    )
-    run_spec = record().spec.model_copy(update={"objective": objective, **spec})
-    return record("0000", run_spec, time_to_target_s=reached), points
-
-
-def seconds(
-    values: list[float], *, baseline_value: float | None = None, **options: Any
-) -> tuple[float, bool] | None:
-    time = interpolated_time(*run(values, **options), baseline_value=baseline_value)
-    return None if time is None else (round(time.seconds, 3), time.is_interpolated)
+def run(values: list[float], objective: Objective = SHARE) -> tuple[RunRecord, list[Evaluation]]:
+    """Return the record of a run with these values, one second apart, and its points."""
+    points = [evaluation(1.0 + n, index=n, value=value) for n, value in enumerate(values)]
+    seconds = [point.train_s for point in points]
+    rule = StopRule(objective, values=values, train_seconds=seconds)
+    spec = RunSpec(objective=objective)
+    return record("0000", spec, time_to_target_s=rule.time_to_target_s), points
 
 
 HELD = SHARE.model_copy(update={"hold": 2})
@@ -64,26 +47,30 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
 
 
 @pytest.mark.parametrize(
-    ("objective", "values", "expected"),
+    ("objective", "values", "seconds", "is_interpolated"),
     [
-        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # the interval is a third of the time
-        (SHARE, [0.5, 0.6, 0.7, 1.0], (4.0, False)),  # a quarter of the time: as recorded
-        (SHARE, [0.5, 0.9], (2.0, True)),  # exactly at the target
-        (SHARE, [1.0], (0.889, True)),  # from the baseline at 0 s
-        (SHARE, [0.5, math.nan, 1.0], (3.0, False)),
-        (SHARE, [0.5, 0.8], None),
-        (RMSE, [0.7, 0.4], (1.667, True)),
-        (HELD, [0.95, 0.8, 1.0, 0.95], (2.5, True)),  # before the first evaluation that held
-        (UNKNOWN, [1.0], (1.0, False)),
-        (BUDGET, [0.5, 1.0], (2.0, False)),
+        (SHARE, [0.5, 0.8, 1.0], 2.5, True),  # the interval is a third of the time
+        (SHARE, [0.5, 0.6, 0.7, 1.0], 4.0, False),  # a quarter of the time: as recorded
+        (SHARE, [0.5, 0.9], 2.0, True),  # exactly at the target
+        (SHARE, [1.0], 0.8 / 0.9, True),  # from the baseline at 0 s
+        (SHARE, [0.5, math.nan, 1.0], 3.0, False),
+        (RMSE, [0.7, 0.4], 1 + 2 / 3, True),
+        (HELD, [0.95, 0.8, 1.0, 0.95], 2.5, True),  # before the first evaluation that held
+        (UNKNOWN, [1.0], 1.0, False),
+        (BUDGET, [0.5, 1.0], 2.0, False),
     ],
 )
 def test_the_time_to_target_is_interpolated_between_evaluations(
-    objective: Objective, values: list[float], expected: tuple[float, bool] | None
+    objective: Objective, values: list[float], seconds: float, *, is_interpolated: bool
 ) -> None:
-    assert seconds(values, objective=objective) == expected
-    if objective is UNKNOWN:
-        assert seconds(values, objective=objective, baseline_value=0.5) == (0.8, True)
+    time = interpolated_time(*run(values, objective))
+    assert time == TimeToTarget(pytest.approx(seconds), is_interpolated=is_interpolated)
+
+
+def test_a_run_that_missed_has_no_time_and_a_baseline_may_be_given_later() -> None:
+    assert interpolated_time(*run([0.5, 0.8])) is None
+    time = interpolated_time(*run([1.0], UNKNOWN), baseline_value=0.5)
+    assert time == TimeToTarget(pytest.approx(0.8), is_interpolated=True)
 
 
 def test_a_time_is_not_interpolated_over_missing_evaluations() -> None:
@@ -154,11 +141,8 @@ def test_ties_separate_repeated_configurations_from_those_that_ran_once() -> Non
         "once": ConfigurationRuns(Replicate(1.3, True)),
         "once, far": ConfigurationRuns(Replicate(4.0, True)),
     }
-    ties = ties_of(groups, once)
-    assert ties.repeated == ("best", "near")
-    assert ties.once == ("once",)
-    assert ties.undecided == ("near",)
-    assert ties_of({}).repeated == ()
+    assert ties_of(groups, once) == Ties(("best", "near"), ("once",), ("near",))
+    assert ties_of({}) == Ties()
 
 
 def test_equivalent_configurations_need_no_more_runs() -> None:
@@ -166,9 +150,7 @@ def test_equivalent_configurations_need_no_more_runs() -> None:
     near, far = 1 + SMALLEST / 5, 1 + 2 * SMALLEST
     rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # the common effect of a seed
     fastest, similar = (group(*[factor * x for x in rounds]) for factor in (1.0, near))
-    ties = ties_of({"one": fastest, "same": similar})
-    assert ties.repeated == ("one", "same")
-    assert ties.undecided == ()
+    assert ties_of({"one": fastest, "same": similar}) == Ties(("one", "same"))
     worse = group(*[far * x for x in rounds])
     assert ties_of({"one": fastest, "worse": worse}).repeated == ("one",), (
         "every round shows the difference"
