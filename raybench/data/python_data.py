@@ -40,7 +40,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
     named: dict[str, Any] = {} if label is None else {"label": label}
     if hasattr(data, "save_to_disk"):  # Hugging Face: a Dataset, or a DatasetDict of splits
         splits = data.values() if isinstance(data, Mapping) else [data]
-        name = "-".join(str(split._fingerprint) for split in splits)
+        name = "-".join(str(split._fingerprint) for split in splits)  # noqa: SLF001
         if not (path := folder / name).exists():
             with _partial(folder, "") as partial:
                 data.save_to_disk(str(partial))

@@ -189,7 +189,7 @@ class CurvePruner(BasePruner):
             return False
         done = [other for other in others if other.reached is not None] or others
         best = float(model.means(np.array([other.point for other in done])).min())
-        policy = self._sampler._policy
+        policy = self._sampler._policy  # noqa: SLF001
         num_deviations = policy.stop if done[0].reached is not None else policy.stop_early
         mean, variance = model.posterior(run)
         return mean - best > num_deviations * math.sqrt(variance + policy.model.floor**2)

@@ -215,7 +215,7 @@ class LossScale:
             return None
         if isinstance(optimizer, torch.optim.SGD):
             # A first step skipped by fused SGD would leave its momentum uninitialized.
-            optimizer._step_supports_amp_scaling = False
+            optimizer._step_supports_amp_scaling = False  # noqa: SLF001 (torch reads it)
         before = self.now()
         self._scaler.unscale_(optimizer)
         clip()
