@@ -190,21 +190,18 @@ def test_a_study_is_run_saved_printed_and_reported(capsys, made_up_runs, one_pic
     assert (folder / "scaling.csv").is_file()
 
 
-def test_the_same_command_resumes_and_may_add_repeats(capsys, made_up_runs, no_pictures):
-    study_file()
-    assert cli.main(["scale", "my.yaml"]) == cli.DONE
-    assert cli.main(["scale", "my.yaml", "--set", "repeats=3"]) == cli.DONE
-    content = read_mapping(Path("results/my/study.yaml"))
-    assert content["scaling_study"]["repeats"] == 3
-    assert len(content["continued"]) == 1
-
-
-def test_default_worker_counts_are_kept_when_resuming(monkeypatch, made_up_runs, no_pictures):
+def test_the_same_command_resumes_with_its_worker_counts_and_may_add_repeats(
+    monkeypatch, made_up_runs, no_pictures
+):
     study_file("base: {epochs: 3}\n")
     assert cli.main(["scale", "my.yaml"]) == cli.DONE
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(8, 0),), 0.0))
-    assert cli.main(["scale", "my.yaml"]) == cli.DONE
-    assert [study.num_workers for study in made_up_runs] == [[1, 2], [1, 2]]
+    assert cli.main(["scale", "my.yaml", "--set", "repeats=4"]) == cli.DONE
+    assert [(study.num_workers, study.repeats) for study in made_up_runs] == [
+        ([1, 2], 3),
+        ([1, 2], 4),
+    ]
+    assert len(read_mapping(Path("results/my/study.yaml"))["continued"]) == 1
 
 
 def test_another_study_in_the_folder_is_refused(capsys, made_up_runs, no_pictures):

@@ -283,43 +283,42 @@ DIGITS = {"dataset": DatasetSpec(name="digits")}
 
 
 @pytest.mark.parametrize(
-    ("changes", "labels"),
+    "labels",
     [
-        (
-            [{}, {"exchange_gradients": False}, {"warmup_epochs": 1.0}, {"schedule": "cosine"}],
-            [
-                "mnist_small",
-                "mnist_small, exchange_gradients false",
-                "mnist_small, warmup_epochs 1.0",
-                "mnist_small, schedule cosine",
-            ],
-        ),
+        [
+            ({}, ""),
+            ({"exchange_gradients": False}, ", exchange_gradients false"),
+            ({"warmup_epochs": 1.0}, ", warmup_epochs 1.0"),
+            ({"schedule": "cosine"}, ", schedule cosine"),
+        ],
         # Specs that differ only in workers are one series.
-        (
-            [
-                {"num_workers": k, "precision": precision}
-                for k in (1, 2)
-                for precision in ("fp32", "bf16")
-            ],
-            ["mnist_small", "mnist_small, precision bf16"] * 2,
-        ),
-        # The class name identifies the workload if it is unique.
-        ([{"workload": "a.b:Net"}, {"workload": "a.b:Other"}], ["Net", "Other"]),
-        ([{"workload": "a.b:Net"}, {"workload": "a.c:Net"}], ["a.b:Net", "a.c:Net"]),
-        (
-            [DIGITS, {"dataset": SYNTHETIC}, {"dataset": MORE}],
-            [
-                "mnist_small",
-                "mnist_small, dataset.name synthetic, dataset.num_samples 64",
-                "mnist_small, dataset.name synthetic, dataset.num_samples 128",
-            ],
-        ),
+        [
+            ({"num_workers": k, "precision": precision}, label)
+            for k in (1, 2)
+            for precision, label in (("fp32", ""), ("bf16", ", precision bf16"))
+        ],
+        [
+            (DIGITS, ""),
+            ({"dataset": SYNTHETIC}, ", dataset.name synthetic, dataset.num_samples 64"),
+            ({"dataset": MORE}, ", dataset.name synthetic, dataset.num_samples 128"),
+        ],
     ],
 )
-def test_a_series_label_holds_only_the_keys_that_differ(changes, labels):
-    assert series_of([RunSpec(**keys) for keys in changes]) == [
-        f"torch, {label}" for label in labels
-    ]
+def test_a_series_label_holds_only_the_keys_that_differ(labels):
+    names = [f"torch, mnist_small{label}" for _, label in labels]
+    assert series_of([RunSpec(**changes) for changes, _ in labels]) == names
+
+
+@pytest.mark.parametrize(
+    ("workloads", "names"),
+    [
+        (["a.b:Net", "a.b:Other"], ["Net", "Other"]),
+        (["a.b:Net", "a.c:Net"], ["a.b:Net", "a.c:Net"]),
+    ],
+)
+def test_a_series_label_holds_the_class_name_if_it_is_unique(workloads, names):
+    labels = series_of([RunSpec(workload=workload) for workload in workloads])
+    assert labels == [f"torch, {name}" for name in names]
 
 
 @pytest.mark.parametrize(("stalled", "repeats"), [(2, 3), (0, 2)])
