@@ -61,18 +61,14 @@ class Taken(Own):
 """
     )
     spec = RunSpec.model_validate({"workload": "own_metrics_a:Own", "dataset": "digits"})
-    for metric in (None, "loss"):
-        objective = Objective(metric=metric, kind="best_at_budget")
-        checked_objective, _ = check_task(
-            spec.model_copy(update={"objective": objective}), ["torch"]
-        )
-        assert (checked_objective.metric, checked_objective.baseline_value) == (
-            metric or "dice",
-            None,
-        )
-    top5 = Objective(metric="top5", target=0.9)
-    checked_objective, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
-    assert (checked_objective.metric, checked_objective.baseline_value) == ("top5_accuracy", 0.5)
+    for objective, expected in (
+        ({"kind": "best_at_budget"}, ("dice", None)),
+        ({"kind": "best_at_budget", "metric": "loss"}, ("loss", None)),
+        ({"metric": "top5", "target": 0.9}, ("top5_accuracy", 0.5)),
+    ):
+        own = spec.model_copy(update={"objective": Objective(**objective)})
+        checked_objective, _ = check_task(own, ["torch"])
+        assert (checked_objective.metric, checked_objective.baseline_value) == expected
     taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
     with refused(ErrorCode.CONFLICT, "objective.metric", "samples"):
         check_task(taken, ["torch"])

@@ -119,29 +119,25 @@ def test_with_prefetching_each_step_hides_its_own_reading():
     spec = spec_of(num_workers=1, prefetch=2)
     parts = {"compute": 0.03, "overhead": 0.01, "exchange": 0.0, "batch": 64}
 
-    def step(probe):
-        samples = probe.batch_size_per_worker / 64
-        return longer_with_overlap(
-            step_of(probe, reading=0.0, **parts), 0.06 * samples * probe.reads
-        )
+    def longer(worked, reading):
+        return float(np.linalg.norm([worked, reading], FEED_OVERLAP))
 
-    def longer_with_overlap(worked, reading):
-        return (worked**FEED_OVERLAP + reading**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
+    def step(probe):
+        reading = 0.06 * probe.batch_size_per_worker / 64 * probe.reads
+        return longer(step_of(probe, reading=0.0, **parts), reading)
 
     probes = Probes.of(spec)
     outlook = Outlook.of(
         spec, probes, {probe: [step(probe)] * 4 for probe in probes.names}, num_nodes=1
     )
-    true = 4 * longer_with_overlap(0.04, 0.06) / longer_with_overlap(0.13, 0.24)
+    true = 4 * longer(0.04, 0.06) / longer(0.13, 0.24)
     gain = outlook.larger_batch()
     assert gain.times == pytest.approx(true, rel=0.03)
     assert gain.low <= true <= gain.high
     # All three bounds hide the same reading, so the uncertainty of the sum is smaller.
     assert gain.high / gain.low < 1.25
     every = outlook.fewer_exchanges()
-    assert every.times == pytest.approx(
-        4 * longer_with_overlap(0.04, 0.06) / longer_with_overlap(0.16, 0.24), rel=0.06
-    )
+    assert every.times == pytest.approx(4 * longer(0.04, 0.06) / longer(0.16, 0.24), rel=0.06)
 
 
 def test_the_gain_of_a_second_worker_is_uncertain_with_one_worker():
