@@ -295,7 +295,8 @@ def _unpack_checkpoint(run: Run) -> str | None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Extract an archive; TarError if it holds anything but files and folders inside `folder`.
+    """Extract an archive. Raise TarError if it contains anything but files and folders that lie
+    inside `folder`.
 
     Python before 3.11.4, as in Debian 12, has no extraction filters, so members are checked here.
     """
@@ -310,7 +311,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def _base(module: str, name: str) -> Any:
-    """Import a library, and return the class from which its callbacks are derived."""
+    """Import a library's module, and return its class from which callbacks are derived."""
     library = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), name)

@@ -47,7 +47,7 @@ from raybench.training.machine import cores_near, give_back
 from raybench.training.model_check import check_start
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
-from raybench.training.run import evaluate_split, run
+from raybench.training.run import evaluate_test_split, run
 from raybench.training.saved import Checkpoints
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
@@ -233,7 +233,7 @@ class _Run:
             test_value = self._trainer.finish()
         elif command.test and len(self._dataset.test):
             self._ledger.enter("eval")
-            test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
+            test_value = evaluate_test_split(self._dataset, self._trainer, self._world)
         if command.save:
             self._ledger.enter("checkpoint")
             if self._world.rank == 0:

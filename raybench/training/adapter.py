@@ -203,22 +203,17 @@ def settings_restored() -> Iterator[None]:
     for framework in ("torch", "tensorflow"):
         if framework in sys.modules:
             settings += find_part(framework, "world").SETTINGS
-    before = [_read(setting) for setting in settings]
+    before = []
+    for read, write in settings:
+        # A library may lack a setting or be unable to read it.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError):
+            before.append((write, read()))
     with warnings.catch_warnings():
         try:
             yield
         finally:
-            for setting, value in zip(settings, before, strict=True):
-                if value is not None:
-                    setting[1](value)
-
-
-def _read(setting: Setting) -> Any:
-    """Return a setting's value; None if the setting is missing or its library cannot read it."""
-    try:
-        return setting[0]()
-    except (AttributeError, OSError, RuntimeError):
-        return None
+            for write, value in before:
+                write(value)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Interface of the two framework backends, and the code that they share.
+"""Interface of the two framework backends, and the code that they share: steps, the group of
+workers, the trainer, losses and metrics.
 
-Both cover steps, the group of workers, the trainer, losses and metrics. `find_backend` imports a
-backend by the name of its framework. Importing this module imports neither torch nor TensorFlow.
+`find_backend` imports a backend by the name of its framework. Importing this module imports neither
+torch nor TensorFlow.
 """
 
 import importlib
@@ -73,7 +74,7 @@ class Totals:
     """Number of samples."""
     answers: NDArray[Any] | None = None
     """Prediction for each sample (see `data.split_metrics.predictions_of`), in the order of the
-    rows. None if the metric is a mean over samples, for which the sums suffice, and if there are no
+    rows. None if the metric is a mean over samples, which the sums determine, or if there are no
     samples."""
 
 
@@ -322,7 +323,8 @@ class BaseLosses:
     _cross_entropy: Any
     """Method that returns the cross-entropy for each label."""
     _hits: Any
-    """Method that returns for each label whether its output is among the `most` largest ones."""
+    """Method that returns, for each label, whether the output of its class is among the largest
+    outputs; its last argument is the number of largest outputs."""
 
     def __init__(
         self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0
@@ -333,7 +335,7 @@ class BaseLosses:
             workload: Workload with the task, the number of classes and the user's hooks.
             metric: Metric of the run.
             scale: Factor that converts errors of scaled labels to the unit of the original labels.
-            smoothing: Label smoothing: share of each label that is spread over all classes in
+            smoothing: Label smoothing: fraction of each label that is spread over all classes in
                 training.
         """
         self.workload, self._scale, self._smoothing = workload, scale, smoothing
@@ -434,7 +436,7 @@ def _square(values: Tensor) -> Tensor:
 
 
 def find_backend(framework: str) -> Any:
-    """Import and return a backend's module `loop`, which has a class `Trainer(spec, workload,
+    """Import and return a backend: its module `loop`, which has a class `Trainer(spec, workload,
     dataset, world)` and a function `join`.
 
     Raises:

@@ -122,9 +122,7 @@ def gpus_of_framework(framework: str) -> GpusSeen:
     return TypeAdapter(GpusSeen).validate_json(reply.stdout.splitlines()[-1])
 
 
-def require_gpus(
-    framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
-) -> None:
+def require_gpus(framework: str, number: int, seen: int, problem: str = "") -> None:
     """Raise UserError if a framework sees fewer GPUs than its process was assigned.
 
     Args:
@@ -132,13 +130,11 @@ def require_gpus(
         number: Number of GPUs that were assigned to the process.
         seen: Number of GPUs that the framework sees.
         problem: Why `seen` is unknown; empty if it is known.
-        host: Name of the host for the message; empty to name none.
     """
     if seen >= number:
         return
-    where = f" on host {host}" if host else ""
     gpus = f"{number} GPU{'s' if number > 1 else ''}"
-    assignment = f"framework {framework}: a worker{where} is given {gpus}, and"
+    assignment = f"framework {framework}: a worker is given {gpus}, and"
     if problem:
         raise UserError(
             f"{assignment} it is unknown whether {framework} sees them: {problem}; fix that, or "
@@ -153,12 +149,7 @@ def require_gpus(
 
 
 def require_replicas(number: int, gpus: int) -> None:
-    """Raise UserError if a process has more replicas of the model than it sees GPUs.
-
-    Args:
-        number: Number of replicas.
-        gpus: Number of GPUs that the process sees.
-    """
+    """Raise UserError if a process has more replicas (`number`) of the model than it sees GPUs."""
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
@@ -211,10 +202,10 @@ class GpuLoad:
         return [sample.sampleValue.uiVal for sample in new]
 
 
-def gpu_memory_bytes(index: int = 0) -> int:
-    """Return the total memory of the visible GPU with this index, in bytes; 0 if unknown."""
+def gpu_memory_bytes() -> int:
+    """Return the total memory of the first visible GPU, in bytes; 0 if unknown."""
     nvml, _ = _nvml()
-    handle = _visible_gpu(nvml, index)
+    handle = _visible_gpu(nvml, 0)
     return 0 if handle is None else _memory(nvml, handle)[0]
 
 

@@ -63,7 +63,7 @@ SEPARATE_MODELS = (
     "the workers exchanged nothing in the process group of all workers while they trained, so each "
     "trained a separate model; wrap the model with run.prepare"
 )
-"""Note to the user about a loop that trains separate models on its workers."""
+"""Note to the user about a loop that trains a separate model on each worker."""
 MAX_REASON = 200
 """Maximum number of characters of a framework's error that an error message quotes."""
 
@@ -173,7 +173,7 @@ class Run:
         return self._folder
 
     def epochs(self) -> Iterator[int]:
-        """Yield the numbers of the epochs to train: 0, 1, and so on, below the `epochs` of the run
+        """Yield the number of each epoch to train, from 0 to one less than `epochs` in the run
         spec.
 
         A resumed run starts with the epoch after its checkpoint. The iterator ends early once
@@ -618,7 +618,7 @@ class OwnTrainer:
         return self.run._state or b""
 
     def input_seconds(self) -> float:
-        """Return 0: the time that a user's loop waits for data is unknown."""
+        """Return 0, because the time that a user's loop waits for data is unknown."""
         return 0.0
 
     def close(self) -> None:

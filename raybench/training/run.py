@@ -282,7 +282,7 @@ def _validate(
     world: DistributedContext,
     baseline: float,
 ) -> Validation:
-    """Evaluate the model on the validation split, of which each worker takes a part.
+    """Evaluate the model on the validation split, of which each worker evaluates some rows.
 
     Collective: all ranks must call it.
 
@@ -369,21 +369,13 @@ def _samples_within_budget(samples: int, train_seconds: float, spec: RunSpec) ->
     return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
 
-def evaluate_split(
-    dataset: Dataset, trainer: BaseTrainer, world: DistributedContext, part: str
-) -> float:
-    """Return the metric on a whole split, of which each worker evaluates a part.
+def evaluate_test_split(dataset: Dataset, trainer: BaseTrainer, world: DistributedContext) -> float:
+    """Return the metric on the test split, of which each worker evaluates some rows.
 
     Collective: all ranks must call it.
-
-    Args:
-        dataset: Dataset of the run.
-        trainer: Model to evaluate.
-        world: The group of workers.
-        part: Name of the split: `validation` or `test`.
     """
-    split = dataset.splits[part]
-    totals, metric = trainer.evaluate(part, _own_rows(len(split), world)), trainer.metric
+    split, metric = dataset.test, trainer.metric
+    totals = trainer.evaluate("test", _own_rows(len(split), world))
     if not metric.is_mean:
         return _measure_whole_split(metric, totals, split, world)[0]
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
@@ -393,7 +385,7 @@ def evaluate_split(
 def _measure_whole_split(
     metric: Metric, totals: Totals, split: Split, world: DistributedContext
 ) -> tuple[float, float | None]:
-    """Return the value on a whole split of a metric that is not a mean, and its standard error.
+    """Return the value and the standard error, on a whole split, of a metric that is not a mean.
 
     Collective: all ranks must call it.
     """
@@ -441,11 +433,8 @@ def _ledger_seconds(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
 
 
 def _rank_seconds(rows: list[list[float]]) -> np.ndarray:
-    """Return the cumulative seconds, one row per rank, that `Evaluation.rank_parts` is based on.
-
-    `rank_parts` contains the increase of these seconds between two evaluations. `rows` contains the
-    seconds of each rank, in the order of _NAMES.
-    """
+    """Return, for each rank, the cumulative seconds whose increase between two evaluations is
+    `Evaluation.rank_parts`. `rows` contains the seconds of each rank, in the order of _NAMES."""
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
 
@@ -516,7 +505,7 @@ def evenness(seconds: np.ndarray) -> float | None:
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
-    """Return the sums of the steps' estimates of the gradient noise; None if no step has one.
+    """Return sums over the steps' estimates of the gradient noise; None without an estimate.
 
     Args:
         parts: `StepLog.part_squares` of all ranks, shape (ranks, steps).

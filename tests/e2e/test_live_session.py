@@ -1,7 +1,6 @@
 """Single runs in one live session: waiting, killed and hung workers, sockets, errors of user code,
 and the user's own training loops, with torch, without a framework, and as commands."""
 
-import importlib.util
 import io
 import json
 import os
@@ -38,7 +37,6 @@ from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
 from tests.cluster.test_doctor import SCHEMA
 from tests.factories import wait_for
-from tests.recipe_diffs import ROOT
 
 from .test_ports import Socket, assert_only_here, listening
 
@@ -64,11 +62,7 @@ TRAIN = RunSpec(
     objective=Objective(target=0.9, max_train_seconds=60),
     learning_rate=0.003,
 )
-HUGGING_FACE = TRAIN.model_copy(
-    update={"workload": f"{ROOT}/examples/hugging_face.py:train", "num_workers": 2}
-)
-TRAINER_LIBRARIES = ("transformers", "accelerate")
-TO_THE_LAST_EPOCH = Objective(kind="best_at_budget", max_train_seconds=1000)
+
 PLAIN = RunSpec(
     workload=f"{LOOPS}:plain",
     framework="python",
@@ -111,7 +105,6 @@ def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) ->
 
 
 def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
-    alone = to_the_end(RunClient(session.pool, "alone", SPEC))
     holder = RunClient(session.pool, "holder", SPEC.model_copy(update={"num_workers": 2}))
     holder.step()
     waiting = RunClient(session.pool, "waiting", SPEC)
@@ -126,10 +119,8 @@ def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None
     thread.join()
     ledger = ended[0].ledger
     assert ledger["queue"] >= waited
-    assert ended[0].wall_s >= ledger["queue"]
-    # The waiting time is not part of the training time.
     assert ledger["train"] <= ended[0].wall_s - ledger["queue"]
-    assert alone.stop == ended[0].stop == "max_train_seconds"
+    assert ended[0].stop == "max_train_seconds"
 
 
 # A TensorFlow worker in a collective does not notice that another worker is dead.
@@ -143,7 +134,7 @@ def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
     spec = CONTINUED.model_copy(update={"num_workers": 2, "framework": framework})
     undisturbed = RunClient(session.pool, f"whole-{framework}", spec)
     expected = curve_of(undisturbed)
-    name = f"victim-{framework}"
+    name = f"victim of {framework}"
     client = RunClient(session.pool, name, spec)
     before = [client.step() for _ in range(3)]
     assert before[-1].saved == 3
@@ -225,8 +216,7 @@ def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> Non
 @pytest.mark.all
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_resident_memory_is_flat(session: Session, framework: str) -> None:
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"no {framework}")
+    pytest.importorskip(framework)
     sizes = []
     for number in range(NUM_RUNS):
         spec = RunSpec(
@@ -253,13 +243,11 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
     content = {"base": {"epochs": 2}, "num_workers": [1, 2], "batch_sizes": [64], "repeats": 2}
     study = build_scaling_study(content, "test", name="tiny")
     console = Console(file=io.StringIO(), width=120)
+    objective = study.base.objective.model_dump(mode="json")
     with Store(tmp_path / "tiny") as store:
         store.write_yaml(
             "study.yaml",
-            {
-                "study": {"objective": study.base.objective.model_dump(mode="json")},
-                "scaling_study": study.document(),
-            },
+            {"study": {"objective": objective}, "scaling_study": study.document()},
         )
         progress = ProgressDisplay(console, num_trials=6)
         with single_runs(session, store, Deadline(None), progress, wait_s=None) as single_run:
@@ -328,21 +316,13 @@ def test_a_loop_of_torch_trains_over_workers(session: Session) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("loop", [TRAIN, HUGGING_FACE], ids=["own", "hugging_face"])
-def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(
-    session: Session, loop: RunSpec
-) -> None:
-    """What a library's trainer computes after that is in `training/test_trainers.py`."""
-    for library in TRAINER_LIBRARIES if loop is HUGGING_FACE else ():
-        pytest.importorskip(library, reason=f"{library} is not installed")
-    spec = loop.model_copy(
-        update={"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": TO_THE_LAST_EPOCH}
-    )
-    name = f"victim-{Path(loop.workload).name}"
-    client = RunClient(session.pool, name, spec)
-    before = [client.step() for _ in range(3)]
-    assert before[-1].saved == 3
-    os.kill(pids_of(session, name)[-1], signal.SIGKILL)
+def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Session) -> None:
+    """How a library's trainer goes on is in `training/test_trainers.py`."""
+    objective = Objective(kind="best_at_budget", max_train_seconds=1000)
+    update = {"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": objective}
+    client = RunClient(session.pool, "victim", TRAIN.model_copy(update=update))
+    assert [client.step() for _ in range(3)][-1].saved == 3
+    os.kill(pids_of(session, "victim")[-1], signal.SIGKILL)
     after = client.step()
     assert after.restarts == 1
     assert after.evaluation is not None

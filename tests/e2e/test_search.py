@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 import raybench
+from raybench.data.load import load_dataset
 from raybench.data.memory import num_local_cores
 from raybench.results.records import read_records
 from raybench.spec.documents import read_mapping
@@ -138,20 +138,8 @@ def test_best_yaml_runs_again_and_its_model_loads(folder: Path) -> None:
 
 
 def accuracy_of_saved(folder: Path) -> float:
-    """Accuracy of a saved model on the test split, computed from the model alone."""
-    results = raybench.load(folder)
-    spec = next(iter(results.specs.values()))
-    from raybench.data.load import load_dataset
-
+    """Return the accuracy of a saved model on the test split, computed from the model alone."""
+    (spec,) = raybench.load(folder).specs.values()
     test = load_dataset(spec.dataset).test
-    model = raybench.load_model(folder)
-    inputs = test.inputs.astype(np.float32) / 255
-    if spec.framework == "torch":
-        import torch
-
-        model.eval()
-        with torch.no_grad():
-            logits = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
-    else:
-        logits = np.asarray(model(inputs, training=False))
-    return float((logits.argmax(axis=1) == test.labels).mean())
+    outputs = raybench.load_model(folder).raybench.outputs(test.inputs)
+    return float((outputs.argmax(axis=1) == test.labels).mean())

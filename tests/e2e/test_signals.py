@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.apart, pytest.mark.timeout(1800)]
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Seconds until which Python may not have reached raybench's code, and ends as any program does."""
+NUM_TRIALS = 3
+"""Number of trials of a search that soon reaches its other phases."""
 SOON_S = 120.0
 """Limit in seconds of the end after two signals."""
 SPACE = f"""
@@ -55,43 +57,29 @@ fixed: {framework: python}
 """
 
 
-def num_trials(phase: str | None) -> int:
-    """Return a number of trials for a search of more than 10 s, or a small one to reach a phase."""
-    return 24 if phase is None else 3
-
-
 def write_space(folder: Path, phase: str | None) -> Path:
     """Write the space of a search that has the phase; if it is None, of a search that takes more
     than 10 s."""
     target = "auto" if phase == "reference" else "0.9"
-    trials = str(num_trials(phase))
-    text = SPACE.replace("TARGET", target).replace("TRIALS", trials)
+    trials = 24 if phase is None else NUM_TRIALS
     file = folder / "small.yaml"
-    file.write_text(text)
+    file.write_text(SPACE.replace("TARGET", target).replace("TRIALS", str(trials)))
     return file
 
 
 def strike(
     number: signal.Signals, when: float | str, folder: Path, *, phase: str | None, times: int = 1
 ) -> None:
-    """Run a search that has the phase, send it the signal, and check how it ends.
-
-    Args:
-        number: The signal.
-        when: Beginning of the line, or seconds from the start, after which the signal is sent.
-        folder: Working directory of the search.
-        phase: See `write_space`.
-        times: How often the signal is sent.
-    """
+    """Run a search that has the phase (see `write_space`) and check how a signal ends it. The
+    signal is sent after a line with the beginning `when`, or after `when` seconds."""
     with Watched("tune", write_space(folder, phase), cwd=folder) as run:
         if isinstance(when, str):
             run.wait_for_line(when)
         else:
             run.wait_for(lambda: time.monotonic() > run.began + float(when))
-        run.process.send_signal(number)
-        for _ in range(1, times):
-            time.sleep(0.1)
+        for _ in range(times):
             run.process.send_signal(number)
+            time.sleep(0.1)
         code = run.wait(600.0 if times == 1 else SOON_S)
         assert "Traceback" not in run.stdout + run.stderr, run.printed
         is_early = when == IMPORTING_S and code == -number
@@ -176,7 +164,7 @@ def test_a_study_is_resumed_whatever_ended_its_drivers(tmp_path: Path) -> None:
         run.expect_none_left()
     runs = read_records(results(tmp_path)).runs
     assert sorted(name for name, one in runs.items() if one.role == "trial") == [
-        f"{number:04d}" for number in range(num_trials("race"))
+        f"{number:04d}" for number in range(NUM_TRIALS)
     ]
     assert {one.role for one in runs.values()} >= {"trial", "race", "confirm"}
     assert {one.state for one in runs.values() if one.role != "race"} == {"complete"}

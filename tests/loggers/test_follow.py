@@ -36,11 +36,9 @@ def test_curves_are_written_during_the_study_and_complete_at_its_end(tmp_path, p
         wait_for(lambda: tensorboard_scalars(folder).get(ACCURACY))
         store.append(point("0000", 1, 0.5))
         store.append(run_line("0000", 2.0))
-    assert [point[:2] for point in tensorboard_scalars(folder)[ACCURACY]] == [
-        (1000, 0.25),
-        (2000, 0.5),
-    ]
-    assert "run/time_to_target_s" in tensorboard_scalars(folder)
+    scalars = tensorboard_scalars(folder)
+    assert [point[:2] for point in scalars[ACCURACY]] == [(1000, 0.25), (2000, 0.5)]
+    assert "run/time_to_target_s" in scalars
     assert not running.has_failed
     assert "1 run" in messages[-1]
     assert f"tensorboard --logdir {tmp_path}/tensorboard" in messages[-1]
@@ -90,14 +88,10 @@ def test_a_hanging_logger_is_dropped(tmp_path, point, monkeypatch):
 
 def test_only_runs_of_this_session_are_logged_by_default(tmp_path, point):
     results_folder(tmp_path, [run_line("0000", 2.0)])
-    for is_whole, names in ((False, {"0001"}), (True, {"0000", "0001"})):
-        messages = []
-        with Store(tmp_path) as store, loggers(tmp_path, messages) as running:
-            running.start(is_whole=is_whole)
-            if not is_whole:
-                store.append(run_line("0001", 3.0))
-        logged = {path.name for path in (tmp_path / "tensorboard").iterdir()}
-        assert logged == names
+    with Store(tmp_path) as store, loggers(tmp_path, []) as running:
+        running.start()
+        store.append(run_line("0001", 3.0))
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == ["0001"]
 
 
 def test_a_missing_package_is_refused_before_anything_starts(tmp_path, monkeypatch):

@@ -54,14 +54,10 @@ def test_runs_are_logged_once_with_specs_and_seconds_as_steps(tmp_path, point, d
     assert set(logged) == {"0000", "0001", "0002"}
     run = logged["0001"]
     history = client.get_metric_history(run.info.run_id, "validation_accuracy")
-    assert [(metric.step, metric.value) for metric in history] == [
-        (1000, 0.5),
-        (2000, 0.5),
-        (3000, 0.875),
-    ]
-    assert [metric.timestamp - run.info.start_time for metric in history] == pytest.approx(
-        [1000, 2000, 3000], abs=1
-    )
+    points = [(metric.step, metric.value) for metric in history]
+    assert points == [(1000, 0.5), (2000, 0.5), (3000, 0.875)]
+    times = [metric.timestamp - run.info.start_time for metric in history]
+    assert times == pytest.approx([1000, 2000, 3000], abs=1)
     assert run.data.params["learning_rate"] == "0.25"
     assert run.data.metrics["time_to_target_s"] == 3.0
     assert (run.info.status, logged["0002"].info.status) == ("FINISHED", "FAILED")

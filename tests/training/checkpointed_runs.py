@@ -85,13 +85,9 @@ def curve_values(curve: list[Evaluation]) -> np.ndarray:
 
 
 def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) -> None:
-    """Run tasks as a worker of a group and save their results.
+    """Run tasks as a worker of a group and save their results in a folder.
 
-    Args:
-        framework: Framework of the runs.
-        tasks: Tuples of a name, a spec, and -1 for a whole run or the evaluation to resume after.
-        world: Context of this worker.
-        folder: Where results are saved.
+    A task is a tuple of a name, a spec, and -1 for a whole run or the evaluation to resume after.
     """
     for name, content, at in tasks:
         spec = RunSpec.model_validate(content)

@@ -58,8 +58,6 @@ def outcome(
     return {
         "values": [point.value for point in curve],
         "samples": [point.samples for point in curve],
-        "train_s": [point.train_s for point in curve],
-        "eval_s": curve[-1].ledger["eval"],
         "stop": curve[-1].stop,
     }
 

@@ -30,6 +30,7 @@ from raybench.training.saved import Checkpoints
 
 STEP_S, EVAL_S, STATE_S = 0.5, 0.25, 8.0
 SAMPLES = 50
+DATASET = zeros_dataset(SAMPLES // 2, repeat=2)
 
 
 class Scripted(FakeTrainer):
@@ -42,6 +43,9 @@ class Scripted(FakeTrainer):
         self.now, self.rates = 0.0, list[float]()
         self._accuracies, self._evaluated = accuracies, evaluated
         self._slow_after = slow_after
+
+    def ledger(self, **options: Any) -> Ledger:
+        return Ledger("setup", clock=lambda: self.now, **options)
 
     def warm_up(self, *steps: Step) -> None:
         self.now += 100.0
@@ -88,11 +92,8 @@ def follow(
     """Run from the start, or resumed after `earlier`; return curve, rates and final weights."""
     resume = RunState.after(spec, earlier) if earlier else None
     trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
-    ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
-    (world,) = thread_worlds(1)
-    curve = list(
-        run(spec, zeros_dataset(SAMPLES // 2, repeat=2), trainer, world, ledger, resume=resume)
-    )
+    ledger = trainer.ledger(earlier=resume.ledger if resume else None)
+    curve = list(run(spec, DATASET, trainer, *thread_worlds(1), ledger, resume=resume))
     return curve, trainer.rates, trainer.save()
 
 
@@ -130,18 +131,16 @@ def test_run_can_be_resumed_after_every_evaluation(objective: Objective, slow_af
             assert resumed.train_s == expected.train_s
 
 
-class Slow(FakeTrainer):
+class Slow(Scripted):
     """Trainer whose steps take `step_s` seconds each."""
 
     def __init__(self, step_s: float) -> None:
-        self.now, self._step_s = 0.0, step_s
+        super().__init__([0.5])
+        self._step_s = step_s
 
     def train(self, steps: list[Step]) -> float:
         self.now += self._step_s * len(steps)
         return 0.1 * len(steps)
-
-    def save(self) -> bytes:
-        return b""
 
 
 @pytest.mark.parametrize(
@@ -154,9 +153,8 @@ def test_interval_beyond_the_budget_is_cut(
     """On a slow machine, with 1,000 steps between evaluations."""
     objective = Objective(kind=kind, target=1.0, max_train_seconds=budget_s)
     spec = spec_of(objective, epochs=1000.0, eval_every_samples=8_000)
-    trainer, (world,) = Slow(step_s), thread_worlds(1)
-    ledger = Ledger("setup", clock=lambda: trainer.now)
-    (only,) = run(spec, zeros_dataset(SAMPLES), trainer, world, ledger)
+    trainer = Slow(step_s)
+    (only,) = run(spec, zeros_dataset(SAMPLES), trainer, *thread_worlds(1), trainer.ledger())
     assert only.stop == "max_train_seconds"
     assert only.train_s == pytest.approx(max(budget_s, step_s), rel=0.07)
     assert only.train_loss == pytest.approx(0.1, rel=0.1)
@@ -170,8 +168,7 @@ def test_seconds_of_each_rank_are_known_without_exchange(exchanges: bool) -> Non
 
     def train(world: ThreadWorld) -> list[Evaluation]:
         trainer = Scripted([0.5] * 20, slow_after=99 - 99 * world.rank)
-        ledger = Ledger("setup", clock=lambda: trainer.now)
-        return list(run(spec, zeros_dataset(SAMPLES // 2, repeat=2), trainer, world, ledger))
+        return list(run(spec, DATASET, trainer, world, trainer.ledger()))
 
     curve, curve_of_rank_1 = run_on_ranks(2, train)
     assert curve == curve_of_rank_1
@@ -190,8 +187,7 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
     world = RankContext(rank, 2)
     checkpoints = Checkpoints(spec, world, resume=resume)
     trainer = Scripted(accuracies)
-    ledger = Ledger("report", clock=lambda: trainer.now)
-    saved = []
+    ledger, saved = trainer.ledger(), []
     for evaluation in curve[earlier:]:
         before = ledger.seconds("checkpoint")
         checkpoint = checkpoints.after(evaluation, trainer.state, ledger)
@@ -210,19 +206,14 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
 
 
 def test_checkpoint_is_written_after_enough_seconds() -> None:
-    every_time = saved_at(1e-9)
-    assert len(every_time) == 9, "no checkpoint after the last evaluation"
-    assert every_time == list(range(9))
+    assert saved_at(1e-9) == list(range(9)), "no checkpoint after the last evaluation"
     assert saved_at(0.0) == []
     assert saved_at(300.0) == []
     few = saved_at(4.0)
     assert few == saved_at(4.0, rank=1), "all ranks save together"
     assert all(second - first in (2, 3) for first, second in itertools.pairwise(few))
     assert 1 <= few[0] <= 2
-
-
-def test_resumed_run_counts_seconds_from_its_checkpoint() -> None:
-    assert saved_at(4.0, earlier=1)[0] > saved_at(4.0)[0]
+    assert saved_at(4.0, earlier=1)[0] > few[0], "a resumed run counts from its checkpoint"
 
 
 EPOCH, WORKERS = 200, 8
@@ -273,14 +264,11 @@ def recorded(batch_each: int) -> list[dict[str, Any]]:
     return run_on_ranks(WORKERS, record)
 
 
-def test_short_step_is_excluded_from_step_times() -> None:
-    """200 samples in batches of 128: every second step has 72."""
+def test_short_steps_are_excluded_from_step_times() -> None:
+    """200 samples in batches of 128: every second step has 72. Batches of 256 have only 200."""
     for recording in recorded(16):
         assert recording["steps"] is not None
         assert recording["steps"].num == 3
         for seconds in (recording["steps"].p25_s, recording["steps"].max_s):
             assert 128 / seconds == pytest.approx(WORKERS * 1e6)
-
-
-def test_step_times_are_none_without_a_full_step() -> None:
     assert all(recording["steps"] is None for recording in recorded(32))

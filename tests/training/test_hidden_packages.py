@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import raybench
 from raybench.models.find import find_workload
 from raybench.models.user_code import refuse_hiding_files
 from raybench.runs.preflight import check_task
@@ -29,10 +28,6 @@ def test_file_that_hides_a_package_is_refused(name: str, is_refused: bool, tmp_p
     refusal = refused(ErrorCode.CONFLICT, name.split("/")[0], tmp_path)
     with refusal if is_refused else contextlib.nullcontext():
         refuse_hiding_files(tmp_path)
-
-
-def test_package_itself_hides_nothing() -> None:
-    refuse_hiding_files(Path(raybench.__file__).parents[1])
 
 
 def test_hiding_file_is_refused_before_anything_starts(

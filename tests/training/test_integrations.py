@@ -5,25 +5,41 @@ import io
 import math
 import sys
 import tarfile
-import tempfile
 import types
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from local_runs import Clock
-from user_loops import Loop, Worker
+from user_loops import Worker
 
 from raybench import integrations
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.clock import Ledger
-from raybench.training.own import OwnTrainer, PlainWorld, Run, state_of
+from raybench.stats.record import Evaluation
 from tests.refusals import refused
 
 STEPS = 4
+
+
+EVENTS = {
+    "transformers": (
+        *("train_begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "evaluate"),
+    ),
+    "lightning": (
+        *("fit_start", "train_epoch_start", "train_batch_start", "train_batch_end"),
+        *("validation_start", "validation_end"),
+    ),
+    "keras": (
+        *("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end"),
+        *("test_begin", "epoch_end"),
+    ),
+}
+"""Events of each library's callbacks: start of training, of an epoch and of a step, end of a step,
+start of the validation, and its result."""
 
 
 class Fit:
@@ -32,161 +48,83 @@ class Fit:
     The first step takes `more_s` seconds longer than the others.
     """
 
-    def __init__(self, clock: Clock, metric: str, more_s: float = 100.0) -> None:
-        self.clock, self.metric, self.more_s = clock, metric, more_s
+    should_stop = stop_training = False
+
+    def __init__(self, library: str, clock: Clock, more_s: float = 100.0, world_size: int = 1):
+        self.library, self.clock, self.more_s = library, clock, more_s
+        self.world_size, self.params = world_size, {"steps": STEPS}
         self.control = types.SimpleNamespace(
             should_evaluate=False, should_save=False, should_training_stop=False
         )
-        self.should_stop = self.stop_training = False
-        self.world_size = 1
-        self.callback_metrics = {metric: 0.5}
+        self.callback_metrics = {METRICS[library]: 0.5}
 
     def __call__(self, callback: Any) -> None:
-        callback.params, callback.model = {"steps": STEPS}, self
-        if hasattr(callback, "on_fit_start"):
-            callback.on_fit_start(self)
-        else:
-            callback.on_train_begin(*([self] if self.metric.startswith("eval") else []))
+        callback.params, callback.model = self.params, self
+        results = {"transformers": "metrics", "keras": "logs"}
+
+        def call(event: str, number: int, **keywords: Any) -> None:
+            arguments = {"transformers": (self, None, self.control), "lightning": (self,)}
+            getattr(callback, f"on_{event}")(*arguments.get(self.library, (number,)), **keywords)
+
+        train, epoch_begin, step_begin, step_end, validation, result = EVENTS[self.library]
+        call(train, 0)
         self.clock.now += 20.0  # set-up
         for epoch in range(2):
-            self.call(callback, "epoch_begin", epoch, names=("train_epoch_start",))
+            call(epoch_begin, epoch)
             for step in range(STEPS):
-                self.call(callback, "step_begin", step, names=BEGIN)
+                call(step_begin, step)
                 self.clock.now += 1.0 + self.more_s * (epoch == step == 0)
-                self.call(callback, "step_end", step, names=END)
-            is_hugging_face = hasattr(callback, "on_evaluate")
-            self.call(callback, "epoch_end" if is_hugging_face else "", epoch, names=VALIDATION)
+                call(step_end, step)
+            call(validation, epoch)
             self.clock.now += 50.0  # validation
-            self.report(callback, epoch)
-
-    def call(self, callback: Any, name: str, number: int, names: tuple[str, ...]) -> None:
-        for event in (name, *names):
-            if function := getattr(callback, f"on_{event}", None):
-                logs = {"logs": None} if event == "train_batch_begin" else {}
-                function(*self.arguments(event, number), **logs)
-
-    def arguments(self, name: str, number: int) -> tuple[Any, ...]:
-        if name.startswith(("step", "epoch_begin")) and self.metric.startswith("eval"):
-            return None, None, self.control
-        return () if name == "test_begin" else (number,)
-
-    def save_checkpoint(self, path: Path) -> None:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("saved")
-
-    def report(self, callback: Any, epoch: int) -> None:
-        if hasattr(callback, "on_evaluate"):
-            callback.on_evaluate(None, None, self.control, metrics=self.callback_metrics)
-            if self.control.should_save:
-                state = types.SimpleNamespace(global_step=(epoch + 1) * STEPS)
-                arguments = types.SimpleNamespace(output_dir=tempfile.mkdtemp())
-                folder = Path(arguments.output_dir) / f"checkpoint-{state.global_step}"
-                self.save_checkpoint(folder / "model")
-                callback.on_save(arguments, state, self.control)
-        elif hasattr(callback, "on_validation_end"):
-            callback.on_validation_end(self, None)
-        else:
-            callback.on_epoch_end(epoch, self.callback_metrics)
+            keyword = results.get(self.library)
+            call(result, epoch, **({keyword: self.callback_metrics} if keyword else {}))
 
 
-BEGIN = ("train_batch_begin", "train_batch_start")
-END = ("train_batch_end",)
-VALIDATION = ("validation_start", "test_begin", "train_epoch_end")
+METRICS = {"transformers": "eval_accuracy", "lightning": "val_accuracy", "keras": "val_accuracy"}
+CALLBACKS: dict[str, tuple[str, str, Any]] = {
+    "transformers": ("transformers", "TrainerCallback", integrations.HuggingFace),
+    "lightning": (
+        *("lightning.pytorch.callbacks", "Callback"),
+        partial(integrations.Lightning, save=False),
+    ),
+    "keras": ("keras.callbacks", "Callback", partial(integrations.Keras, save=False)),
+}
+"""Module and name of each library's base class, and the function that makes a callback."""
 
 
-class Backup:
-    """Fake of `keras.callbacks.BackupAndRestore`."""
-
-    def __init__(self, backup_dir: str) -> None:
-        self.backup_dir = backup_dir
-
-    def set_model(self, model: Any) -> None:
-        self.model = model
-
-    def on_epoch_end(self, epoch: int) -> None:
-        Path(self.backup_dir).mkdir(exist_ok=True)
-        Path(self.backup_dir, "epoch").write_text(str(epoch))
+@pytest.fixture(params=CALLBACKS)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of each library in turn, which is replaced by a fake."""
+    path, base, _ = CALLBACKS[request.param]
+    module = types.ModuleType(path)
+    setattr(module, base, type(base, (), {}))
+    module.BackupAndRestore = lambda folder: types.SimpleNamespace(set_model=lambda model: None)
+    for name in (path, path.partition(".")[0], path.rpartition(".")[0] or path):
+        monkeypatch.setitem(sys.modules, name, module)
+    return str(request.param)
 
 
-ALL = [
-    ("transformers", "TrainerCallback", integrations.HuggingFace, "eval_accuracy"),
-    ("lightning.pytorch.callbacks", "Callback", integrations.Lightning, "val_accuracy"),
-    ("keras.callbacks", "Callback", integrations.Keras, "val_accuracy"),
-]
-
-
-@pytest.fixture(params=ALL, ids=["transformers", "lightning", "keras"])
-def integration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
-    """Function that makes a callback, over a fake library, and the name of the metric."""
-    library, name, make, metric = request.param
-    module = types.ModuleType(library)
-    setattr(module, name, type(name, (), {}))
-    module.BackupAndRestore = Backup
-    for part in (library, library.partition(".")[0], library.rpartition(".")[0] or library):
-        monkeypatch.setitem(sys.modules, part, module)
-    return make, metric
+def run_to_end(fit: Fit, **options: Any) -> list[Evaluation]:
+    """Run a loop that trains with a fake library; `options` are those of the callback."""
+    make = CALLBACKS[fit.library][2]
+    return Worker(lambda run: fit(make(run, **options)), clock=fit.clock).run_to_end()
 
 
 @pytest.mark.parametrize(("more_s", "first_s"), [(100.0, 4.0), (-0.5, 3.5)])
 def test_clock_has_steps_only_and_a_slow_first_step_counts_like_others(
-    integration: Any, more_s: float, first_s: float
+    library: str, more_s: float, first_s: float
 ) -> None:
-    make, metric = integration
-    clock = Clock()
-    curve = Worker(lambda run: Fit(clock, metric, more_s)(make(run)), clock=clock).run_to_end()
+    curve = run_to_end(Fit(library, Clock(), more_s))
     assert [point.train_s for point in curve] == pytest.approx([first_s, first_s + 4, first_s + 4])
     assert [point.samples for point in curve] == [4 * 64, 8 * 64, 8 * 64]
     assert [point.value for point in curve] == [0.5, 0.5, 0.5]
 
 
-def test_trainer_with_another_number_of_processes_is_refused(integration: Any) -> None:
-    make, metric = integration
-    if metric == "val_accuracy" and make is integrations.Keras:
-        pytest.skip("Keras trains in one process, and its runs have one worker")
-
-    def loop(run: Run) -> None:
-        fit = Fit(Clock(), metric)
-        fit.world_size = 2
-        fit(make(run))
-
+@pytest.mark.parametrize("library", ["transformers", "lightning"], indirect=True)
+def test_trainer_with_another_number_of_processes_is_refused(library: str) -> None:
     with refused(ErrorCode.USER_CODE, "2 process", "1 worker"):
-        Worker(loop).run_to_end()
-
-
-def test_run_resumes_from_the_checkpoint_of_the_trainer(
-    integration: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, metric = integration
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    clock, checkpoints = Clock(), list[Any]()
-
-    def loop(run: Run) -> None:
-        callback = make(run)
-        fit = Fit(clock, metric)
-        checkpoints.append(getattr(callback, "checkpoint", None))
-        fit.control.should_save = True
-        fit(callback)
-
-    first = Worker(loop, clock=clock)
-    point = next(first.trainer.evaluations())
-    state = first.trainer.state()
-    first.trainer.finish()
-    assert state is not None
-    resumed = OwnTrainer(first.spec, loop, PlainWorld("cpu"), Ledger("setup"))
-    resumed.restore(state)
-    with tarfile.open(fileobj=io.BytesIO(state_of(resumed.save())[1])) as archive:
-        (saved,) = [member.name for member in archive.getmembers() if member.isfile()]
-    if make is integrations.Keras:
-        assert saved == "./epoch"
-        return
-    next(resumed.evaluations())
-    resumed.finish()
-    assert checkpoints[0] is None
-    folder = (
-        Path(checkpoints[1]) if make is integrations.HuggingFace else Path(checkpoints[1]).parent
-    )
-    assert (folder / saved).read_text() == "saved"
-    assert point.samples == STEPS * 64
+        run_to_end(Fit(library, Clock(), world_size=2))
 
 
 @pytest.mark.parametrize("has_filters", [True, False], ids=["3.11.4", "3.11.0"])
@@ -216,41 +154,22 @@ def test_files_outside_the_folder_of_a_checkpoint_are_refused(
     assert (folder / name).is_file() == ("inside" in name)
 
 
-def test_stop_of_the_run_stops_the_trainer(integration: Any) -> None:
-    make, metric = integration
-    clock, fits = Clock(), []
-
-    def loop(run: Run) -> None:
-        fits.append(Fit(clock, metric))
-        fits[0](make(run))
-
-    curve = Worker(loop, clock=clock, objective=Objective(target=0.4)).run_to_end()
-    assert [point.stop for point in curve] == ["target"]
-    (fit,) = fits
-    assert fit.should_stop + fit.stop_training + fit.control.should_training_stop == 1
+def test_missing_metric_is_refused(library: str) -> None:
+    with refused(ErrorCode.UNKNOWN_NAME, "f1", METRICS[library]):
+        run_to_end(Fit(library, Clock()), metric="f1")
 
 
-def test_missing_metric_is_refused(integration: Any) -> None:
-    make, metric = integration
-    clock = Clock()
-    loop: Loop = lambda run: Fit(clock, metric)(make(run, metric="f1"))  # noqa: E731
-    with refused(ErrorCode.UNKNOWN_NAME, "f1", metric):
-        Worker(loop, clock=clock).run_to_end()
-
-
-@pytest.mark.parametrize(("library", "_", "make", "metric"), ALL)
+@pytest.mark.parametrize(("name", "callback"), CALLBACKS.items())
 def test_missing_library_is_refused(
-    library: str, _: str, make: Any, metric: str, monkeypatch: pytest.MonkeyPatch
+    name: str, callback: tuple[str, str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = library.partition(".")[0]
-    modules = list(sys.modules)
-    for module in [key for key in modules if key == name or key.startswith(f"{name}.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(
-        sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
-    )
+
+    def import_module(path: str) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(integrations.importlib, "import_module", import_module)
     with refused(ErrorCode.NOT_INSTALLED, name):
-        Worker(lambda run: make(run)).run_to_end()
+        Worker(callback[2]).run_to_end()
 
 
 def test_keras_fit_with_several_workers_is_refused() -> None:
@@ -259,34 +178,34 @@ def test_keras_fit_with_several_workers_is_refused() -> None:
         integrations.Keras(run)
 
 
-def missing(name: str) -> Any:
-    def find_spec(module: str, *_: Any) -> None:
-        if module == name:
-            raise ModuleNotFoundError(name=name)
-
-    return find_spec
-
-
 @pytest.mark.parametrize(
-    ("library", "example", "samples"),
+    ("library_name", "example", "samples"),
     [
         ("keras", "keras_fit", 1408),
         ("lightning", "lightning_fit", 1408),
         ("transformers", "hugging_face", 1024),
     ],
 )
-def test_example_trains_with_the_library(
-    library: str, example: str, samples: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_example_trains_and_resumes_with_the_library(
+    library_name: str, example: str, samples: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pytest.importorskip(library, reason=f"{library} is not installed")
-    if library == "transformers":
+    pytest.importorskip(library_name, reason=f"{library_name} is not installed")
+    if library_name == "transformers":
         pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     monkeypatch.chdir(tmp_path)
     train = importlib.import_module(example).train
     objective = Objective(target=0.01, hold=2, max_train_seconds=1000.0)
     changes: dict[str, Any] = {"model": {"hidden_units": 32}, "learning_rate": 1e-5}
-    curve = Worker(train, objective=objective, epochs=50.0, **changes).run_to_end()
+    worker = Worker(train, objective=objective, epochs=50.0, **changes)
+    points = worker.trainer.evaluations()
+    curve = [next(points)]
+    state = worker.trainer.state()
+    curve += points
+    worker.trainer.finish()
     assert [point.samples for point in curve] == [samples, 2 * samples]
     assert all(point.train_s > 0 and math.isfinite(point.value) for point in curve)
     assert curve[-1].stop == "target", "the run stopped the trainer before its 50 epochs"
+    resumed = Worker(train, objective=objective, epochs=2.0, **changes)
+    resumed.trainer.restore(state)
+    assert [point.stop for point in resumed.run_to_end()] == [None, "epochs"], "one more epoch"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -37,11 +38,8 @@ def test_peak_memory_is_since_the_start_of_its_measurement() -> None:
     after = memory.peak() or 0
     assert with_block - after > 0.9 * size
     block = np.ones(size // 2, np.uint8)
-    with_half = memory.peak() or 0
-    del block
-    assert 0.4 * size < with_half - after < 0.7 * size
-    after_release = memory.peak() or 0
-    assert after_release > with_half - 0.1 * size  # freeing memory does not lower the peak
+    del block  # freeing memory does not lower the peak
+    assert 0.4 * size < (memory.peak() or 0) - after < 0.7 * size
 
 
 @pytest.mark.parametrize(
@@ -154,14 +152,10 @@ def test_worker_records_the_load_of_its_gpu(driver: FakeNvml) -> None:
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
 
 
-def raise_nvml_error() -> None:
-    raise FakeNvml.NVMLError
-
-
 def test_missing_driver_or_library_gives_no_load(
     driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.nvmlInit = raise_nvml_error
+    monkeypatch.setattr(driver, "nvmlInit", Mock(side_effect=FakeNvml.NVMLError))
     assert GpuLoad().share() is None
     assert gpus_of_driver().names == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -21,7 +21,7 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
 from raybench.stats.clock import Ledger
 from raybench.training.base import Totals
-from raybench.training.run import evaluate_split, run, value_error
+from raybench.training.run import evaluate_test_split, run, value_error
 
 ROWS, CLASSES = 23, 9
 SCALE = np.array([4.0, 0.5, 10.0], np.float32)
@@ -40,7 +40,7 @@ def value_on_ranks(dataset: Dataset, metric: Metric, totals_of: Callable[[slice]
 
     def work(world: ThreadWorld) -> float:
         trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: totals_of(rows))
-        return evaluate_split(dataset, trainer, world, "test")
+        return evaluate_test_split(dataset, trainer, world)
 
     first, *others = run_on_ranks(3, work)
     assert others == [first] * 2
@@ -160,7 +160,7 @@ def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None
         measure(METRICS[name], labels, answers)
     )
     assert curve[-1].value > (0.5 if name == "f1" else 0.9)
-    assert 0 < evaluate_split(dataset, trainer, world, "test") <= 1
+    assert 0 < evaluate_test_split(dataset, trainer, world) <= 1
     trainer.close()
 
 

@@ -94,7 +94,9 @@ IMAGES = np.zeros((8, 6, 6, 3), np.uint8)
 @pytest.mark.parametrize(
     ("workload", "inputs"),
     [
-        *((Own, INPUTS), (OwnLossAndMetric, INPUTS), (SoftmaxWithLoss, INPUTS)),
+        (Own, INPUTS),
+        (OwnLossAndMetric, INPUTS),
+        (SoftmaxWithLoss, INPUTS),
         (layers(Conv(2), Flatten(), Dense(10), input_shape=(6, 6, 3)), IMAGES),
     ],
 )
@@ -104,10 +106,7 @@ def test_valid_model_has_no_warnings(framework, workload, inputs):
 
 
 class NoModel(Own):
-    def build_torch(self):
-        return "model"
-
-    build_keras = build_torch
+    build_torch = build_keras = lambda self: "model"
 
 
 class Raises(Own):
@@ -220,17 +219,12 @@ class Counted(Softmax):
         return super().build_torch()
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Forget which models this process has checked."""
-    monkeypatch.setattr(model_check, "_checked", set())
-
-
 @pytest.mark.parametrize(
     ("make", "rank", "num_builds"), [(Counted, 0, 1), (Counted, 1, 0), (layers(Dense(10)), 0, 0)]
 )
-def test_rank_0_checks_a_user_model_once(unchecked, make, rank, num_builds):
+def test_rank_0_checks_a_user_model_once(make, rank, num_builds, monkeypatch):
     pytest.importorskip("torch")
+    monkeypatch.setattr(model_check, "_checked", set())  # models that this process has checked
     Counted.built, workload = 0, make()
     world = SimpleNamespace(rank=rank, gpus=())
     dataset = dataset_of(INPUTS, LABELS, 10)

@@ -1,13 +1,11 @@
-"""Detection of ranks of a user's training loop that can never synchronize again.
-
-They are distinguished from slow ranks and named within seconds; the process continues.
-"""
+"""Detection of ranks of a user's training loop that can never synchronize again, which are
+distinguished from slow ranks and named within seconds."""
 
 import json
 import re
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from user_loops import Loop, run_on_two_ranks, spec_of
@@ -15,15 +13,10 @@ from worker_processes import run_two
 
 from raybench.training import own, ranks
 from raybench.training.own import Run
-from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
+from raybench.training.ranks import STUCK_S, Call, Position, parting
 
-
-def rank_0(**changes: Any) -> Position:
-    return Position(**{"rank": 0, "num_calls": 4} | changes)
-
-
-def rank_1(**changes: Any) -> Position:
-    return Position(**{"rank": 1, "num_calls": 4} | changes)
+rank_0 = partial(Position, rank=0, num_calls=4)
+rank_1 = partial(Position, rank=1, num_calls=4)
 
 
 def names_in(sentence: str) -> list[str]:
@@ -66,14 +59,6 @@ def test_ranks_that_may_still_synchronize(positions: tuple[Position, ...]) -> No
     ("positions", "names"),
     [
         (
-            (rank_0(num_calls=5, waits_at=Call.REPORT), rank_1(left="returned")),
-            ["rank 1", "returned", "rank 0", "run.report"],
-        ),
-        (
-            (rank_0(num_calls=5, waits_at=Call.TRAINING), rank_1(left="sys.exit()")),
-            ["rank 1", "sys.exit()", "rank 0", "run.training()"],
-        ),
-        (
             (rank_0(is_training=True, place="train.py, line 7"), rank_1(left="returned")),
             ["rank 1", "returned", "rank 0", "run.training()", "train.py, line 7"],
         ),
@@ -94,15 +79,13 @@ def test_ranks_that_cannot_synchronize_are_named(
         assert names_in(parting(ordered) or "")[: len(names)] == names
 
 
-def test_rank_with_another_call_is_named() -> None:
-    assert mismatch([Call.REPORT] * 3) is None
-    sentence = mismatch([Call.REPORT, Call.REPORT, Call.TRAINING]) or ""
-    assert names_in(sentence)[:4] == ["rank 0", "run.report", "rank 2", "run.training()"]
-
-
-def errors_of(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """Return the errors of two ranks, by rank."""
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "LOOK_S", 0.05)
+
+
+def errors_of(loop: Loop) -> dict[int, str]:
+    """Return the errors of two ranks, by rank."""
     positions: dict[int, Position] = {}
 
     def compare(position: Position) -> str | None:
@@ -148,15 +131,13 @@ def acting(*actions: str) -> Loop:
         (acting("tr", ""), ["rank 1", "returned", "rank 0", "run.training()"]),
     ],
 )
-def test_diverging_ranks_end_with_an_error_that_names_them(
-    loop: Loop, names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors = errors_of(loop, monkeypatch)
+def test_diverging_ranks_end_with_an_error_that_names_them(loop: Loop, names: list[str]) -> None:
+    errors = errors_of(loop)
     assert names_in(errors[0])[: len(names)] == names, errors
 
 
-def test_rank_may_work_after_the_others_have_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errors_of(acting("trw", "tr"), monkeypatch) == {}
+def test_rank_may_work_after_the_others_have_returned() -> None:
+    assert errors_of(acting("trw", "tr")) == {}
 
 
 def test_exchanges_before_the_last_call_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +148,11 @@ def test_exchanges_before_the_last_call_are_ignored(monkeypatch: pytest.MonkeyPa
         run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1
         acting("trwtr", "trtr")(run)
 
-    assert errors_of(loop, monkeypatch) == {}
+    assert errors_of(loop) == {}
 
 
-def test_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = errors_of(acting("", "f"), monkeypatch)
+def test_error_names_its_rank() -> None:
+    errors = errors_of(acting("", "f"))
     assert "rank 1" in errors[1]
     assert all(name in errors[0] for name in ("rank 0", "accuracy"))
 
@@ -181,12 +162,7 @@ def test_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("framework", "case", "num_reports", "names"),
     [
-        (
-            "torch",
-            "uneven",
-            1,
-            ("rank 1", "rank 0", "run.training()", "diverging_ranks_script.py, line"),
-        ),
+        ("torch", "uneven", 1, ("rank 1", "rank 0", "run.training()", "script.py, line")),
         ("torch", "step_outside_training", 0, ("rank 0", "rank 1", "outside")),
         ("torch", "own_collective", 0, ("rank 1", "run.report")),
         # TensorFlow itself ends an exchange of different shapes, with its own message.

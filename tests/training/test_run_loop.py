@@ -15,7 +15,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import BaseTrainer
+from raybench.training.base import BaseTrainer, find_part
 from raybench.training.samples import warm_up_step
 
 MLP: dict[str, Any] = {
@@ -129,6 +129,16 @@ def test_fp16_step_with_overflowing_gradients_is_skipped(framework: str) -> None
     np.testing.assert_allclose(before, flat_weights(fp32_trainer, framework), atol=0.02)
     curve, run_trainer = train(spec)
     assert curve[-1].skipped_steps == run_trainer.skipped_steps() >= trainer.skipped_steps()
+
+
+def test_infinite_gradient_makes_all_clipped_gradients_nan() -> None:
+    """As in tf.clip_by_global_norm, so that the frameworks agree."""
+    torch = pytest.importorskip("torch")
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    for parameter, gradient in zip(parameters, (math.inf, 1.0), strict=True):
+        parameter.grad = torch.tensor([gradient])
+    find_part("torch", "optim").clip_gradients(parameters, max_norm=1.0)
+    assert all(math.isnan(parameter.grad.item()) for parameter in parameters)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from local_runs import single_worker
 from user_loops import Worker, reporting_loop
 
 from raybench.spec.errors import UserError
-from raybench.training.adapter import PROCESS_SETTINGS, _read
+from raybench.training import adapter
+from raybench.training.adapter import PROCESS_SETTINGS
 from raybench.training.base import find_part
 from raybench.training.own import Run
 
@@ -54,7 +55,7 @@ def test_settings_of_a_framework_are_restored(framework: str) -> None:
     at_start, changed = list[list[Any]](), list[list[Any]]()
 
     def loop(run: Run) -> None:
-        at_start.append([_read(setting) for setting in settings])
+        at_start.append([read() for read, _ in settings])
         if framework == "torch":
             import torch
 
@@ -65,7 +66,7 @@ def test_settings_of_a_framework_are_restored(framework: str) -> None:
         reporting_loop(0.5)(run)
         if len(at_start) == 1:
             change()
-            changed.append([_read(setting) for setting in settings])
+            changed.append([read() for read, _ in settings])
 
     for _ in range(2):
         worker = Worker(loop, framework=framework, world=single_worker(framework))
@@ -78,12 +79,13 @@ def test_settings_of_a_framework_are_restored(framework: str) -> None:
 def test_process_settings_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBENCH_A", "1")
     monkeypatch.setenv("RAYBENCH_B", "1")
-    monkeypatch.setattr(sys, "argv", ["train.py"])  # a loop sees no arguments
-    filters, before = list(warnings.filters), [_read(setting) for setting in PROCESS_SETTINGS]
+    monkeypatch.setattr(sys, "argv", ["raybench", "--lr", "0.5"])
+    filters, before = list(warnings.filters), [read() for read, _ in PROCESS_SETTINGS]
     at_start = []
 
     def loop(run: Run) -> None:
-        at_start.append([_read(setting) for setting in PROCESS_SETTINGS])
+        at_start.append([read() for read, _ in PROCESS_SETTINGS])
+
         at_start[-1].append(list(warnings.filters))
         reporting_loop(0.5)(run)
         os.chdir(tmp_path)
@@ -98,9 +100,19 @@ def test_process_settings_are_restored(tmp_path: Path, monkeypatch: pytest.Monke
     for _ in range(2):
         with pytest.raises(UserError):
             Worker(loop).run_to_end()
-    assert at_start[0] == at_start[1] == [*before, filters]
-    assert [_read(setting) for setting in PROCESS_SETTINGS] == before
+    # A loop sees no arguments.
+    expected = [["train.py"] if value == sys.argv else value for value in before]
+    assert at_start[0] == at_start[1] == [*expected, filters]
+    assert [read() for read, _ in PROCESS_SETTINGS] == before
     assert (os.environ["RAYBENCH_A"], os.environ["RAYBENCH_B"]) == ("1", "1")
+
+
+def test_setting_without_a_value_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = types.SimpleNamespace(hook=None)
+    monkeypatch.setattr(adapter, "PROCESS_SETTINGS", (adapter.attribute(owner, "hook"),))
+    with adapter.settings_restored():
+        owner.hook = print
+    assert owner.hook is None
 
 
 def test_reference_cycles_of_a_loop_are_collected_before_the_adapter_ends(

@@ -20,7 +20,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
 from raybench.training import samples
-from raybench.training.run import evaluate_split
+from raybench.training.run import evaluate_test_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
 
@@ -43,7 +43,7 @@ def train(
 ) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the curve, the value on the test split, and the weights at the end."""
     curve, trainer = local_runs.train(spec, workload=workload, dataset=dataset)
-    test = evaluate_split(dataset, trainer, single_worker(spec.framework), "test")
+    test = evaluate_test_split(dataset, trainer, single_worker(spec.framework))
     weights = weights_of(trainer, spec.framework)
     trainer.close()
     return curve, test, weights

@@ -1,6 +1,6 @@
 """Runs of training loops of the user: on one worker, or on two ranks that are threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from local_runs import Clock, ThreadWorld, run_on_ranks
@@ -8,10 +8,12 @@ from local_runs import Clock, ThreadWorld, run_on_ranks
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.own import OwnTrainer, PlainWorld, Run
 from raybench.training.ranks import Position
+from raybench.training.saved import Checkpoints, Snapshot
 
 Loop = Callable[[Run], object]
 
@@ -29,14 +31,27 @@ def spec_of(**changes: Any) -> RunSpec:
 
 
 class Worker:
-    """Worker side of a run, as in `cluster.worker`: spec, ledger and trainer."""
+    """Worker side of a run, as in `cluster.worker`: spec, world, ledger and trainer."""
 
     def __init__(
-        self, loop: Loop, *, clock: Clock | None = None, world: Any = None, **changes: Any
+        self,
+        loop: Loop,
+        *,
+        clock: Clock | None = None,
+        world: Any = None,
+        resume: RunState | None = None,
+        **changes: Any,
     ) -> None:
-        self.spec = spec_of(**changes)
-        self.ledger = Ledger("setup", **({"clock": clock} if clock else {}))
-        self.trainer = OwnTrainer(self.spec, loop, world or PlainWorld("cpu"), self.ledger)
+        self.spec, self.world = spec_of(**changes), world or PlainWorld("cpu")
+        earlier = resume.ledger if resume else None
+        self.ledger = Ledger("setup", earlier=earlier, **({"clock": clock} if clock else {}))
+        self.trainer = OwnTrainer(self.spec, loop, self.world, self.ledger, resume=resume)
+
+    def checkpoints(self) -> Iterator[Snapshot | None]:
+        """Start the run; yield the checkpoint after each evaluation, None where there is none."""
+        checkpoints = Checkpoints(self.spec, self.world)
+        for evaluation in self.trainer.evaluations():
+            yield checkpoints.after(evaluation, self.trainer.state, self.ledger)
 
     def run_to_end(self) -> list[Evaluation]:
         """Run until the run stops and the loop has returned; return the curve."""

@@ -25,13 +25,8 @@ LIMIT_S = 850.0
 
 
 def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
-    """Run a script of this folder as two workers and wait for both to end without error.
-
-    Args:
-        script: File name of the script, which calls `run_worker`.
-        framework: Framework of the group.
-        content: JSON value for the script.
-        folder: Folder in which the script saves its results.
+    """Run a script of this folder, which calls `run_worker`, as two workers, and wait for both to
+    end without error. The script gets `content`, a JSON value, and saves its results in `folder`.
     """
     path, ports = Path(__file__).with_name(script), [str(free_port()), str(free_port())]
     command = [sys.executable, str(path), framework, json.dumps(content)]
@@ -102,10 +97,7 @@ def free_port() -> int:
 
 def run_worker(work: Callable[[str, Any, DistributedContext, Path], None]) -> NoReturn:
     """Main function of a script with the arguments `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
-
-    Args:
-        work: Function of the framework, the JSON value, the worker's context, and the folder.
-    """
+    `work` is called with the framework, the JSON value, the worker's context, and the folder."""
     framework, content, rank, folder, *ports = sys.argv[1:]
     work(framework, json.loads(content), join(framework, int(rank), ports), Path(folder))
     leave(framework, int(rank), Path(folder))

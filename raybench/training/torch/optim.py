@@ -32,15 +32,16 @@ from raybench.training.torch.internals import foreach
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
     """Multiply all gradients by one factor so that their joint norm is at most `max_norm`.
 
-    If a gradient is NaN, all gradients become NaN. Infinite gradients become NaN, and all others
-    then become 0. Finite gradients are clipped as in TensorFlow; torch.nn.utils.clip_grad_norm_
-    would add 1e-6 to the norm. This function does not wait for the device.
+    If a gradient is NaN or infinite, all gradients become NaN. This is the rule of
+    tf.clip_by_global_norm; torch.nn.utils.clip_grad_norm_ would add 1e-6 to the norm and set finite
+    gradients to 0 beside an infinite one. This function does not wait for the device.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return
     norm = torch.nn.utils.get_total_norm(gradients)
-    foreach.mul_(gradients, (max_norm / norm).clamp(max=1.0))
+    nan_if_infinite = norm - norm
+    foreach.mul_(gradients, (max_norm / norm).clamp(max=1.0) + nan_if_infinite)
 
 
 class Optimizer(torch.optim.Optimizer):

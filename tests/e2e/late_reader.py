@@ -1,4 +1,4 @@
-"""Workloads that are slow on rank 1 only, while it computes or while it reads data."""
+"""A workload whose data rank 1 reads slowly."""
 
 import time
 
@@ -12,23 +12,7 @@ from raybench.models.base import Workload
 from raybench.spec.run import DatasetSpec
 
 SLEEP_S = 0.02
-"""Seconds of sleep per forward pass of training, or per batch that is read."""
-
-
-class Sleepy(Workload):
-    """One dense layer."""
-
-    name, input_shape, num_classes = "sleepy", (28, 28, 1), 10
-
-    def build_torch(self) -> nn.Module:
-        return nn.Sequential(Nap(), nn.Flatten(), nn.Linear(784, 10))
-
-
-class Nap(nn.Module):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            sleep_on_rank_1()
-        return inputs
+"""Seconds of sleep per batch that is read."""
 
 
 class LateReader(Workload):
@@ -52,10 +36,6 @@ class Late:
         self.shape, self.dtype, self._pixels = pixels.shape, pixels.dtype, pixels
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        sleep_on_rank_1()
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            time.sleep(SLEEP_S)
         return np.asarray(self._pixels[rows])
-
-
-def sleep_on_rank_1() -> None:
-    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
-        time.sleep(SLEEP_S)
