@@ -265,7 +265,7 @@ def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # 
 
 
 LIGHTNING_FILE = "last.ckpt"
-"""File name of the checkpoint of `lightning.Trainer` inside the saved folder."""
+"""Name of the file in the saved folder to which `lightning.Trainer` writes its checkpoint."""
 
 
 def _pack_folder(folder: Path) -> bytes:

@@ -118,8 +118,8 @@ def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a finished run, keyed by name; `ledger.<phase>_s` is the seconds of a
-    phase."""
+    """Return the numbers of a finished run, keyed by name; `ledger.<phase>_s` is the duration of a
+    phase in seconds."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
     figures = {
         "time_to_target_s": seconds,

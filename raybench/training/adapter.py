@@ -221,7 +221,7 @@ def signal_handlers_ignored() -> Iterator[None]:
     """Context manager: outside the main thread, make `signal.signal` warn instead of raising.
 
     Loops that are written for preemptible machines set signal handlers. Here, a loop runs in a
-    thread that receives no signals, and raybench stops the loop when it reports. Enter the context
+    thread that receives no signals, and raybench stops a loop at its next report. Enter the context
     before importing the loop's module, which may import `signal.signal` by name.
     """
     original = signal.signal

@@ -44,8 +44,8 @@ class Step:
     (`Split.weights`), they are a further factor, except with mixup (see `Samples.mixed`)."""
     shares: NDArray[np.float32]
     """Fraction of the global batch that each pass holds, shape (passes, replicas of this process).
-    This is the number of samples in the pass, without padding, divided by the samples of all
-    workers in the step. Losses that a model adds once per pass, such as weight penalties, are
+    This is the number of samples in the pass, without padding, divided by the number of samples of
+    all workers in the step. Losses that a model adds once per pass, such as weight penalties, are
     multiplied by this fraction."""
     rounds: NDArray[np.int64] | None = None
     """Number of times that each sample was used before, shape (passes, samples). Together with the
@@ -53,8 +53,8 @@ class Step:
     augmentation."""
     learning_rate: float
     num_samples: int
-    """Number of samples of this worker, without padding. Samples to which the dataset gives weight
-    0 count."""
+    """Number of samples of this worker, without padding but including samples that have weight 0 in
+    the dataset."""
     is_frozen: bool = False
     """Whether the backbone is frozen (`frozen_epochs`), so that only the head is trained."""
 
@@ -87,8 +87,8 @@ class StepLog:
     when the previous step ends; the first step begins at the start of the call."""
     part_squares: list[float]
     """Squared norm of the gradient that this worker sends to the other workers. This gradient is
-    the sum over the worker's samples, divided by the samples of all workers. Empty if no gradients
-    are exchanged."""
+    the sum over the worker's samples, divided by the number of samples of all workers. Empty if no
+    gradients are exchanged."""
     whole_squares: list[float]
     """Squared norm of the gradient that this worker receives, which is the sum of the gradients
     that all workers send. Empty if no gradients are exchanged."""

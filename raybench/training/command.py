@@ -69,7 +69,7 @@ seconds."""
 MAX_SAMPLES = 1e15
 """Largest valid `samples` of a report."""
 MIN_TRAIN_S = 1e-6
-"""Minimum training seconds of a report. They are used if its `train_s` is 0, or if it has none and
+"""Minimum training seconds of a report, used if its `train_s` is 0, or if it has no `train_s` and
 arrives together with the previous report."""
 CHUNK_BYTES = 1 << 16
 """Maximum number of bytes that are read from a pipe at once."""

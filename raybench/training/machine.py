@@ -42,7 +42,7 @@ ASK_TIMEOUT_S = 120.0
 WORD_BITS = 64
 """Number of CPU cores that each word of NVML's affinity masks covers."""
 USED_SHARE = 0.25
-"""Minimum share of a GPU's time or memory that other processes must take for a warning."""
+"""Fraction of a GPU's time or memory above which its use by other processes causes a warning."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -65,7 +65,7 @@ class GpusSeen:
     free_bytes: tuple[int, ...] = ()
     """Free memory of each GPU in bytes; only from NVML, otherwise empty."""
     busy_percent: tuple[int, ...] = ()
-    """Percentage of the last second or less in which each GPU was busy; only from NVML, otherwise
+    """Utilization of each GPU over the last second or less, in percent; only from NVML, otherwise
     empty."""
     versions: dict[str, str] = field(default_factory=dict)
     """Known versions, with the keys `driver`, `cuda`, `cudnn`, `nccl` and the name of the
@@ -159,7 +159,7 @@ def require_replicas(number: int, gpus: int) -> None:
 
 
 class GpuLoad:
-    """Measures the mean utilization of a GPU, from one call to the next.
+    """Measures the mean utilization of a GPU between two calls.
 
     The driver samples the utilization several times per second and keeps the latest samples.
     Reading them takes less than a millisecond and does not disturb the GPU.

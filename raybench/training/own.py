@@ -65,7 +65,7 @@ SEPARATE_MODELS = (
 )
 """Note to the user about a loop that trains a separate model on each worker."""
 MAX_REASON = 200
-"""Maximum number of characters of a framework's error that an error message quotes."""
+"""Maximum number of characters that an error message quotes from a framework's error."""
 
 
 class Stopped(BaseException):
@@ -99,7 +99,7 @@ class Run:
     ) -> None:
         """Create a run; `resume` holds the earlier evaluations of a resumed run."""
         self.spec = spec
-        """All keys of the run spec."""
+        """The run spec, with all its keys."""
         self.model: dict[str, Any] = dict(spec.model)
         """Your own settings: the keys under `model` in the run spec."""
         self.learning_rate = scaled_rate(spec)
@@ -370,8 +370,8 @@ class Run:
         If fewer seconds were counted as training, the missing ones are moved from other phases,
         since the command continues to train while its lines wait to be read: first from `report`
         (including the time of waiting for the driver), then from `eval`, then from `setup`. If more
-        seconds were counted, the surplus is moved to `eval`. Before the first report it is moved to
-        `setup`, because it includes the start of the command.
+        seconds were counted, the surplus is moved to `eval` or, before the first report, to `setup`,
+        because it then includes the start of the command.
         """
         lack_s = train_s - self.elapsed_training()
         surplus_phase = "setup" if self._last is None else "eval"
@@ -486,7 +486,7 @@ def _to_float(name: str, value: Any) -> float:
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
-"""Names of the seconds in a worker's ledger."""
+"""Keys of a worker's ledger, of which all values are seconds."""
 _NUM_VALUES = 4 + len(_NAMES)
 """Number of values that `Run.report` exchanges between the ranks; other synchronizing calls need
 fewer."""
@@ -706,7 +706,7 @@ class OwnTrainer:
         """Set the command line, the environment variables and the temporary folder of the loop.
 
         The command line is that of a script without arguments, for loops that parse it. With torch
-        and several workers, LAUNCHER_VARIABLES are set, by which libraries find the other workers.
+        and several workers, LAUNCHER_VARIABLES are set, so that libraries find the other workers.
         With torch and a single worker, they are removed, as for a script that is started directly.
         """
         run = self.run

@@ -47,7 +47,7 @@ class Position:
     """Number of collectives of the loop itself, such as DDP's, that this rank has begun since the
     last synchronizing call; None if unknown."""
     still_s: float = 0.0
-    """Seconds since `num_exchanges` has changed."""
+    """Seconds since `num_exchanges` last changed."""
     place: str = ""
     """File and line of the user's code that runs now, such as `train.py, line 17`."""
 

@@ -78,8 +78,8 @@ EARLY_SHARE, LATE_SHARE = 0.98, 1.02
 """Shares of the budget at which the last evaluation is scheduled: with `best_at_budget` just before
 the end of the budget, otherwise just after it. They allow for small changes of the speed."""
 MAX_LATENESS = 1.5
-"""Multiple of the budget of training seconds. An evaluation that is expected later is moved to the
-end of the budget. With `best_at_budget`, every evaluation after the end is moved there."""
+"""Multiple of the budget of training seconds. An evaluation that is expected after that time is
+moved to the end of the budget. With `best_at_budget`, so is every evaluation after the end."""
 
 
 def run(
@@ -204,7 +204,7 @@ class Interval:
 
     steps: list[Step]
     samples: int
-    """Number of samples of all workers."""
+    """Number of samples that all workers together have processed."""
     loss: float
     """Weighted loss of this worker, summed over the steps."""
     seconds: float
@@ -423,11 +423,12 @@ def _wait_for_all(world: DistributedContext) -> None:
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
-"""Names of the seconds that the ranks exchange."""
+"""Keys of the ledger whose seconds the ranks exchange, and `input` for the seconds of waiting for
+data."""
 
 
 def _ledger_seconds(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
-    """Return the seconds of this worker, in the order of _NAMES."""
+    """Return the seconds of this worker for each key of _NAMES, in that order."""
     snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
     return [snapshot[name] for name in _NAMES]
 

@@ -46,7 +46,13 @@ def test_diff_of_each_script_has_at_most_five_lines() -> None:
 @pytest.mark.all
 @pytest.mark.parametrize(
     ("name", "num_workers"),
-    [*((name, 2) for name in COMMANDS), ("nano_gpt", 1), ("partial_fit", 1)],
+    [
+        ("classification", 2),
+        ("nano_gpt", 2),
+        ("hydra_app", 1),
+        ("partial_fit", 2),
+        ("partial_fit", 1),
+    ],
 )
 def test_command_has_the_losses_of_its_script(
     name: str, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
