@@ -370,8 +370,8 @@ class Run:
         If fewer seconds were counted as training, the missing ones are moved from other phases,
         since the command continues to train while its lines wait to be read: first from `report`
         (including the time of waiting for the driver), then from `eval`, then from `setup`. If more
-        seconds were counted, the surplus is moved to `eval` or, before the first report, to `setup`,
-        because it then includes the start of the command.
+        seconds were counted, the surplus is moved to `eval`; before the first report to `setup`,
+        because the surplus then includes the start of the command.
         """
         lack_s = train_s - self.elapsed_training()
         surplus_phase = "setup" if self._last is None else "eval"

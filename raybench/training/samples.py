@@ -197,7 +197,7 @@ def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[lis
     """Take steps from an iterator until all workers together have at least `num_samples` samples.
 
     Returns:
-        The steps, and their number of samples of all workers.
+        The steps, and the number of samples of all workers in them.
     """
     chunk: list[Step] = []
     seen = 0
@@ -234,10 +234,9 @@ Made = TypeVar("Made")
 class Prefetch:
     """Prepares batches in other threads, ahead of training.
 
-    Threads suffice, since numpy releases the GIL on large arrays.
-    Prefetching starts with the first batch after an evaluation, and is complete before the next
-    evaluation. Therefore no batch is prepared outside training time, and none is pending when a run
-    stops, is saved or is resumed.
+    Threads suffice, since numpy releases the GIL on large arrays. Prefetching starts with the first
+    batch after an evaluation, and is complete before the next evaluation. Therefore no batch is
+    prepared outside training time, and none is pending when a run stops, is saved or is resumed.
     """
 
     def __init__(self, depth: int, readers: int = 1) -> None:
