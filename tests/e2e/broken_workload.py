@@ -10,5 +10,5 @@ class Broken(Workload):
     input_shape = (28, 28, 1)
     num_classes = 10
 
-    def build_torch(self) -> None:  # type: ignore[override]
+    def build_torch(self) -> None:
         raise RuntimeError("this model cannot be built")

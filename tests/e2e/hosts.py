@@ -162,8 +162,6 @@ class Hosts:
             text=True,
             start_new_session=True,  # Ctrl-C is for the tests alone
         )
-        assert anchor.stdin is not None
-        assert anchor.stdout is not None
         self._stack.callback(_end, anchor)
         assert anchor.stdout.readline() == "ready\n", f"{name} was not made"
         return anchor

@@ -87,7 +87,7 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment | {"RAY_ADDRESS": "127.0.0.1:6399"}
 
 
-def test_a_host_is_asked_for_and_used(head: dict[str, str]) -> None:
+def test_a_host_is_asked_for_and_used(head):
     def has_started() -> bool:
         words = [RAY, "status"]
         return subprocess.run(words, env=head, capture_output=True, timeout=600).returncode == 0

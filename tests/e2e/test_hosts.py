@@ -93,7 +93,7 @@ def run_on_head(
     return cluster[0].run(*command_words, cwd=ROOT, timeout=LIMIT_S, **TOKEN, **environment)
 
 
-def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) -> None:
+def test_job_trains_inside_a_host_and_over_both(cluster, tmp_path):
     pytest.importorskip("tensorflow")
     (tmp_path / "space.yaml").write_text(SPACE)
     # The hosts have the packages, and the space has the numbers of workers.
@@ -124,13 +124,10 @@ def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) 
     assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
     verdict = verdict_of(results)
-    assert verdict is not None
     assert verdict.is_confirmed
 
 
-def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
-    cluster: Hosts, tmp_path: Path
-) -> None:
+def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(cluster, tmp_path):
     words = ("train", *TWO, "--out", tmp_path / "out")
     ended = run_on_head(cluster, *words, RAYBENCH_INTERFACE="lo")
     assert ended.returncode == 2, ended.stdout + ended.stderr
@@ -155,7 +152,7 @@ assert own[0] == 1
 """
 
 
-def test_a_launched_command_over_unequal_parts_of_two_hosts(cluster: Hosts, tmp_path: Path) -> None:
+def test_a_launched_command_over_unequal_parts_of_two_hosts(cluster, tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
     launched = ("--command", f"{sys.executable} {tmp_path}/ranks.py", "--launch", "torchrun")
     three = ("--set", "num_workers=3", *TWO[2:4], "--set", "objective.target=0.9")
@@ -165,7 +162,7 @@ def test_a_launched_command_over_unequal_parts_of_two_hosts(cluster: Hosts, tmp_
     assert set(run.hosts) == {"host1", "host2"}
 
 
-def test_a_trainer_over_two_hosts(cluster: Hosts, tmp_path: Path) -> None:
+def test_a_trainer_over_two_hosts(cluster, tmp_path):
     """Lightning, which has settings of its own for hosts, finds the worker on the other host. Its
     losses are compared with those of its script in `training/test_trainers.py`."""
     pytest.importorskip("lightning", reason="lightning is not installed")
@@ -203,7 +200,7 @@ def diagnosed(cluster: Hosts, spec: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_diagnose_finds_a_slow_link(cluster: Hosts, tmp_path: Path) -> None:
+def test_diagnose_finds_a_slow_link(cluster, tmp_path):
     for host in cluster:
         host.slow(LINK)
     try:
@@ -216,7 +213,7 @@ def test_diagnose_finds_a_slow_link(cluster: Hosts, tmp_path: Path) -> None:
     assert any("batch_size_per_worker" in gain["change"] for gain in found["gains"])
 
 
-def test_diagnose_names_the_worker_that_the_other_waits_for(cluster: Hosts, tmp_path: Path) -> None:
+def test_diagnose_names_the_worker_that_the_other_waits_for(cluster, tmp_path):
     own_data = DIAGNOSED.replace("name: digits", "name: workload")
     workload = "workload: tests.e2e.late_reader:LateReader"
     found = diagnosed(cluster, f"{workload}\n{own_data}", tmp_path)

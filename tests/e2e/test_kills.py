@@ -63,9 +63,7 @@ def racing_run(folder: Path) -> str | None:
     return last["trial"] if last["kind"] == "eval" and "-race" in last["trial"] else None
 
 
-def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
-    tmp_path: Path,
-) -> None:
+def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(tmp_path):
     pytest.importorskip("torch")
     folder = tmp_path / "results" / "small"
     shutil.copy(WORKLOAD, tmp_path)
@@ -98,7 +96,6 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     restarted = {name for name, run in runs.items() if run.restarts and run.role == "race"}
     assert restarted == {killed}
     verdict = verdict_of(raybench.load(folder))
-    assert verdict is not None
     assert verdict.is_confirmed
     assert "Failed runs" not in search.printed
     assert "(raylet)" not in search.printed, "Ray's own messages are in ray.log"
@@ -117,9 +114,7 @@ fixed:
 """
 
 
-def test_the_run_of_a_killed_driver_resumes_and_equals_an_undisturbed_one(
-    tmp_path: Path,
-) -> None:
+def test_the_run_of_a_killed_driver_resumes_and_equals_an_undisturbed_one(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "file.yaml").write_text(CHECKPOINT_SPACE)
     folder = tmp_path / "killed"

@@ -38,6 +38,7 @@ from raybench.training.own import state_of
 from tests.cluster.test_doctor import SCHEMA
 from tests.factories import wait_for
 
+from .test_kills import facts
 from .test_ports import Socket, assert_only_here, listening
 
 pytestmark = pytest.mark.ray
@@ -96,7 +97,7 @@ def pids_of(session: Session, name: str) -> list[int]:
     return next(pids for trial, _, pids in groups if trial == name)
 
 
-def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) -> None:
+def test_workers_of_our_own_ray_are_as_nice_as_this_process(session):
     """By default, Ray adds 15, and any ordinary process would slow them down."""
     niceness = ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote())
     assert niceness == os.getpriority(os.PRIO_PROCESS, 0)
@@ -104,7 +105,7 @@ def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) ->
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
-def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
+def test_seconds_in_the_queue_do_not_count_as_training(session):
     holder = RunClient(session.pool, "holder", SPEC.model_copy(update={"num_workers": 2}))
     holder.step()
     waiting = RunClient(session.pool, "waiting", SPEC)
@@ -125,9 +126,7 @@ def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None
 
 # A TensorFlow worker in a collective does not notice that another worker is dead.
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
-    session: Session, framework: str
-) -> None:
+def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(session, framework):
     """The worker is killed between two evaluations, after a checkpoint; all values are equal, bit
     by bit: batch normalization, dropout, momentum, schedule and order of the samples are resumed.
     """
@@ -140,7 +139,8 @@ def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
     assert before[-1].saved == 3
     os.kill(pids_of(session, name)[-1], signal.SIGKILL)
     after = curve_of(client)
-    assert [facts(one) for one in [*before, *after[:-1]]] == [facts(one) for one in expected[:-1]]
+    points = [one.evaluation for one in [*before, *after[:-1]]]
+    assert facts(points) == facts([one.evaluation for one in expected[:-1]])
     assert sorted(arrays_of(framework, client)) == sorted(arrays_of(framework, undisturbed))
     end = after[-1]
     assert (end.failure, end.stop, end.restarts) == (None, "epochs", 1)
@@ -150,7 +150,7 @@ def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
     seconds = [one.evaluation.train_s for one in [*before, *after] if one.evaluation]
     assert seconds == sorted(seconds), "one training clock"
     assert end.ledger["other"] > -0.1 * end.wall_s, "no second is counted twice"
-    assert "common causes" not in (end.restart_reason or "")  # Ray's paragraph of guesses
+    assert "common causes" not in end.restart_reason  # Ray's paragraph of guesses
 
 
 def curve_of(client: RunClient) -> list[RunOutcome]:
@@ -161,16 +161,8 @@ def curve_of(client: RunClient) -> list[RunOutcome]:
     return [*outcomes, client.finish(save=True)]
 
 
-def facts(outcome: RunOutcome) -> tuple[object, ...]:
-    """Return the values of an evaluation that must be equal, bit by bit."""
-    point = outcome.evaluation
-    assert point is not None
-    return point.index, point.samples, point.value, point.train_loss, point.learning_rate
-
-
 def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
     """Return the name and content of every array of the run's saved weights."""
-    assert client.weights is not None
     weights = io.BytesIO(client.weights.read_bytes())
     if framework == "torch":
         import torch
@@ -190,9 +182,7 @@ def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.all
-def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(session, monkeypatch):
     client = RunClient(session.pool, "hung", SPEC)
     client.step()
     os.kill(pids_of(session, "hung")[0], signal.SIGSTOP)
@@ -204,18 +194,18 @@ def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(
     assert outcome.ledger["lost"] > 2
 
 
-def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> None:
+def test_an_exception_in_user_code_is_the_run_s_failure(session):
     spec = SPEC.model_copy(update={"workload": "tests.e2e.broken_workload:Broken"})
     outcome = to_the_end(RunClient(session.pool, "broken", spec))
     assert outcome.failure == "error"
     assert outcome.mistake is ErrorCode.INVALID_MODEL
-    assert "RuntimeError" in (outcome.message or "")
+    assert "RuntimeError" in outcome.message
     assert "build_torch" in outcome.traceback
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_resident_memory_is_flat(session: Session, framework: str) -> None:
+def test_resident_memory_is_flat(session, framework):
     pytest.importorskip(framework)
     sizes = []
     for number in range(NUM_RUNS):
@@ -238,7 +228,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
 
 
 @pytest.mark.all
-def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_path: Path) -> None:
+def test_a_scaling_study_measures_what_more_workers_bring(session, tmp_path):
     """A study without its command: runs, records, cells, models and figures."""
     content = {"base": {"epochs": 2}, "num_workers": [1, 2], "batch_sizes": [64], "repeats": 2}
     study = build_scaling_study(content, "test", name="tiny")
@@ -270,11 +260,11 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
     report = ScalingReport.of(results)
     assert all(path.is_file() for path in report.write(StudyFiles(results.folder)))
     report.show(console)
-    assert "Leave-one-out error" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Leave-one-out error" in console.file.getvalue()
 
 
 @pytest.mark.all
-def test_nothing_listens_on_the_network(session: Session) -> None:
+def test_nothing_listens_on_the_network(session):
     """Sockets are listed from the start of two workers to the end of their run."""
     found, of_tensorflow = set[Socket](), set[int]()
     for framework in ("tensorflow", "torch"):
@@ -294,7 +284,7 @@ def test_nothing_listens_on_the_network(session: Session) -> None:
     assert_only_here(found, tensorflow=of_tensorflow)
 
 
-def test_a_loop_of_torch_trains_over_workers(session: Session) -> None:
+def test_a_loop_of_torch_trains_over_workers(session):
     spec = TRAIN.model_copy(update={"num_workers": 2})
     client = RunClient(session.pool, "torch", spec)
     while not client.step().is_over:
@@ -304,19 +294,17 @@ def test_a_loop_of_torch_trains_over_workers(session: Session) -> None:
     assert (record.state, record.stop, record.failure) == ("complete", "target", None), (
         record.message
     )
-    assert record.best_value is not None
     assert record.best_value >= 0.9
     assert record.test_value == record.best_value
     assert record.ledger["train"] > 0
     assert record.ledger["other"] > -0.1 * record.wall_s, "no second is counted twice"
-    assert weights is not None
     assert state_of(weights.read_bytes())[0] == "torch"
     assert record.num_parameters is None
     assert {"[rank 0] trained", "[rank 1] trained"} <= {*printed_by(session, "torch")}
 
 
 @pytest.mark.all
-def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Session) -> None:
+def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session):
     """How a library's trainer goes on is in `training/test_trainers.py`."""
     objective = Objective(kind="best_at_budget", max_train_seconds=1000)
     update = {"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": objective}
@@ -325,14 +313,12 @@ def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session: Sessio
     os.kill(pids_of(session, "victim")[-1], signal.SIGKILL)
     after = client.step()
     assert after.restarts == 1
-    assert after.evaluation is not None
     assert (after.evaluation.index, after.evaluation.epoch) == (3, 4.0)
     end = to_the_end(client)
-    assert end.evaluation is not None
     assert (end.stop, end.evaluation.epoch) == ("epochs", 5.0)
 
 
-def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session) -> None:
+def test_plain_python_imports_no_framework_and_its_workers_stay(session):
     first = RunClient(session.pool, "plain", PLAIN)
     first.step()
     pids = pids_of(session, "plain")
@@ -344,7 +330,7 @@ def test_plain_python_imports_no_framework_and_its_workers_stay(session: Session
     assert second.finish().failure is None, "the search has stopped it"
 
 
-def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
+def test_a_command_has_the_cores_of_its_workers(session):
     code = "import json, os; print(json.dumps({'accuracy': len(os.sched_getaffinity(0)) / 2}))"
     spec = RunSpec(
         workload=f'$ {sys.executable} -c "{code}" {{num_workers}} {{model.a}}',
@@ -354,43 +340,39 @@ def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
     )
     outcome = to_the_end(RunClient(session.pool, "command", spec))
     assert outcome.failure is None, outcome.message
-    assert outcome.evaluation is not None
     assert outcome.evaluation.value == 1.0
     assert printed_by(session, "command") == ['{"accuracy": 1.0}']
 
 
-def test_a_mistake_is_one_sentence_of_its_run_alone(session: Session) -> None:
+def test_a_mistake_is_one_sentence_of_its_run_alone(session):
     update: dict[str, Any] = {"workload": f"{LOOPS}:faulty", "model": {"fault": "raises"}}
     outcome = to_the_end(RunClient(session.pool, "raises", PLAIN.model_copy(update=update)))
     assert outcome.failure == "error"
-    assert "ValueError" in (outcome.message or "")
-    assert not (outcome.message or "").startswith("UserError")
+    assert "ValueError" in outcome.message
+    assert not outcome.message.startswith("UserError")
     assert printed_by(session, "raises") == ["last words"]
 
 
 @pytest.mark.all
-def test_ranks_that_can_never_meet_again_fail_the_run_at_once(session: Session) -> None:
+def test_ranks_that_can_never_meet_again_fail_the_run_at_once(session):
     """The message names the ranks, and the workers do not count as lost."""
     update = {"workload": f"{LOOPS}:parting", "num_workers": 2}
     outcome = to_the_end(RunClient(session.pool, "exits", TRAIN.model_copy(update=update)))
     assert (outcome.failure, outcome.restarts) == ("error", 0)
     for words in ("rank 1", "(sys.exit())", "rank 0", "run.training()"):
-        assert words in (outcome.message or "")
+        assert words in outcome.message
     assert "parting" in outcome.traceback, "the traceback of the waiting rank"
 
 
 @pytest.mark.all
-def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
-    session: Session,
-) -> None:
+def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(session):
     """The group is replaced, and measured values are kept."""
     spec = PLAIN.model_copy(
         update={"workload": f"{LOOPS}:faulty", "model": {"fault": "hangs"}, "epochs": 9.0}
     )
     outcome = to_the_end(RunClient(session.pool, "hangs", spec, limit_s=2.0))
     assert (outcome.failure, outcome.restarts) == ("timeout", 0)
-    assert "search.trial_seconds" in (outcome.message or "")
-    assert outcome.evaluation is not None
+    assert "search.trial_seconds" in outcome.message
     assert outcome.ledger["lost"] > 1, "its seconds are not unexplained"
     client = RunClient(session.pool, "hangs again", spec)
     with ThreadPoolExecutor(1) as threads:
@@ -402,7 +384,7 @@ def test_a_loop_that_hangs_is_ended_by_its_limit_and_by_the_end_of_the_study(
     assert to_the_end(RunClient(session.pool, "after", PLAIN)).stop == "target"
 
 
-def test_this_machine_is_examined(session: Session) -> None:
+def test_this_machine_is_examined(session):
     """The last test of this file, because the doctor reuses the group of two workers."""
     found = examine(session, None)
     jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)

@@ -65,9 +65,7 @@ def assert_only_here(found: set[Socket], *, tensorflow: Collection[int] = ()) ->
     assert not ours, ours
 
 
-def test_a_local_ray_has_a_token_of_its_own_whatever_the_environment_says(
-    tmp_path: Path,
-) -> None:
+def test_a_local_ray_has_a_token_of_its_own_whatever_the_environment_says(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "small.yaml").write_text(SPACE)
     environment = HOSTILE | {"HOME": str(tmp_path / "home")}

@@ -37,7 +37,7 @@ def trials(folder: Path) -> pd.DataFrame:
     return everything[everything["phase"] != "reference"]
 
 
-def test_the_ledger_accounts_for_every_second(folder: Path) -> None:
+def test_the_ledger_accounts_for_every_second(folder):
     """Each phase is measured; the rest is small at least in the run that other processes have
     disturbed least, which may take the core between two readings of the clock."""
     trials = raybench.load(folder).trials
@@ -49,14 +49,14 @@ def test_the_ledger_accounts_for_every_second(folder: Path) -> None:
         assert total == pytest.approx(row["wall_s"], abs=1e-6)
 
 
-def test_only_confirmed_winners_read_the_test_split(folder: Path) -> None:
+def test_only_confirmed_winners_read_the_test_split(folder):
     trials = raybench.load(folder).trials
     has_read = trials["test_accuracy"].notna()
     assert set(trials["role"][has_read]) == {"confirm"}
     assert has_read[trials["role"] == "confirm"].all()
 
 
-def test_study_yaml(folder: Path) -> None:
+def test_study_yaml(folder):
     study = read_mapping(folder / "study.yaml")
     assert study["study"]["objective"]["target"] == 0.9
     assert study["target_set_by"] == "the user"
@@ -66,7 +66,7 @@ def test_study_yaml(folder: Path) -> None:
 
 
 @pytest.mark.skipif(num_local_cores() < 2, reason="two workers need two cores")
-def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
+def test_every_combination_was_tried(trials):
     search = trials[trials["phase"] == "search"]
     combinations = set(zip(search["framework"], search["num_workers"], strict=True))
     assert combinations == {(f, n) for f in ("torch", "tensorflow") for n in (1, 2)}
@@ -78,7 +78,7 @@ def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
     assert set(search["state"]) == {"complete"}
 
 
-def test_identities_between_columns(trials: pd.DataFrame) -> None:
+def test_identities_between_columns(trials):
     for row in trials[trials["stop"] != "cap"].to_dict("records"):
         assert row["num_parameters"] == 402_442
         assert row["global_batch_size"] == row["batch_size_per_worker"] * row["num_workers"]
@@ -89,7 +89,7 @@ def test_identities_between_columns(trials: pd.DataFrame) -> None:
         assert row["samples_per_s"] > 0
 
 
-def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None:
+def test_curves_belong_to_the_trials(folder, trials):
     results = raybench.load(folder)
     curves, eval_interval = results.curves, results.study["study"]["fixed"]["eval_every_samples"]
     for row in trials[trials["stop"] != "cap"].to_dict("records"):
@@ -105,7 +105,7 @@ def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None
         assert curve["learning_rate"].iloc[-1] == pytest.approx(3e-3 * warm, abs=3e-3 / 20)
 
 
-def test_records_hold_the_whole_spec(folder: Path) -> None:
+def test_records_hold_the_whole_spec(folder):
     runs = [one for one in read_records(folder).runs.values() if one.phase != "reference"]
     assert {(one.role, one.spec.seed) for one in runs} == {
         *(("trial", 0), ("race", 3000), ("confirm", 1000), ("confirm", 1001))
@@ -114,7 +114,7 @@ def test_records_hold_the_whole_spec(folder: Path) -> None:
 
 
 @pytest.mark.skipif(num_local_cores() < 2, reason="other trials where two workers have no room")
-def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
+def test_same_command_continues_and_finds_nothing_to_do(folder):
     before = (folder / "records.jsonl").read_bytes()
     # No price is given: another run might be the cheapest by its cost, and would then run alone.
     printed = run("tune", SPACE, "--time-budget", "3000", cwd=folder.parents[1])
@@ -127,7 +127,7 @@ def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
 
 
 @pytest.mark.all
-def test_best_yaml_runs_again_and_its_model_loads(folder: Path) -> None:
+def test_best_yaml_runs_again_and_its_model_loads(folder):
     work = folder.parents[1]
     printed = run("train", folder / "best.yaml", cwd=work)
     assert "target 90 % after" in printed

@@ -61,7 +61,6 @@ def resume_and_train(
 ) -> tuple[list[Evaluation], BaseTrainer]:
     """Resume from a folder and train to the end; return the rest of the curve and the trainer."""
     checkpoint = latest_checkpoint(folder, spec)
-    assert checkpoint is not None
     trainer, dataset, _ = new_trainer(spec, world=world)
     trainer.restore(checkpoint.weights.read_bytes())
     ledger = Ledger("setup", earlier=checkpoint.state.ledger)

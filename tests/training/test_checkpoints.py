@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,9 +41,7 @@ PASSES = {
         pytest.param("adam", {"precision": "bf16"}, marks=pytest.mark.all),
     ],
 )
-def test_resumed_run_equals_an_uninterrupted_one(
-    framework: str, optimizer: str, changes: dict, tmp_path: Path
-) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(framework, optimizer, changes, tmp_path):
     """Also resumed at the end of an epoch, which changes the position in the data only."""
     points = [MIDDLE, END] if optimizer == "adam" else [MIDDLE]
     if optimizer not in OPTIMIZERS:
@@ -64,7 +61,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert not (tmp_path / str(END + 2)).exists(), "no checkpoint after the last evaluation"
 
 
-def test_checkpoint_of_another_model_is_refused(framework: str) -> None:
+def test_checkpoint_of_another_model_is_refused(framework):
     spec = spec_of(framework, "sgd")
     state = new_trainer(spec)[0].state()
     trainer, _, _ = new_trainer(spec.model_copy(update={"workload": "regularised:Wider"}))
@@ -81,7 +78,7 @@ class Payload:
         return (setattr, (Payload, "ran", True))
 
 
-def test_state_with_pickled_code_is_refused_and_not_run(framework: str) -> None:
+def test_state_with_pickled_code_is_refused_and_not_run(framework):
     buffer = io.BytesIO()
     if framework == "torch":
         import torch

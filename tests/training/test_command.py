@@ -67,7 +67,7 @@ def line(**values: Any) -> str:
     return f"time.sleep(0.1)\nprint({json.dumps({'accuracy': 0.5} | values)!r}, flush=True)\n"
 
 
-def test_placeholders_are_replaced_by_values_of_the_run() -> None:
+def test_placeholders_are_replaced_by_values_of_the_run():
     workload = "$ x -n={num_workers} '{model.name}' {global_batch_size} {nesterov} {{a}}"
     spec = RunSpec(workload=workload, model={"name": "a b"}, num_workers=2)
     values = values_of(spec, 0.01) | {"a": 1}
@@ -77,7 +77,7 @@ def test_placeholders_are_replaced_by_values_of_the_run() -> None:
             words_of(invalid, values)
 
 
-def test_json_lines_are_evaluations(script: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_are_evaluations(script, capfd):
     path = script(
         "print('begin', sys.argv[1:])\n"
         "for value in (0.5, 0.7):\n"
@@ -99,7 +99,7 @@ def test_json_lines_are_evaluations(script: Any, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("prints", ["now", "at_the_end", "one_by_one_at_the_end"])
-def test_reported_seconds_count_whenever_their_lines_arrive(prints: str, script: Any) -> None:
+def test_reported_seconds_count_whenever_their_lines_arrive(prints, script):
     path = script(
         "lines = []\n"
         "for epoch in range(6):\n"
@@ -123,7 +123,7 @@ def test_reported_seconds_count_whenever_their_lines_arrive(prints: str, script:
 
 
 @pytest.mark.parametrize("train_s", [{"train_s": 0.05}, {}])
-def test_time_after_the_last_line_is_no_training(train_s: dict[str, float], script: Any) -> None:
+def test_time_after_the_last_line_is_no_training(train_s, script):
     trainer = trainer_of(script(2 * line(**train_s) + "time.sleep(0.5)\n"))
     curve = list(trainer.evaluations())
     trainer.finish()
@@ -132,7 +132,7 @@ def test_time_after_the_last_line_is_no_training(train_s: dict[str, float], scri
     assert trainer._ledger.seconds("eval") >= 0.5
 
 
-def test_time_between_lines_counts_without_reported_seconds(script: Any) -> None:
+def test_time_between_lines_counts_without_reported_seconds(script):
     """However late they are read. The first interval contains the start-up, with a note."""
     path = script(
         "time.sleep(0.4)\n"
@@ -155,7 +155,7 @@ def test_time_between_lines_counts_without_reported_seconds(script: Any) -> None
     assert "train_s" in note
 
 
-def test_lines_without_a_value_of_the_metric_are_skipped(script: Any) -> None:
+def test_lines_without_a_value_of_the_metric_are_skipped(script):
     body = [
         line(accuracy=[0.1, 0.2], epochs=3),
         "print(json.dumps({'train_accuracy': 0.3, 'val_acc': 0.4}))\n",
@@ -173,7 +173,7 @@ def printed_slowly(*lines: str) -> str:
     return f"for line in {lines}:\n    time.sleep(0.05)\n    print(line, flush=True)\n"
 
 
-def test_json_after_other_text_or_color_codes_is_read(script: Any) -> None:
+def test_json_after_other_text_or_color_codes_is_read(script):
     lines = (
         '\x1b[32m{"accuracy": 0.1}\x1b[0m',
         '\x1b[1;38;5;4mepoch 3\x1b[0m {"accuracy": 0.2}',
@@ -186,7 +186,7 @@ def test_json_after_other_text_or_color_codes_is_read(script: Any) -> None:
     assert [point.value for point in curve[:-1]] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
 
 
-def test_pattern_reads_all_notations_of_a_number_and_colored_ones(script: Any) -> None:
+def test_pattern_reads_all_notations_of_a_number_and_colored_ones(script):
     lines = ["loss 9.5e-05,", "loss -1.25 (best)", "loss \x1b[31m+2\x1b[0m", "loss 3.%", "loss nan"]
     objective = Objective(
         kind="best_at_budget", metric="loss", direction="max", metric_pattern=r"loss (\S+)"
@@ -197,9 +197,7 @@ def test_pattern_reads_all_notations_of_a_number_and_colored_ones(script: Any) -
     assert curve[4].failure == "nan"
 
 
-def test_command_and_its_children_are_killed_when_the_run_stops(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_and_its_children_are_killed_when_the_run_stops(script, tmp_path, monkeypatch):
     """Also children with a process group of their own, and processes that ignore SIGTERM."""
     monkeypatch.setattr(command, "GRACE_S", 0.3)
     path = script(
@@ -230,7 +228,7 @@ def wait_for_end(pid: int) -> None:
             time.sleep(0.02)
 
 
-def test_command_ends_with_its_worker(script: Any, tmp_path: Path) -> None:
+def test_command_ends_with_its_worker(script, tmp_path):
     path = script(
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
         "print(json.dumps({'accuracy': 0.5}), flush=True)\ntime.sleep(600)\n"
@@ -264,9 +262,7 @@ def test_command_ends_with_its_worker(script: Any, tmp_path: Path) -> None:
         ("""print('{"epoch": 0, "val/acc": 0.5}\\n{"f1": 0.5}')""", ["accuracy", "epoch, val/acc"]),
     ],
 )
-def test_error_of_a_command_is_one_sentence(
-    body: str, names: list[str], script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_a_command_is_one_sentence(body, names, script, monkeypatch):
     monkeypatch.setattr(command, "SILENCE_S", 0.2)
     monkeypatch.setattr(command, "EXCESS_S", 0.0)
     with refused(ErrorCode.COMMAND, *names) as caught:
@@ -274,7 +270,7 @@ def test_error_of_a_command_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_missing_program_is_refused() -> None:
+def test_missing_program_is_refused():
     with refused(ErrorCode.COMMAND, "no-such-program"):
         list(trainer_of("", workload="$ no-such-program").evaluations())
 
@@ -314,9 +310,7 @@ def run_of(
 
 
 @pytest.mark.parametrize("mode", ["ends", "long"])
-def test_rank_0_reports_for_all_ranks_and_all_end_together(
-    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_reports_for_all_ranks_and_all_end_together(tmp_path, mode, monkeypatch):
     curves, errors = run_of(tmp_path, mode, monkeypatch)
     assert errors == {}
     for curve in curves:
@@ -336,8 +330,6 @@ def test_rank_0_reports_for_all_ranks_and_all_end_together(
     ("mode", "words"),
     [("fails", {0: "rank 1", 1: "no data"}), ("silent", {0: "accuracy"})],
 )
-def test_rank_that_fails_or_reports_nothing_ends_all_ranks(
-    tmp_path: Path, mode: str, words: dict[int, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_that_fails_or_reports_nothing_ends_all_ranks(tmp_path, mode, words, monkeypatch):
     _, errors = run_of(tmp_path, mode, monkeypatch)
     assert all(word in errors[rank] for rank, word in words.items())

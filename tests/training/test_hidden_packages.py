@@ -1,7 +1,6 @@
 """Files in the user's folder that hide a package which raybench imports."""
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.refusals import refused
         *((name, False) for name in ("datasets/__init__.py", "turtle.py", "wandb/run-1.log")),
     ],
 )
-def test_file_that_hides_a_package_is_refused(name: str, is_refused: bool, tmp_path: Path) -> None:
+def test_file_that_hides_a_package_is_refused(name, is_refused, tmp_path):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
     refusal = refused(ErrorCode.CONFLICT, name.split("/")[0], tmp_path)
@@ -30,9 +29,7 @@ def test_file_that_hides_a_package_is_refused(name: str, is_refused: bool, tmp_p
         refuse_hiding_files(tmp_path)
 
 
-def test_hiding_file_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hiding_file_is_refused_before_anything_starts(tmp_path, monkeypatch):
     """A command is checked in the current folder, a loop also in the folder of its file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()

@@ -23,20 +23,11 @@ from raybench.stats.record import Evaluation
 from tests.refusals import refused
 
 STEPS = 4
-
-
 EVENTS = {
-    "transformers": (
-        *("train_begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "evaluate"),
-    ),
-    "lightning": (
-        *("fit_start", "train_epoch_start", "train_batch_start", "train_batch_end"),
-        *("validation_start", "validation_end"),
-    ),
-    "keras": (
-        *("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end"),
-        *("test_begin", "epoch_end"),
-    ),
+    "transformers": "train_begin epoch_begin step_begin step_end epoch_end evaluate",
+    "lightning": "fit_start train_epoch_start train_batch_start train_batch_end validation_start "
+    "validation_end",
+    "keras": "train_begin epoch_begin train_batch_begin train_batch_end test_begin epoch_end",
 }
 """Events of each library's callbacks: start of training, of an epoch and of a step, end of a step,
 start of the validation, and its result."""
@@ -51,22 +42,25 @@ class Fit:
     should_stop = stop_training = False
 
     def __init__(self, library: str, clock: Clock, more_s: float = 100.0, world_size: int = 1):
-        self.library, self.clock, self.more_s = library, clock, more_s
-        self.world_size, self.params = world_size, {"steps": STEPS}
+        self.library, self.clock, self.more_s, self.world_size = library, clock, more_s, world_size
         self.control = types.SimpleNamespace(
             should_evaluate=False, should_save=False, should_training_stop=False
         )
         self.callback_metrics = {METRICS[library]: 0.5}
 
     def __call__(self, callback: Any) -> None:
-        callback.params, callback.model = self.params, self
-        results = {"transformers": "metrics", "keras": "logs"}
+        callback.params, callback.model = {"steps": STEPS}, self
+        metrics = {
+            "transformers": {"metrics": self.callback_metrics},
+            "lightning": {},
+            "keras": {"logs": self.callback_metrics},
+        }
 
         def call(event: str, number: int, **keywords: Any) -> None:
             arguments = {"transformers": (self, None, self.control), "lightning": (self,)}
             getattr(callback, f"on_{event}")(*arguments.get(self.library, (number,)), **keywords)
 
-        train, epoch_begin, step_begin, step_end, validation, result = EVENTS[self.library]
+        train, epoch_begin, step_begin, step_end, validation, result = EVENTS[self.library].split()
         call(train, 0)
         self.clock.now += 20.0  # set-up
         for epoch in range(2):
@@ -77,8 +71,7 @@ class Fit:
                 call(step_end, step)
             call(validation, epoch)
             self.clock.now += 50.0  # validation
-            keyword = results.get(self.library)
-            call(result, epoch, **({keyword: self.callback_metrics} if keyword else {}))
+            call(result, epoch, **metrics[self.library])
 
 
 METRICS = {"transformers": "eval_accuracy", "lightning": "val_accuracy", "keras": "val_accuracy"}
@@ -112,9 +105,7 @@ def run_to_end(fit: Fit, **options: Any) -> list[Evaluation]:
 
 
 @pytest.mark.parametrize(("more_s", "first_s"), [(100.0, 4.0), (-0.5, 3.5)])
-def test_clock_has_steps_only_and_a_slow_first_step_counts_like_others(
-    library: str, more_s: float, first_s: float
-) -> None:
+def test_clock_has_steps_only_and_a_slow_first_step_counts_like_others(library, more_s, first_s):
     curve = run_to_end(Fit(library, Clock(), more_s))
     assert [point.train_s for point in curve] == pytest.approx([first_s, first_s + 4, first_s + 4])
     assert [point.samples for point in curve] == [4 * 64, 8 * 64, 8 * 64]
@@ -122,7 +113,7 @@ def test_clock_has_steps_only_and_a_slow_first_step_counts_like_others(
 
 
 @pytest.mark.parametrize("library", ["transformers", "lightning"], indirect=True)
-def test_trainer_with_another_number_of_processes_is_refused(library: str) -> None:
+def test_trainer_with_another_number_of_processes_is_refused(library):
     with refused(ErrorCode.USER_CODE, "2 process", "1 worker"):
         run_to_end(Fit(library, Clock(), world_size=2))
 
@@ -130,8 +121,8 @@ def test_trainer_with_another_number_of_processes_is_refused(library: str) -> No
 @pytest.mark.parametrize("has_filters", [True, False], ids=["3.11.4", "3.11.0"])
 @pytest.mark.parametrize("name", ["../outside", "link", "inside/file"])
 def test_files_outside_the_folder_of_a_checkpoint_are_refused(
-    name: str, has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, has_filters, tmp_path, monkeypatch
+):
     """Python before 3.11.4 extracts any member of an archive."""
     if not has_filters:
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
@@ -154,15 +145,13 @@ def test_files_outside_the_folder_of_a_checkpoint_are_refused(
     assert (folder / name).is_file() == ("inside" in name)
 
 
-def test_missing_metric_is_refused(library: str) -> None:
+def test_missing_metric_is_refused(library):
     with refused(ErrorCode.UNKNOWN_NAME, "f1", METRICS[library]):
         run_to_end(Fit(library, Clock()), metric="f1")
 
 
 @pytest.mark.parametrize(("name", "callback"), CALLBACKS.items())
-def test_missing_library_is_refused(
-    name: str, callback: tuple[str, str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_refused(name, callback, monkeypatch):
 
     def import_module(path: str) -> None:
         raise ModuleNotFoundError(name=name)
@@ -172,7 +161,7 @@ def test_missing_library_is_refused(
         Worker(callback[2]).run_to_end()
 
 
-def test_keras_fit_with_several_workers_is_refused() -> None:
+def test_keras_fit_with_several_workers_is_refused():
     run = types.SimpleNamespace(num_workers=2, spec=RunSpec())
     with refused(ErrorCode.UNSUPPORTED, "num_workers: 1", "run.strategy"):
         integrations.Keras(run)
@@ -187,8 +176,8 @@ def test_keras_fit_with_several_workers_is_refused() -> None:
     ],
 )
 def test_example_trains_and_resumes_with_the_library(
-    library_name: str, example: str, samples: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    library_name, example, samples, monkeypatch, tmp_path
+):
     pytest.importorskip(library_name, reason=f"{library_name} is not installed")
     if library_name == "transformers":
         pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")

@@ -29,7 +29,7 @@ from tests.training.fake_gpus import FakeNvml
 
 
 @pytest.mark.skipif(not machine.RESET.exists(), reason="no /proc")
-def test_peak_memory_is_since_the_start_of_its_measurement() -> None:
+def test_peak_memory_is_since_the_start_of_its_measurement():
     size = 200 * 2**20
     block = np.ones(size, np.uint8)
     with_block = Memory().peak() or 0
@@ -51,9 +51,7 @@ def test_peak_memory_is_since_the_start_of_its_measurement() -> None:
         ((512,), np.int32, 16, 32),  # tokens become vectors
     ],
 )
-def test_evaluation_batch_is_smaller_for_large_samples(
-    shape: tuple[int, ...], dtype: type, batch: int, expected: int
-) -> None:
+def test_evaluation_batch_is_smaller_for_large_samples(shape, dtype, batch, expected):
     dataset = dataset_of(np.zeros((4, *shape), dtype), np.zeros(4, np.int64))
     spec = RunSpec(batch_size_per_worker=batch)
     assert samples.evaluation_batch(spec, dataset, 1024) == expected
@@ -108,7 +106,7 @@ def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator")
-def test_memory_is_reused_between_steps_and_freed_after_the_run() -> None:
+def test_memory_is_reused_between_steps_and_freed_after_the_run():
     faults, returned = steps_in_a_thread(ALLOCATOR_ENVIRONMENT)
     assert faults < 1000
     assert returned > 70 * 2**20
@@ -132,9 +130,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
         *[("1", 1, None), ("", 0, None), ("GPU-unknown", 0, None)],
     ],
 )
-def test_load_is_that_of_the_visible_gpu_since_begin(
-    driver: FakeNvml, visible: str, index: int, share: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_is_that_of_the_visible_gpu_since_begin(driver, visible, index, share, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     load = GpuLoad(index)
     load.begin()
@@ -143,7 +139,7 @@ def test_load_is_that_of_the_visible_gpu_since_begin(
     assert load.share() is None  # no new samples
 
 
-def test_worker_records_the_load_of_its_gpu(driver: FakeNvml) -> None:
+def test_worker_records_the_load_of_its_gpu(driver):
     world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
     spec = RunSpec(record_steps=True)
     recording = Recording(spec, FakeTrainer(), world, zeros_dataset(8))
@@ -152,9 +148,7 @@ def test_worker_records_the_load_of_its_gpu(driver: FakeNvml) -> None:
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
 
 
-def test_missing_driver_or_library_gives_no_load(
-    driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_driver_or_library_gives_no_load(driver, monkeypatch):
     monkeypatch.setattr(driver, "nvmlInit", Mock(side_effect=FakeNvml.NVMLError))
     assert GpuLoad().share() is None
     assert gpus_of_driver().names == ()
@@ -163,7 +157,7 @@ def test_missing_driver_or_library_gives_no_load(
     assert "pip install nvidia-ml-py" in gpus_of_driver().problem
 
 
-def test_gpus_of_the_driver(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_the_driver(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gpus = gpus_of_driver()
     assert gpus.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
@@ -180,9 +174,7 @@ def test_gpus_of_the_driver(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -
         ((60, 80), (0, 25), ["GPU 0 (0 % busy, 25% of", "GPU 1 (25 % busy, 0% of"]),
     ],
 )
-def test_gpus_used_by_others_are_named(
-    free: tuple[int, int], busy: tuple[int, int], named: list[str]
-) -> None:
+def test_gpus_used_by_others_are_named(free, busy, named):
     driver = GpusSeen(("A", "B"), (80, 80), free, busy)
     note = used_gpus(driver)
     assert (note is None) == (not named)
@@ -193,9 +185,7 @@ def test_gpus_used_by_others_are_named(
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_framework_without_gpus_reports_none(
-    framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_framework_without_gpus_reports_none(framework, monkeypatch):
     pytest.importorskip(framework)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gpus = gpus_of_framework(framework)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from local_runs import Clock, ThreadWorld, run_on_ranks, single_worker
-from user_loops import Loop, Worker, reporting_loop, run_on_two_ranks, spec_of
+from user_loops import Worker, reporting_loop, run_on_two_ranks, spec_of
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective
@@ -36,9 +36,7 @@ from tests.refusals import refused
 @pytest.mark.parametrize(
     ("reported_s", "train_s", "setup_s"), [(0.25, 0.25, 3.75), (2, 2, 2), (9, 4, 0)]
 )
-def test_overridden_training_seconds_count(
-    reported_s: float, train_s: float, setup_s: float
-) -> None:
+def test_overridden_training_seconds_count(reported_s, train_s, setup_s):
     """Missing seconds are taken from other phases, at most their length; time before the first
     report is setup."""
     clock = Clock()
@@ -55,7 +53,7 @@ def test_overridden_training_seconds_count(
     assert sum(point.ledger[name] for name in WORKER_PHASES) == 4.0
 
 
-def test_clock_has_training_time_only() -> None:
+def test_clock_has_training_time_only():
     clock = Clock()
 
     def loop(run: Run) -> None:
@@ -92,9 +90,7 @@ LOSS = Objective(metric="loss", direction="min", target=0.01, max_train_seconds=
         ((0.1, math.nan, 0.3), 1.0, {"objective": LOSS}, (None, "nan", None)),
     ],
 )
-def test_target_budget_and_nan_end_the_run(
-    values: tuple[float, ...], seconds: float, changes: dict[str, Any], ends: tuple[Any, ...]
-) -> None:
+def test_target_budget_and_nan_end_the_run(values, seconds, changes, ends):
     clock = Clock()
     worker = Worker(reporting_loop(*values, seconds=seconds, clock=clock), clock=clock, **changes)
     first, last = worker.run_to_end()
@@ -105,7 +101,7 @@ def test_target_budget_and_nan_end_the_run(
 @pytest.mark.parametrize(
     ("checks_result", "uses_epochs"), [(False, True), (True, False), (False, False)]
 )
-def test_loop_ends_when_the_search_stops_it(checks_result: bool, uses_epochs: bool) -> None:
+def test_loop_ends_when_the_search_stops_it(checks_result, uses_epochs):
     """Also a loop that ignores the result of `report`."""
 
     def loop(run: Run) -> None:
@@ -150,13 +146,13 @@ def report_while_training(run: Run) -> None:
         (lambda run: run.report(samples=1), ["run.report(accuracy=..., samples=...)"]),
     ],
 )
-def test_error_of_a_loop_is_one_sentence(loop: Loop, names: list[str]) -> None:
+def test_error_of_a_loop_is_one_sentence(loop, names):
     with refused(ErrorCode.USER_CODE, *names) as caught:
         Worker(loop).run_to_end()
     assert "\n" not in str(caught.value)
 
 
-def test_numpy_scalars_and_rounding_errors_are_accepted() -> None:
+def test_numpy_scalars_and_rounding_errors_are_accepted():
     values = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
     curve = Worker(reporting_loop(*values), objective=Objective(kind="best_at_budget")).run_to_end()
     assert [point.value for point in curve[:-1]] == [0.5, 0.25, 1.0, 0.0, 0.0]
@@ -166,9 +162,7 @@ def test_numpy_scalars_and_rounding_errors_are_accepted() -> None:
     ("exchanges", "prepares", "is_noted"),
     [(0, False, True), (0, True, False), (1, False, False), (None, False, False)],
 )
-def test_workers_that_train_separate_models_are_noted(
-    exchanges: int | None, prepares: bool, is_noted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_train_separate_models_are_noted(exchanges, prepares, is_noted, monkeypatch):
     """Also if the number of exchanges grows outside of training."""
     numbers = threading.local()
 
@@ -196,7 +190,7 @@ def test_workers_that_train_separate_models_are_noted(
         assert ["run.prepare" in note for note in notes] == [True] * is_noted
 
 
-def test_metric_name_need_not_be_an_identifier_and_its_test_value_is_kept() -> None:
+def test_metric_name_need_not_be_an_identifier_and_its_test_value_is_kept():
     def loop(run: Run) -> None:
         with run.training():
             pass
@@ -208,7 +202,7 @@ def test_metric_name_need_not_be_an_identifier_and_its_test_value_is_kept() -> N
     assert trainer.finish() == 0.4
 
 
-def test_loop_that_neither_reports_nor_returns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_that_neither_reports_nor_returns_is_refused(monkeypatch):
     for name, value in (("GRACE_S", 0.05), ("UNREPORTED_S", 0.1), ("LOOK_S", 0.02)):
         monkeypatch.setattr(own, name, value)
     may_end = threading.Event()
@@ -231,7 +225,7 @@ def test_loop_that_neither_reports_nor_returns_is_refused(monkeypatch: pytest.Mo
     may_end.set()
 
 
-def test_runs_of_equal_seed_draw_equal_numbers() -> None:
+def test_runs_of_equal_seed_draw_equal_numbers():
     drawn: list[tuple[float, float]] = []
 
     def loop(run: Run) -> None:
@@ -243,7 +237,7 @@ def test_runs_of_equal_seed_draw_equal_numbers() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_run_resumes_from_its_checkpoint() -> None:
+def test_run_resumes_from_its_checkpoint():
     resumed_states: list[Any] = []
     changes = {"epochs": 4.0, "checkpoint_every_s": 1e-9}
 
@@ -259,7 +253,6 @@ def test_run_resumes_from_its_checkpoint() -> None:
 
     first = Worker(loop, **changes)
     _, checkpoint = itertools.islice(first.checkpoints(), 2)
-    assert checkpoint is not None
     first.trainer.close()
 
     second = Worker(loop, resume=checkpoint.state, **changes).trainer
@@ -277,7 +270,7 @@ def test_run_resumes_from_its_checkpoint() -> None:
     second.close()
 
 
-def test_checkpoint_needs_a_state_saved_since_the_last_report() -> None:
+def test_checkpoint_needs_a_state_saved_since_the_last_report():
     def loop(run: Run) -> None:
         for epoch in run.epochs():
             with run.training():
@@ -295,19 +288,19 @@ def test_checkpoint_needs_a_state_saved_since_the_last_report() -> None:
 
 
 @pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
-def test_state_of_another_kind_is_refused(state: bytes) -> None:
+def test_state_of_another_kind_is_refused(state):
     with pytest.raises(UserError):
         Worker(reporting_loop()).trainer.restore(state)
 
 
-def test_only_arrays_and_plain_data_can_be_saved() -> None:
+def test_only_arrays_and_plain_data_can_be_saved():
     state = {"a": [1, 2.5, "x", None, True], "b": {"c": np.arange(3)}, "d": np.float32(2)}
     np.testing.assert_equal(unpack_arrays(pack_arrays(state)), state)
     with refused(ErrorCode.USER_CODE, "run.save", "lock"):
         pack_arrays({"lock": threading.Lock()})
 
 
-def test_report_of_workers_has_their_mean_and_the_slowest_clock() -> None:
+def test_report_of_workers_has_their_mean_and_the_slowest_clock():
     def loop(run: Run) -> None:
         for values in ((0.2, 0.4), (None, 0.5)):
             with run.training():
@@ -322,7 +315,7 @@ def test_report_of_workers_has_their_mean_and_the_slowest_clock() -> None:
     assert curve[0].samples == 40
 
 
-def test_saved_model_is_restored_by_its_weights(framework: str) -> None:
+def test_saved_model_is_restored_by_its_weights(framework):
     world = single_worker(framework)
 
     def loop(run: Run) -> None:
@@ -356,9 +349,7 @@ def test_saved_model_is_restored_by_its_weights(framework: str) -> None:
     np.testing.assert_array_equal(*weights)  # the seed is set before each
 
 
-def test_signal_handler_of_a_loop_is_ignored_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_signal_handler_of_a_loop_is_ignored_with_a_warning(caplog):
     """Trainers and loops for preemptible machines set handlers, also by `from signal import`."""
     before = signal.getsignal(signal.SIGTERM), signal.signal
     with signal_handlers_ignored():
@@ -377,7 +368,7 @@ def test_signal_handler_of_a_loop_is_ignored_with_a_warning(
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
 
 
-def test_single_worker_sees_no_launcher_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_worker_sees_no_launcher_variables(monkeypatch):
     """Ray sets the variables for a single worker too, but a script started by hand has none."""
     pytest.importorskip("torch")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
@@ -394,9 +385,7 @@ def test_single_worker_sees_no_launcher_variables(monkeypatch: pytest.MonkeyPatc
     assert (os.environ["RANK"], "ACCELERATE_USE_CPU" in os.environ) == ("0", False)
 
 
-def test_folder_of_a_run_is_removed_before_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_of_a_run_is_removed_before_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folders = list[Path]()
 

@@ -5,7 +5,6 @@ import json
 import re
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 from user_loops import Loop, run_on_two_ranks, spec_of
@@ -50,7 +49,7 @@ STUCK = {"num_exchanges": 9, "still_s": STUCK_S, "is_training": True}
         (rank_0(**STUCK), rank_1(num_calls=5, waits_at=Call.TRAINED)),
     ],
 )
-def test_ranks_that_may_still_synchronize(positions: tuple[Position, ...]) -> None:
+def test_ranks_that_may_still_synchronize(positions):
     assert parting(positions) is None
     assert parting(positions[::-1]) is None
 
@@ -72,9 +71,7 @@ def test_ranks_that_may_still_synchronize(positions: tuple[Position, ...]) -> No
         ),
     ],
 )
-def test_ranks_that_cannot_synchronize_are_named(
-    positions: tuple[Position, ...], names: list[str]
-) -> None:
+def test_ranks_that_cannot_synchronize_are_named(positions, names):
     for ordered in (positions, positions[::-1]):
         assert names_in(parting(ordered) or "")[: len(names)] == names
 
@@ -131,16 +128,16 @@ def acting(*actions: str) -> Loop:
         (acting("tr", ""), ["rank 1", "returned", "rank 0", "run.training()"]),
     ],
 )
-def test_diverging_ranks_end_with_an_error_that_names_them(loop: Loop, names: list[str]) -> None:
+def test_diverging_ranks_end_with_an_error_that_names_them(loop, names):
     errors = errors_of(loop)
     assert names_in(errors[0])[: len(names)] == names, errors
 
 
-def test_rank_may_work_after_the_others_have_returned() -> None:
+def test_rank_may_work_after_the_others_have_returned():
     assert errors_of(acting("trw", "tr")) == {}
 
 
-def test_exchanges_before_the_last_call_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchanges_before_the_last_call_are_ignored(monkeypatch):
     """Rank 0 has exchanged more often than rank 1; later it works alone and is waited for."""
     monkeypatch.setattr(ranks, "STUCK_S", 0.1)
 
@@ -151,7 +148,7 @@ def test_exchanges_before_the_last_call_are_ignored(monkeypatch: pytest.MonkeyPa
     assert errors_of(loop) == {}
 
 
-def test_error_names_its_rank() -> None:
+def test_error_names_its_rank():
     errors = errors_of(acting("", "f"))
     assert "rank 1" in errors[1]
     assert all(name in errors[0] for name in ("rank 0", "accuracy"))
@@ -170,8 +167,8 @@ def test_error_names_its_rank() -> None:
     ],
 )
 def test_workers_that_diverge_in_an_exchange_are_named(
-    framework: str, case: str, num_reports: int, names: tuple[str, ...], tmp_path: Path
-) -> None:
+    framework, case, num_reports, names, tmp_path
+):
     """They do not hang, and an exchange of one rank does not complete with another call."""
     pytest.importorskip(framework)
     run_two("diverging_ranks_script.py", framework, case, tmp_path)

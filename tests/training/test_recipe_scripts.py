@@ -33,7 +33,7 @@ TORCH_ABORT = "terminate called without an active exception"
 script (seen in CI with and without raybench): the script is run once more."""
 
 
-def test_diff_of_each_script_has_at_most_five_lines() -> None:
+def test_diff_of_each_script_has_at_most_five_lines():
     names = {path.name for path in SCRIPTS.glob("*.py")}
     assert set(diffs()) <= names
     assert len(names) == 6
@@ -54,9 +54,7 @@ def test_diff_of_each_script_has_at_most_five_lines() -> None:
         ("partial_fit", 1),
     ],
 )
-def test_command_has_the_losses_of_its_script(
-    name: str, num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_has_the_losses_of_its_script(name, num_workers, tmp_path, monkeypatch):
     """One worker starts every script in the same way, so one launched script and one other do."""
     if name == "hydra_app":
         pytest.importorskip("hydra")

@@ -74,12 +74,11 @@ def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTim
     step_times = recording.end([step] * num_steps)["steps"]
     trainer.close()
     assert Stalling.calls == num_steps
-    assert step_times is not None
     assert step_times.num == num_steps
     return step_times
 
 
-def test_evenness_compares_the_workers_in_each_step() -> None:
+def test_evenness_compares_the_workers_in_each_step():
     nan = math.nan
     assert evenness(np.array([[1.0, 1.0], [1.0, 1.0]])) == 1
     assert evenness(np.array([[1.0, 3.0], [2.0, 3.0], [4.0, 4.0]])) == 0.5
@@ -89,13 +88,13 @@ def test_evenness_compares_the_workers_in_each_step() -> None:
     assert evenness(np.array([[1.0, 2.0]])) is None
 
 
-def test_slow_step_changes_the_maximum_only(framework: str) -> None:
+def test_slow_step_changes_the_maximum_only(framework):
     step_times = recorded(framework, 40, (17,))
     assert step_times.max_s >= STALL_S
     assert max(step_times.median_s, step_times.p95_s) < step_times.max_s
 
 
-def test_recording_changes_no_weight(framework: str) -> None:
+def test_recording_changes_no_weight(framework):
     Stalling.stalls = ()
     plain, trainer = train(spec_of(framework, record_steps=False), workload=Stalling())
     expected = weights_of(trainer, framework)
@@ -104,7 +103,6 @@ def test_recording_changes_no_weight(framework: str) -> None:
     assert [point.value for point in curve] == [point.value for point in plain]
     assert all(point.steps is None and point.memory_peak_bytes is None for point in plain)
     for point in curve:
-        assert point.steps is not None
         assert point.steps.num == 8
         assert point.memory_peak_bytes
         assert point.memory_peak_bytes > 50e6

@@ -30,7 +30,7 @@ def default_run(framework: str) -> tuple[list[Evaluation], BaseTrainer]:
     return train(small_spec(framework))
 
 
-def test_curve_of_a_run(framework: str) -> None:
+def test_curve_of_a_run(framework):
     curve, trainer = default_run(framework)
     assert [point.samples for point in curve] == [300, 600, 900]
     assert [point.epoch for point in curve] == [1.0, 2.0, 3.0]
@@ -44,7 +44,7 @@ def test_curve_of_a_run(framework: str) -> None:
     assert seconds[0] > 0
 
 
-def test_value_error_of_a_loss_is_the_standard_error(framework: str) -> None:
+def test_value_error_of_a_loss_is_the_standard_error(framework):
     objective = UNLIMITED.model_copy(update={"metric": "loss", "direction": "min"})
     spec = small_spec(framework, objective=objective, epochs=1.0, **MLP)
     curve, trainer = train(spec)
@@ -54,7 +54,7 @@ def test_value_error_of_a_loss_is_the_standard_error(framework: str) -> None:
     assert curve[-1].value_error == pytest.approx(np.std(rows) / len(rows) ** 0.5, rel=1e-3)
 
 
-def test_runs_of_equal_specs_are_equal(framework: str) -> None:
+def test_runs_of_equal_specs_are_equal(framework):
     """No state remains from an earlier run or from the warm-up."""
     first, other, second = (
         train(small_spec(framework, optimizer=name, seed=seed, epochs=1.0, **MLP))[0]
@@ -65,7 +65,7 @@ def test_runs_of_equal_specs_are_equal(framework: str) -> None:
     assert abs(first[0].train_loss - other[0].train_loss) > 1e-4
 
 
-def test_ledger_phases_sum_to_the_wall_time_of_a_run(framework: str) -> None:
+def test_ledger_phases_sum_to_the_wall_time_of_a_run(framework):
     moments = [time.perf_counter()]
     ledger = Ledger("setup")
     moments.append(time.perf_counter())
@@ -84,7 +84,7 @@ def test_ledger_phases_sum_to_the_wall_time_of_a_run(framework: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "precision"), [("torch", "fp32"), ("torch", "fp16"), ("tensorflow", "fp16")]
 )
-def test_nan_fails_the_run(framework: str, precision: str) -> None:
+def test_nan_fails_the_run(framework, precision):
     diverging = {"optimizer": "sgd", "learning_rate": 1e20, "precision": precision}
     spec = small_spec(framework, **diverging, epochs=50.0, **MLP)
     curve, _ = train(spec)
@@ -93,20 +93,20 @@ def test_nan_fails_the_run(framework: str, precision: str) -> None:
     assert len(curve) < 50
 
 
-def test_last_update_that_breaks_the_weights_fails_the_run(framework: str) -> None:
+def test_last_update_that_breaks_the_weights_fails_the_run(framework):
     spec = small_spec(framework, optimizer="adam", learning_rate=1e38, epochs=0.01, **MLP)
     (only,), _ = train(spec)
     assert math.isfinite(only.train_loss), "it was computed before the update"
     assert (only.failure, only.stop) == ("nan", None)
 
 
-def test_half_precision_learns(framework: str) -> None:
+def test_half_precision_learns(framework):
     curve, _ = train(small_spec(framework, precision="bf16"))
     assert curve[-1].value > 0.5
     assert curve[0].train_loss != default_run(framework)[0][0].train_loss, "differs from fp32"
 
 
-def test_fp16_step_with_overflowing_gradients_is_skipped(framework: str) -> None:
+def test_fp16_step_with_overflowing_gradients_is_skipped(framework):
     settings = {"weight_decay": 0.1, "ema_decay": 0.9, "clip_norm": 1.0, "epochs": 1.0}
     spec = small_spec(framework, precision="fp16", **settings)
     trainer, dataset, world = new_trainer(spec)
@@ -131,7 +131,7 @@ def test_fp16_step_with_overflowing_gradients_is_skipped(framework: str) -> None
     assert curve[-1].skipped_steps == run_trainer.skipped_steps() >= trainer.skipped_steps()
 
 
-def test_infinite_gradient_makes_all_clipped_gradients_nan() -> None:
+def test_infinite_gradient_makes_all_clipped_gradients_nan():
     """As in tf.clip_by_global_norm, so that the frameworks agree."""
     torch = pytest.importorskip("torch")
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
@@ -144,7 +144,7 @@ def test_infinite_gradient_makes_all_clipped_gradients_nan() -> None:
 @pytest.mark.parametrize(
     ("framework", "augment"), [("torch", []), ("torch", ["flip"]), ("tensorflow", ["flip"])]
 )
-def test_warm_up_reads_no_training_sample(framework: str, augment: list[str]) -> None:
+def test_warm_up_reads_no_training_sample(framework, augment):
     spec = small_spec(framework, batch_size_per_worker=32, augment=augment, **MLP)
     dataset = on_demand(load_workload_dataset(spec.workload, spec.dataset)[1])
     trainer, _, world = new_trainer(spec, dataset=dataset)

@@ -6,7 +6,6 @@ import sys
 import types
 import warnings
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def change_tensorflow() -> None:
     tf.config.optimizer.set_jit("autoclustering")
 
 
-def test_settings_of_a_framework_are_restored(framework: str) -> None:
+def test_settings_of_a_framework_are_restored(framework):
     change = {"torch": change_torch, "tensorflow": change_tensorflow}[framework]
     settings = find_part(framework, "world").SETTINGS
     at_start, changed = list[list[Any]](), list[list[Any]]()
@@ -76,7 +75,7 @@ def test_settings_of_a_framework_are_restored(framework: str) -> None:
     assert at_start[0] == at_start[1]
 
 
-def test_process_settings_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_settings_are_restored(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_A", "1")
     monkeypatch.setenv("RAYBENCH_B", "1")
     monkeypatch.setattr(sys, "argv", ["raybench", "--lr", "0.5"])
@@ -107,7 +106,7 @@ def test_process_settings_are_restored(tmp_path: Path, monkeypatch: pytest.Monke
     assert (os.environ["RAYBENCH_A"], os.environ["RAYBENCH_B"]) == ("1", "1")
 
 
-def test_setting_without_a_value_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_without_a_value_is_restored(monkeypatch):
     owner = types.SimpleNamespace(hook=None)
     monkeypatch.setattr(adapter, "PROCESS_SETTINGS", (adapter.attribute(owner, "hook"),))
     with adapter.settings_restored():
@@ -115,9 +114,7 @@ def test_setting_without_a_value_is_restored(monkeypatch: pytest.MonkeyPatch) ->
     assert owner.hook is None
 
 
-def test_reference_cycles_of_a_loop_are_collected_before_the_adapter_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reference_cycles_of_a_loop_are_collected_before_the_adapter_ends(monkeypatch):
     references: list[weakref.ref[Any]] = []
     is_alive: list[bool] = []
 
@@ -141,7 +138,7 @@ def test_reference_cycles_of_a_loop_are_collected_before_the_adapter_ends(
     assert is_alive == [False]
 
 
-def test_dispatched_work_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatched_work_of_jax_is_waited_for(monkeypatch):
     """Uses a fake JAX, whose dispatched work is done when its arrays are ready."""
     waited: list[Any] = []
 

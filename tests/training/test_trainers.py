@@ -58,8 +58,8 @@ def last_loss(script: str, num_workers: int, folder: Path) -> float:
     ],
 )
 def test_trainer_on_one_and_two_workers_equals_the_plain_script(
-    script: str, samples: int, example: str, num_workers: int, tmp_path: Path
-) -> None:
+    script, samples, example, num_workers, tmp_path
+):
     for library in LIBRARIES[script]:
         pytest.importorskip(library, reason=f"{library} is not installed")
     runs = cases(script, example, num_workers, tmp_path)
@@ -87,7 +87,7 @@ def test_trainer_on_one_and_two_workers_equals_the_plain_script(
     assert len({json.dumps(rank["values"]) for rank in results["resumed"]}) == 1
 
 
-def test_loop_with_its_own_process_group_uses_that_of_the_run(tmp_path: Path) -> None:
+def test_loop_with_its_own_process_group_uses_that_of_the_run(tmp_path):
     pytest.importorskip("torch")
     spec = spec_of(Objective(target=2.0, max_train_seconds=1000.0), 2).document()
     case = {"folder": ".", "module": "library_trainer_script", "function": "own_process_group"}
