@@ -340,9 +340,9 @@ def room_for(left_s: float, slots: int) -> float:
 
 
 def early_s(run: ReferenceRun, room_s: float) -> float:
-    """Return the training seconds at the start of a reference run from which the target is set.
+    """Return the length of the early part of a reference run in seconds; its values set the target.
 
-    They are so few that the search has time for many trials of about this length.
+    This part is so short that the search has time for many trials of about the same length.
 
     Args:
         run: The reference run.
@@ -432,8 +432,7 @@ def set_target(
     Args:
         study: The study.
         runs: Reference runs.
-        baseline_value: Metric value of a constant prediction, from which progress is counted; None
-            if unknown.
+        baseline_value: Metric value of a constant prediction; None if unknown.
         room_s: Training time in seconds that the search can spend per trial.
         baseline: Baseline on the validation set, whose sampling error bounds what chance can reach;
             None if unknown.

@@ -156,6 +156,15 @@ def test_a_candidate_without_runs_is_undecided() -> None:
     assert runs_to_decide(racing, missed, 20, axis="seconds") == []
 
 
+def test_values_are_raced_without_a_cap() -> None:
+    values = {"a": Replicate(0.10, HIT, is_timed=False), "b": Replicate(0.14, HIT, is_timed=False)}
+    race = Race([Candidate(name, values[name], 1) for name in "ba"], ((2, 1),), axis="seconds")
+    for name, replicate in values.items():
+        race.learn(name, 0, replicate)
+    assert race.leader() == "a"
+    assert race.cap_s("b") is None
+
+
 def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> None:
     """a and b race over seconds, c and b over worker-seconds."""
     seconds = {"a": 4.0, "b": 5.0, "c": 7.0}

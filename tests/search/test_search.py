@@ -58,6 +58,14 @@ def test_samplers_improve_and_resume_with_new_configurations(sampler: str, tmp_p
         assert np.median(scores[-10:]) < 0.5 * np.median(scores[:10])
 
 
+def test_the_seed_determines_the_proposals(tmp_path: Path) -> None:
+    def first_rate(folder: str, seed: int) -> float:
+        settings = {"seed": seed, "priors": False}
+        return ask(make_search(tmp_path / folder, STUDY | {"search": settings}))[1].learning_rate
+
+    assert first_rate("a", 3) == first_rate("b", 3) != first_rate("c", 4)
+
+
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 3}}
     name, _ = ask(make_search(tmp_path, content, apart=True))

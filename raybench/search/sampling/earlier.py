@@ -47,7 +47,7 @@ DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 TABLES = (".csv", ".tsv")
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
-"""Names of files that the user may give instead of the results folder in which they are."""
+"""Names of the files in a results folder that the user may give instead of the folder."""
 TASK_SETTINGS = ("workload", "dataset", "objective")
 """Settings that must be the same in both studies for scores to be comparable."""
 
