@@ -30,8 +30,8 @@ from raybench.stats.standing import Axis
 LEAST_LEFT = 0.05
 """A running trial is assumed to need at least this fraction of its predicted total samples more."""
 SPEED_SETTINGS = ("optimizer", "framework", "precision", GLOBAL_BATCH)
-"""Keys that determine on which placements (framework, workers, ...) a configuration can run, and its
-speed on each of them."""
+"""Keys that determine on which placements (framework, workers, ...) a configuration can run, and
+its speed on each of them."""
 
 
 class Decision(Enum):
