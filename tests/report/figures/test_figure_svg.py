@@ -13,8 +13,13 @@ HOSTILE = '"><script>alert(1)</script>'
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture
-def figure() -> Figure:
+def gids(figure: Figure) -> list[str]:
+    return [artist.get_gid() for artist in figure.findobj() if artist.get_gid()]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The SVG of a figure, which is unchanged afterwards."""
     figure, axes = parts.new_figure(3)
     axes.plot([0, 1, 2], [0.123456, 0.5, 0.7], gid="0012", color=parts.QUIET, marker="o")
     axes.plot([0, 1], [1, 0], gid=HOSTILE, color="#0072B2")
@@ -22,11 +27,13 @@ def figure() -> Figure:
     axes.bar([1], [0.5], hatch="//", facecolor="#E69F00", edgecolor=parts.PAPER)
     axes.text(0, 0.2, '<b>0.0109876</b> #333333 id="x" -->', color="#000000")
     axes.set_xlabel("seconds [s]", fontweight="bold")
-    return figure
-
-
-def test_a_figure_is_one_svg_image_with_a_label_and_no_size(figure: Figure) -> None:
+    before = gids(figure)
     text = svg(figure, "a", 'Curves <&> "all"')
+    assert gids(figure) == before
+    return text
+
+
+def test_a_figure_is_one_svg_image_with_a_label_and_no_size(text: str) -> None:
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == 'Curves <&> "all"'
@@ -37,8 +44,7 @@ def test_a_figure_is_one_svg_image_with_a_label_and_no_size(figure: Figure) -> N
         assert word not in text
 
 
-def test_colors_other_than_data_come_from_the_theme(figure: Figure) -> None:
-    text = svg(figure, "a", "Curves")
+def test_colors_other_than_data_come_from_the_theme(text: str) -> None:
     tags = " ".join(re.findall(r"<[^>]*>", text))
     for color in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
         assert color not in tags.lower()
@@ -48,10 +54,8 @@ def test_colors_other_than_data_come_from_the_theme(figure: Figure) -> None:
     assert "#e69f00" in tags
 
 
-def test_trials_are_marked_in_the_svg_and_the_figure_is_unchanged(figure: Figure) -> None:
-    before = [artist.get_gid() for artist in figure.findobj() if artist.get_gid()]
-    root = ElementTree.fromstring(svg(figure, "a", "Curves"))
+def test_trials_are_marked_in_the_svg(text: str) -> None:
+    root = ElementTree.fromstring(text)
     trials = {element.get("data-trial") for element in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}
     assert root.find(f".//{SVG}script") is None
-    assert [artist.get_gid() for artist in figure.findobj() if artist.get_gid()] == before

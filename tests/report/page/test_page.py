@@ -156,6 +156,7 @@ def test_studies_are_compared_on_one_page(tmp_path, monkeypatch):
     assert {"s1", "s2", "winners"} <= set(ids)
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_the_report_command_compares_studies(tmp_path, monkeypatch, capsys):
     for name in ("one", "two"):
         results_folder(tmp_path / name, [])
