@@ -6,6 +6,8 @@ import datetime
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from raybench.data.sources.encode import rows_as_inputs
@@ -59,11 +61,13 @@ def test_text_columns_are_read_as_names(tmp_path, cells):
 
 
 def test_typed_codes_are_read_as_names(tmp_path):
-    codes = ["01234", "90210"] * 30
-    frame = pd.DataFrame({"x": codes, "y": ["a", "b", "b"] * 20})
+    frame = pd.DataFrame({"x": ["01234", "90210"] * 30, "y": [1e17, 1e300, 1e300] * 20})
     frame["z"] = pd.Categorical(["$5", "$6"] * 30)
-    frame.to_parquet(tmp_path / "t.parquet")
-    assert kinds(load(tmp_path / "t.parquet", "parquet", label="y")) == ["name", "name"]
+    table = pa.Table.from_pandas(frame).append_column("w", pa.array(["u", "v"] * 30, "string_view"))
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    dataset = load(tmp_path / "t.parquet", "parquet", label="y", task="classification")
+    assert kinds(dataset) == ["name"] * 3
+    assert dataset.class_names == ("100000000000000000", "1e+300")
 
 
 def test_german_numbers_and_dates_are_read(tmp_path):

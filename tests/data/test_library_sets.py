@@ -105,12 +105,14 @@ OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}
 NAN = np.array([1.5, 2, np.nan, 1, 2, 3])
 DATES = np.ones(6).astype("M8[s]")
+TOKENS = {"task": "language_modelling"}
 ALL_HELD_OUT = {"validation_size": 4, "test_size": 2}
 BROKEN = {
     "damaged": (None, {}, "INVALID_FILE", []),
     "objects": ({"x": OBJECTS, "y": Y}, {}, "INVALID_FILE", []),
     "names": ({"x_trian": X, "y_train": Y}, {}, "UNKNOWN_NAME", ["x_train", "'x_trian'"]),
     "one hot": ({"x": X, "y": np.eye(6, dtype=int)}, {}, "INVALID_DATA", ["(6, 6)"]),
+    "token names": ({"x": X, "y": OBJECTS.astype(str)}, TOKENS, "INVALID_DATA", ["<U", "train"]),
     "channels first": ({"x": pixels(6, 3, 8, 8), "y": Y}, {}, "INVALID_DATA", ["(3, 8, 8)"]),
     "unknown class": (LATER, {}, "INVALID_DATA", ["sample 1", "test", "'2'"]),
     "NaN label": ({"x": X, "y": NAN}, {}, "INVALID_DATA", ["sample 2", "train"]),

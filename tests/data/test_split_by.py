@@ -123,14 +123,16 @@ def test_images_are_split_by_groups(tmp_path):
         ({"time": "patient"}, "INVALID_DATA", ["'patient'", "string"]),
         ("when", "UNKNOWN_NAME", ["'when'"]),
         ({"group": "same"}, "TOO_FEW", ["3", "1"]),
-        ({"time": "gap"}, "INVALID_DATA", ["12", "'gap'"]),
+        ({"group": "pair"}, "INVALID_DATA", ["'pair'", "list"]),
+        ({"time": "gap"}, "INVALID_DATA", ["11", "'gap'"]),
         ("ill", "CONFLICT", ["'ill'"]),
     ],
 )
 def test_invalid_split_columns_are_refused(tmp_path, visits, by, code, names):
     frame = visits.assign(same="a", gap=np.where(visits["number"] == 10, np.nan, 1.5))
+    frame.assign(pair=[[1, 2]] * ROWS).to_parquet(tmp_path / "visits.parquet")
     with refused(ErrorCode[code], "split_by", *names):
-        rows_of(write(tmp_path, frame), split_by=by)
+        load(tmp_path / "visits.parquet", "parquet", label="ill", split_by=by)
 
 
 @pytest.mark.parametrize(

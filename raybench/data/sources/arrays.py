@@ -174,9 +174,11 @@ def _checked_labels(labels: Array, task: Task | None, place: str) -> Array:
     """Check labels, and return them; labels (N, 1), as in datasets of Keras, become (N,)."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
+    kinds = "iu" if task == "language_modelling" else "fiubUS"
+    if labels.ndim not in (1, 2) or labels.dtype.kind not in kinds or labels.size == 0:
+        one = "token ids" if task == "language_modelling" else "one label per sample"
         raise UserError(
-            f"{place}: labels are {labels.dtype} {labels.shape}; save one label per sample.",
+            f"{place}: labels are {labels.dtype} {labels.shape}; save {one}.",
             ErrorCode.INVALID_DATA,
         )
     return labels.astype(np.int64) if task == "language_modelling" else labels

@@ -23,6 +23,7 @@ from raybench.data.sources.table import (
     Tables,
     as_numbers,
     as_texts,
+    is_input_type,
     is_number_type,
     split_column,
 )
@@ -312,10 +313,10 @@ def row_order(
         )
     is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
     values = table.column(column)
-    if is_time and not is_number_type(kind):
+    if not (is_number_type(kind) if is_time else is_input_type(kind)):
         raise UserError(
-            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not times; name "
-            "another column.",
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not "
+            f"{'times' if is_time else 'names or numbers'}; name another column.",
             ErrorCode.INVALID_DATA,
         )
     numbers = -as_numbers(values) if is_time else None  # the latest first

@@ -49,6 +49,13 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
             ErrorCode.INVALID_FILE,
         ) from error
 
+    # pyarrow cannot filter rows with the type string_view.
+    schema = pa.schema(
+        [
+            field.with_type(pa.large_string()) if pa.types.is_string_view(field.type) else field
+            for field in schema
+        ]
+    )
     data = pa.dataset.dataset(list(map(str, files)), schema=schema, format="parquet")
     return Table(data, str(source), folder=str(files[0].parent))
 

@@ -69,7 +69,7 @@ def as_texts(values: Any) -> Any:
         whole = values.cast(pa.int64(), safe=False)
         # Integers in a column with missing values are read as floats; their strings must be "3",
         # not "3.0". This is decided for each value, so its string does not depend on other values.
-        is_whole = pc.equal(whole.cast(values.type), values)
+        is_whole = pc.equal(whole.cast(values.type, safe=False), values)
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
