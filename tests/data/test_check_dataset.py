@@ -41,8 +41,12 @@ TOKENS = np.arange(8).reshape(4, 2)
 BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
 
 
-def changed(**fields):
-    return dataclasses.replace(GOOD, **fields)
+WEIGHTS = np.array([1, 1, -1, np.nan], np.float32)
+NAMED = numbers(BY_NAME | {"codes": TOKENS}, PAIRS)
+
+
+def changed(dataset=GOOD, **fields):
+    return dataclasses.replace(dataset, **fields)
 
 
 @pytest.mark.parametrize(
@@ -65,20 +69,9 @@ def changed(**fields):
         (prose(TOKENS + 1, TOKENS % 8), ["train", "8", "sample 3"]),
         (prose(TOKENS, [[0, 1], [2, -100], [-100, -100], [3, 4]]), ["sample 2", "(1 ", "-100"]),
         (numbers(BY_NAME, FOUR), ["train", "codes", "-2"]),
-        (
-            dataclasses.replace(
-                numbers(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)
-            ),
-            ["test", "uint8 (2,) as input image"],
-        ),
-        (
-            dataclasses.replace(numbers(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
-            ["float32 (1,)", "float32 (2,)"],
-        ),
-        (
-            numbers(FOUR, np.arange(4, dtype="f"), np.array([1, 1, -1, np.nan], "f")),
-            ["-1.0", "sample 2", "(2 "],
-        ),
+        (changed(NAMED, test=Split(FOUR, PAIRS)), ["test", "uint8 (2,) as input image"]),
+        (changed(numbers(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])), ["(1,)", "(2,)"]),
+        (numbers(FOUR, PAIRS, WEIGHTS), ["-1.0", "sample 2", "(2 "]),
     ],
 )
 def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
@@ -91,7 +84,7 @@ def test_invalid_datasets_are_refused(dataset, names, monkeypatch):
 @pytest.mark.parametrize(
     "dataset",
     [
-        numbers(BY_NAME | {"codes": np.arange(4)}, PAIRS),
+        NAMED,
         prose(TOKENS, TOKENS[:, ::-1].copy()),
         changed(num_classes=np.int64(3)),
     ],

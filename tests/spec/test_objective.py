@@ -251,24 +251,10 @@ def test_an_objective_is_resolved_from_the_metric_of_a_workload():
     )
 
 
-@pytest.mark.parametrize(
-    ("keys", "task", "code", "names"),
-    [
-        ({"target": 1.6}, "regression", "INVALID_VALUE", ["objective.target", "RMSE", 1.5]),
-        (
-            {"target": 0.05, "baseline_value": 0.1},
-            "classification",
-            "INVALID_VALUE",
-            ["objective.target", "accuracy", 0.1],
-        ),
-        (
-            {"target": 0.5, "direction": "max"},
-            "regression",
-            "CONFLICT",
-            ["objective.direction", "rmse"],
-        ),
-    ],
-)
-def test_a_target_the_baseline_reaches_is_refused(keys, task, code, names):
-    with refused(ErrorCode[code], *names):
-        resolved(Objective(**keys), task=task, custom=None, baseline_value=1.5)
+def test_a_target_that_the_baseline_reaches_and_a_wrong_direction_are_refused():
+    with refused(ErrorCode.INVALID_VALUE, "objective.target", "RMSE", 1.5):
+        of_regression(target=1.6)
+    with refused(ErrorCode.INVALID_VALUE, "objective.target", "accuracy", 0.1):
+        of_workload(None, target=0.05, baseline_value=0.1)
+    with refused(ErrorCode.CONFLICT, "objective.direction", "rmse"):
+        of_regression(target=0.5, direction="max")

@@ -18,33 +18,45 @@ from raybench.spec.space import (
 )
 from tests.refusals import refused
 
-LARS_ONLY = {"when": {"optimizer": "lars"}, "low": 0.01, "high": 10.0, "log": True}
-OTHERS = {"when": {"optimizer": ["adam", "lamb"]}, "low": 1e-4, "high": 0.03, "log": True}
-
 
 def parse(space, fixed=None):
     return parse_space(space, fixed or {}, "s.yaml")
 
 
+def span(low, high, **keys):
+    return {"low": low, "high": high, **keys}
+
+
+def case(values, **when):
+    """Return a list of values or a range that applies under a condition."""
+    return {"when": when} | (values if isinstance(values, dict) else {"values": values})
+
+
+def rates(*cases, **others):
+    """Return a space of other keys and a learning rate that depends on them."""
+    return others | {"learning_rate": list(cases)}
+
+
+LARS_ONLY = case(span(0.01, 10.0, log=True), optimizer="lars")
+OTHERS = case(span(1e-4, 0.03, log=True), optimizer=["adam", "lamb"])
+
+
 def test_conditions_use_searched_or_fixed_values():
-    space = parse({"optimizer": ["adam", "lamb", "lars"], "learning_rate": [OTHERS, LARS_ONLY]})
-    cases = space["learning_rate"]
+    cases = parse(rates(OTHERS, LARS_ONLY, optimizer=["adam", "lamb", "lars"]))["learning_rate"]
     assert isinstance(cases, Cases)
     assert cases.choose({"optimizer": "lars"}).dimension.high == 10.0
     assert cases.choose({"optimizer": "lamb"}).dimension.high == 0.03
     assert cases.choose({"optimizer": "lamb"}).label() == "optimizer=adam|lamb"
-    only = parse({"learning_rate": [OTHERS, LARS_ONLY]}, {"optimizer": "lars"})
+    only = parse(rates(OTHERS, LARS_ONLY), {"optimizer": "lars"})
     assert possible_values(only["learning_rate"]) == [1e-4, 0.03, 0.01, 10.0]
 
 
-BY_PRECISION = [
-    {"when": {"precision": "fp32"}, "low": 1e-4, "high": 0.01, "log": True},
-    {"when": {"precision": "bf16"}, "low": 1e-3, "high": 0.1, "log": True},
-]
-FP32 = {"when": {"precision": ["fp32", "bf16"]}, "values": [0.2]}
-ADAM, THREE = {"optimizer": ["adam"]}, [{"when": {"num_workers": [1, 4]}, "values": [1]}]
-
-
+BY_PRECISION = rates(
+    case(span(1e-4, 0.01, log=True), precision="fp32"),
+    case(span(1e-3, 0.1, log=True), precision="bf16"),
+)
+BOTH = case([0.2], precision=["fp32", "bf16"])
+NOT_AT_3 = {"accumulate": [case([1], num_workers=[1, 4])]}
 INVALID, CONFLICT, UNKNOWN = ErrorCode.INVALID_VALUE, ErrorCode.CONFLICT, ErrorCode.UNKNOWN_KEY
 
 
@@ -53,49 +65,24 @@ INVALID, CONFLICT, UNKNOWN = ErrorCode.INVALID_VALUE, ErrorCode.CONFLICT, ErrorC
     [
         ({"optimizer": []}, INVALID, ["'space.optimizer'"]),
         ({"optimizer": ["adam", "adam"]}, INVALID, ["'space.optimizer'"]),
-        ({"learning_rate": {"low": 0.2, "high": 0.1}}, INVALID, ["'space.learning_rate'", 0.2]),
+        ({"learning_rate": span(0.2, 0.1)}, INVALID, ["'space.learning_rate'", 0.2]),
         ({"learning_rate": {"low": 0.1}}, ErrorCode.MISSING, ["'space.learning_rate'", "'high'"]),
-        ({"weight_decay": {"low": 0, "high": 0.1, "log": True}}, INVALID, ["low", 0]),
-        ({"num_workers": {"low": 5, "high": 7, "log2": True}}, INVALID, [5, 7]),
-        ({"num_workers": {"low": 1.5, "high": 8.0}}, INVALID, [1.5]),
+        ({"weight_decay": span(0, 0.1, log=True)}, INVALID, ["low", 0]),
+        ({"num_workers": span(5, 7, log2=True)}, INVALID, [5, 7]),
+        ({"num_workers": span(1.5, 8.0)}, INVALID, [1.5]),
         ({"seed": [0, 1]}, UNKNOWN, ["'space.seed'"]),
         ({"batch_size": [1]}, UNKNOWN, ["'batch_size_per_worker'"]),
         ({"warmup_epochs": [0, 1]}, CONFLICT, ["'space.warmup_epochs'", "'fixed'"]),
-        (
-            {"optimizer": ["adam", "sgd"], "learning_rate": [OTHERS, LARS_ONLY]},
-            CONFLICT,
-            ["optimizer: sgd"],
-        ),
-        (ADAM | {"learning_rate": [OTHERS, OTHERS]}, CONFLICT, [2, "optimizer: adam"]),
-        ({"learning_rate": [OTHERS]} | ADAM, CONFLICT, ["'optimizer'"]),
-        ({"learning_rate": [LARS_ONLY]}, CONFLICT, ["optimizer: adam"]),
-        (ADAM | {"learning_rate": [OTHERS | {"when": {}}]}, INVALID, ["'when'"]),
-        ({"learning_rate": [{"when": {"precision": "fp32"}}]}, INVALID, ["low"]),
-        (
-            {"num_workers": {"low": 1, "high": 4}, "accumulate": THREE},
-            CONFLICT,
-            ["'space.accumulate'", "'num_workers'"],
-        ),
-        (
-            # At 3 workers no condition of accumulate holds, so the search could not choose.
-            {
-                "framework": ["torch"],
-                "num_workers": [{"when": {"framework": "torch"}, "low": 1, "high": 4}],
-                "accumulate": THREE,
-            },
-            CONFLICT,
-            ["num_workers"],
-        ),
-        (
-            {"learning_rate": [{"when": {"optimzer": "adam"}, "values": [0.1]}, FP32]},
-            UNKNOWN,
-            ["'optimzer'", "'optimizer'"],
-        ),
-        (
-            {"learning_rate": [{"when": {"precision": "bf61"}, "values": [0.1]}, FP32]},
-            INVALID,
-            ["'precision'", "'bf61'"],
-        ),
+        (rates(OTHERS, LARS_ONLY, optimizer=["adam", "sgd"]), CONFLICT, ["optimizer: sgd"]),
+        (rates(OTHERS, OTHERS, optimizer=["adam"]), CONFLICT, [2, "optimizer: adam"]),
+        (rates(OTHERS) | {"optimizer": ["adam"]}, CONFLICT, ["'optimizer'"]),
+        (rates(LARS_ONLY), CONFLICT, ["optimizer: adam"]),
+        (rates(case([0.1])), INVALID, ["'when'"]),
+        (rates(case({}, precision="fp32")), INVALID, ["low"]),
+        ({"num_workers": span(1, 4)} | NOT_AT_3, CONFLICT, ["'space.accumulate'", "'num_workers'"]),
+        ({"num_workers": [case(span(1, 4), framework="torch")]} | NOT_AT_3, CONFLICT, ["workers"]),
+        (rates(case([0.1], optimzer="adam"), BOTH), UNKNOWN, ["'optimzer'", "'optimizer'"]),
+        (rates(case([0.1], precision="bf61"), BOTH), INVALID, ["'precision'", "'bf61'"]),
     ],
 )
 def test_an_invalid_dimension_is_refused(space, code, names):
@@ -106,7 +93,7 @@ def test_an_invalid_dimension_is_refused(space, code, names):
 
 @pytest.mark.parametrize(("values", "high"), [({}, 0.01), ({"precision": "bf16"}, 0.1)])
 def test_a_condition_may_use_the_default_of_a_key(values, high):
-    cases = parse({"learning_rate": BY_PRECISION})["learning_rate"]
+    cases = parse(BY_PRECISION)["learning_rate"]
     assert cases.choose(values).dimension.high == high
     with pytest.raises(ValueError, match="fp8"):
         cases.choose({"precision": "fp8"})
@@ -114,34 +101,25 @@ def test_a_condition_may_use_the_default_of_a_key(values, high):
 
 NESTED = {
     "framework": ["torch", "tensorflow"],
-    "num_workers": [
-        {"when": {"framework": "torch"}, "values": [1, 2, 3]},
-        {"when": {"framework": "tensorflow"}, "values": [4]},
-    ],
+    "num_workers": [case([1, 2, 3], framework="torch"), case([4], framework="tensorflow")],
     "accumulate": [
-        {"when": {"framework": "torch", "num_workers": [1, 2]}, "values": [1]},
-        {"when": {"framework": "torch", "num_workers": 3}, "values": [2, 3]},
-        {"when": {"framework": "tensorflow", "num_workers": 4}, "values": [1, 2, 3, 4]},
+        case([1], framework="torch", num_workers=[1, 2]),
+        case([2, 3], framework="torch", num_workers=3),
+        case([1, 2, 3, 4], framework="tensorflow", num_workers=4),
     ],
 }
-
-
-ONE_RATE = [
-    {"when": {"optimizer": "adam"}, "values": [0.1]},
-    {"when": {"optimizer": "sgd"}, "low": 0.1, "high": 1.0},
-]
 
 
 @pytest.mark.parametrize(
     ("space", "number"),
     [
         ({"framework": ["torch", "tensorflow"], "num_workers": [1, 2, 4]}, 6),
-        ({"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}, 6),
+        ({"batch_size_per_worker": span(16, 512, log2=True)}, 6),
         (NESTED, 1 + 1 + 2 + 4),
         ({key: NESTED[key] for key in ("num_workers", "accumulate")}, 4),
-        ({"learning_rate": BY_PRECISION}, None),
-        ({"precision": ["fp32"], "num_workers": {"low": 1, "high": 4}}, 4),
-        (ADAM | {"learning_rate": ONE_RATE}, 1),
+        (BY_PRECISION, None),
+        ({"precision": ["fp32"], "num_workers": span(1, 4)}, 4),
+        (rates(case([0.1], optimizer="adam"), case(span(0.1, 1.0), optimizer="sgd")), 1),
     ],
 )
 def test_the_configurations_of_a_space_are_counted(space, number):
@@ -150,10 +128,7 @@ def test_the_configurations_of_a_space_are_counted(space, number):
 
 def with_warmup(constant, ramp_decay):
     """Return a space of two schedules, each with its own list of warm-up epochs."""
-    cases = [
-        {"when": {"schedule": "constant"}, "values": constant},
-        {"when": {"schedule": "ramp_decay"}, "values": ramp_decay},
-    ]
+    cases = [case(constant, schedule="constant"), case(ramp_decay, schedule="ramp_decay")]
     return {"schedule": ["constant", "ramp_decay"], "warmup_epochs": cases}
 
 
@@ -200,7 +175,7 @@ def studies(draw):
         allowed = VALUES[condition]
         cut = draw(st.integers(0, len(allowed)))
         space[key] = [
-            {"when": {condition: part}, "values": draw(st.permutations(VALUES[key]))[:2]}
+            case(draw(st.permutations(VALUES[key]))[:2], **{condition: part})
             for part in (allowed[:cut], allowed[cut:])
             if part
         ]
@@ -238,7 +213,7 @@ def test_every_accepted_space_yields_only_valid_runs(study):
         ({"min": 1, "max": 8}, "low"),
         ([float("nan"), 1], "nan"),
         ({"kernel": 3, "stride": 1}, "[{...}, {...}]"),
-        ([{"when": {"optimizer": "adam"}, "values": [1]}, 3], "'when'"),
+        ([case([1], optimizer="adam"), 3], "'when'"),
     ],
 )
 def test_a_dimension_that_is_neither_list_nor_range_is_refused(dimension, name):
@@ -250,10 +225,10 @@ def test_a_dimension_that_is_neither_list_nor_range_is_refused(dimension, name):
     ("low", "high", "is_integer"), [(100, 1000, True), (100.0, 1000.0, False), (0, 0.5, False)]
 )
 def test_bounds_decide_whether_a_range_is_an_integer(low, high, is_integer):
-    assert parse({"model.n": {"low": low, "high": high}})["model.n"].is_integer == is_integer
+    assert parse({"model.n": span(low, high)})["model.n"].is_integer == is_integer
 
 
 @pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])
 def test_mixed_integer_and_float_bounds_are_refused(low, high):
     with refused(INVALID, int(low), int(high), float(low), float(high)):
-        parse({"model.n": {"low": low, "high": high}})
+        parse({"model.n": span(low, high)})
