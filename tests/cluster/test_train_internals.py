@@ -13,9 +13,15 @@ from typing import Any
 import cloudpickle as pickle
 import pytest
 import ray
+from ray.train import ScalingConfig
+from ray.train.v2._internal.execution import worker_group
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2.api import data_parallel_trainer
 
-from raybench.cluster.ray_internals import rendezvous
+from raybench.cluster.ray_internals import controller, rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
+from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
 from raybench.cluster.ray_internals.rendezvous import Place
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message
 from raybench.spec.run import ResourceRequest, RunSpec
@@ -70,31 +76,21 @@ class TestController:
 
     @pytest.mark.parametrize("is_local", [True, False])
     def test_fit_runs_our_controller(self, is_local, torch_options, monkeypatch):
-        from ray.train.v2._internal.execution.controller import TrainController
-        from ray.train.v2.api import data_parallel_trainer
-
-        from raybench.cluster.ray_internals import controller as module
-
-        monkeypatch.setattr(module, "TrainController", FakeController)
+        monkeypatch.setattr(controller, "TrainController", FakeController)
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
         request = ResourceRequest("torch", 2)
         pool_options = options(torch_options.scratch, is_local=is_local)
-        result: Any = build_trainer(0, request, pool_options, ("id-a", "id-b")).fit()
-        controller, why = result.controller, "otherwise Train's controller is an actor"
-        assert controller.has_run, why
-        accepted = set(inspect.signature(TrainController.__init__).parameters)
-        assert set(controller.arguments) < accepted, why
-        assert type(controller.arguments["scaling_policy"]) is module.FixedPlace, why
-        callbacks = {type(callback).__name__ for callback in controller.arguments["callbacks"]}
+        fake = build_trainer(0, request, pool_options, ("id-a", "id-b")).fit().controller
+        why = "otherwise Train's controller is an actor"
+        assert fake.has_run, why
+        assert fake.arguments.keys() <= inspect.signature(TrainController).parameters.keys(), why
+        assert type(fake.arguments["scaling_policy"]) is controller.FixedPlace, why
+        callbacks = {type(callback).__name__ for callback in fake.arguments["callbacks"]}
         assert not callbacks & set(trainer_internals.UNUSED_CALLBACKS)
 
     def test_scaling_policy_decides_the_workers_without_ray(self, torch_options):
-        from ray.train import ScalingConfig
-
-        from raybench.cluster.ray_internals.controller import FixedPlace, is_as_expected
-
-        assert is_as_expected(), "otherwise Train uses an autoscaler and an actor as controller"
-        policy: Any = FixedPlace(ScalingConfig(num_workers=3))
+        assert controller.is_as_expected(), "otherwise Train's controller and autoscaler are actors"
+        policy = controller.FixedPlace(ScalingConfig(num_workers=3))
         # With the policy of Train, any of these calls would start Ray for an autoscaler actor.
         policy.after_controller_start(None)
         assert policy.make_decision_for_non_running_worker_group().num_workers == 3
@@ -104,11 +100,6 @@ class TestController:
 
     @pytest.mark.parametrize("has_started", [True, False])
     def test_group_that_fails_to_connect_is_aborted(self, has_started, monkeypatch):
-        from ray.train.v2._internal.execution.controller import TrainController
-        from ray.train.v2._internal.execution.worker_group import WorkerGroup
-
-        from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
-
         why = "otherwise a group that fails to connect keeps its CPUs until the session ends"
         assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
         assert "._start()" in inspect.getsource(WorkerGroup.create), why
@@ -130,15 +121,11 @@ class TestController:
         assert calls == (["abort"] if has_started else [])
 
     def test_placement_group_is_removed_even_if_workers_hang(self, monkeypatch):
-        from ray.train.v2._internal.execution import worker_group as module
-        from ray.train.v2._internal.execution.worker_group import WorkerGroup
-
-        from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
-
         why = "otherwise a group that hangs at its start keeps its GPUs until the session ends"
-        source = inspect.getsource(WorkerGroup._start_impl)
-        assert "pg_handle = self._create_placement_group(" in source, why
-        assert "remove_placement_group" in inspect.getsource(module.placement_group_handle), why
+        start = inspect.getsource(WorkerGroup._start_impl)
+        assert "pg_handle = self._create_placement_group(" in start, why
+        handles = inspect.getsource(worker_group.placement_group_handle)
+        assert "remove_placement_group" in handles, why
         removed: list[str] = []
         handle = SimpleNamespace(shutdown=lambda: removed.append("handle"))
         monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, context: handle)
@@ -173,7 +160,6 @@ class TestFileMeeting:
 
     def test_train_has_the_extended_and_called_names(self, torch_options):
         from ray.train.torch.config import TorchConfig, _TorchBackend
-        from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
         why = "otherwise torch's store listens on a port of rank 0"
         for name in ("on_start", "on_shutdown"):
@@ -182,8 +168,8 @@ class TestFileMeeting:
         assert isinstance(TorchConfig.backend_cls, property), why
         assert isinstance(TorchConfig().timeout_s, int), why
         for name in (*rendezvous.USED, "__len__"):
-            assert callable(getattr(TrainGroup, name, None)), why
-        parameters = list(inspect.signature(TrainGroup.execute_single_async).parameters)
+            assert callable(getattr(WorkerGroup, name, None)), why
+        parameters = list(inspect.signature(WorkerGroup.execute_single_async).parameters)
         assert parameters == ["self", "rank", "fn", "fn_args", "fn_kwargs"], why
 
     @pytest.mark.parametrize(("gpus", "backend"), [(0, "gloo"), (1, "nccl")])

@@ -26,7 +26,7 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.scheduler import ResourceScheduler
-from raybench.cluster.worker_group import PoolOptions
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import ResourceRequest, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
@@ -35,7 +35,7 @@ from tests.factories import evaluation
 ONE, TWO = ResourceRequest("torch", 1), ResourceRequest("torch", 2)
 
 
-class FakeGroup:
+class FakeGroup(WorkerGroup):
     """Worker group without processes; its class attributes set the behavior of all groups."""
 
     faults: list[str] = []
@@ -49,12 +49,10 @@ class FakeGroup:
     is_training = True
     """Whether the next evaluation is never reached: commands are not answered."""
 
-    def __init__(
-        self, number: int, request: ResourceRequest, options: PoolOptions, nodes: list[str]
-    ) -> None:
-        self.request = request
-        self.cores: list[tuple[str, int]] = []
-        self.ended = asyncio.Event()
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        member = Ready(host="here", node="here", pid=1, device="cpu", cores=())
+        self._members = dict.fromkeys(range(self.request.num_workers), member)
 
     async def start(self) -> None:
         type(self).started += 1
@@ -66,31 +64,12 @@ class FakeGroup:
         if not self.hangs:
             self.ended.set()
 
-    async def wait_for_end(self) -> None:
-        await self.ended.wait()
-
-    async def settle(self) -> bool:
-        return True
-
-    def take_printed(self, *, is_lost: bool = False) -> bytes:
-        return b""
-
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         if self.is_training:
             await asyncio.Event().wait()
         for _ in range(9):
             await asyncio.sleep(0)  # takes longer than a check of finished commands
         return [Finished(ledger={}, busy_s=1.0, weights=None, test_value=None)]
-
-    def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
-        return [()] * self.request.num_workers
-
-    def members(self) -> list[Ready]:
-        member = Ready(host="here", node="here", pid=1, device="cpu", cores=())
-        return [member] * self.request.num_workers
-
-    def nodes(self) -> list[str]:
-        return [member.node for member in self.members()]
 
 
 @pytest.fixture
