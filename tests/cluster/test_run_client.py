@@ -83,16 +83,15 @@ def test_run_steps_through_evaluations_to_its_end():
     assert pool.heard == [SPEC.resources, *commands, ("a", {"keep": False})]
 
 
-@pytest.mark.parametrize("fault", [BROKEN, RunFailed("oom", "CUDA out of memory")])
-def test_failure_ends_the_run_and_keeps_its_last_evaluation(fault):
-    pool = FakePool(faults={1: fault})
+def test_failure_ends_the_run_and_keeps_its_last_evaluation():
+    pool = FakePool(faults={1: BROKEN})
     client = RunClient(pool, "a", SPEC)
     first, second = client.step(), client.step()
     assert second.is_over
     assert second.evaluation == first.evaluation is not None
     failure = second.failure, second.message, second.traceback, second.mistake
-    assert (*failure, second.restarts) == (*fault.args, 0), "errors of the run are not retried"
-    assert client.finish(save=True, test=True).failure == fault.failure
+    assert (*failure, second.restarts) == (*BROKEN.args, 0), "errors of the run are not retried"
+    assert client.finish(save=True, test=True).failure == BROKEN.failure
     assert pool.heard[-2:] == [Advance(), ("a", {"keep": True})], "the pool has closed the group"
 
 
@@ -114,12 +113,17 @@ def slow_pool(**options: object) -> FakePool:
 
 
 def run(pool: FakePool, **finish_options: bool) -> tuple[list[int], RunOutcome]:
-    """Train to the end; return the indices of the evaluations in their order, and the outcome."""
+    """Train to the end; return the indices of the evaluations in their order, and the outcome.
+
+    The seconds of all phases must add up to the wall time.
+    """
     client = RunClient(pool, "a", SPEC)
     indices = []
     while not (outcome := client.step()).is_over:
         indices.append(outcome.evaluation.index)
-    return indices, client.finish(**finish_options)
+    outcome = client.finish(**finish_options)
+    assert_phases_sum_to_wall_time(outcome)
+    return indices, outcome
 
 
 @pytest.mark.parametrize("fault", [LOST, HUNG])
@@ -135,7 +139,6 @@ def test_run_with_lost_workers_resumes_from_its_checkpoint(fault):
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.ledger["queue"] == pytest.approx(2 * QUEUE_S)
     assert outcome.ledger["report"] == pytest.approx(6 * TRAVEL_S)
-    assert_phases_sum_to_wall_time(outcome)
     starts = [command for command in pool.heard if isinstance(command, Start)]
     assert starts == [Start(spec=SPEC)] * 2, "the pool fills in the checkpoint"
 
@@ -184,7 +187,6 @@ def test_run_without_checkpoint_restarts_from_the_beginning():
     # All work; the wait for workers is in phase queue.
     lost = ASKING_S - QUEUE_S + 3 * (BUSY_S + TRAVEL_S)
     assert outcome.ledger["lost"] == pytest.approx(lost)
-    assert_phases_sum_to_wall_time(outcome)
 
 
 def test_number_of_restarts_is_limited():
@@ -205,7 +207,6 @@ def test_failed_starts_are_repeated_and_do_not_count_on_draining_hosts():
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
     assert outcome.ledger["lost"] == pytest.approx((6 + RESTARTS) * ASKING_S)
-    assert_phases_sum_to_wall_time(outcome)
 
 
 def test_restarts_are_unlimited_while_the_run_makes_progress():
@@ -215,7 +216,6 @@ def test_restarts_are_unlimited_while_the_run_makes_progress():
     assert indices == list(range(last)), "each was saved, so none is repeated"
     assert (outcome.failure, outcome.restarts) == (None, last - 1)
     assert outcome.ledger["lost"] == pytest.approx((last - 1) * (BUSY_S + TRAVEL_S))
-    assert_phases_sum_to_wall_time(outcome)
 
 
 def test_run_of_a_finished_study_is_not_restarted():
@@ -235,7 +235,6 @@ def test_workers_lost_at_finish_are_replaced_for_weights_or_test(wanted):
     calls_after_loss = pool.heard[pool.heard.index(Finish(**{wanted: True})) + 1 :]
     assert calls_after_loss[1:4] == [Start(spec=SPEC), Advance(), Finish(**{wanted: True})]
     assert outcome.ledger["lost"] == pytest.approx(3 * (BUSY_S + TRAVEL_S))
-    assert_phases_sum_to_wall_time(outcome)
 
 
 @pytest.mark.parametrize(
@@ -266,4 +265,3 @@ def test_run_of_an_earlier_session_resumes_from_its_checkpoint():
     assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + 2 * (BUSY_S + TRAVEL_S))
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.wall_s < 100
-    assert_phases_sum_to_wall_time(outcome)
