@@ -30,7 +30,7 @@ class Node:
     """Host name or address, for messages."""
     accelerator: str = ""
     """Ray's name of the GPU model; empty if unknown."""
-    parts: tuple[float, ...] = ()
+    fractions: tuple[float, ...] = ()
     """Free fractions of the partly taken GPUs; the rest of `gpus` are entirely free GPUs."""
 
     def room(self, request: ResourceRequest) -> int:
@@ -42,24 +42,24 @@ class Node:
     def without(self, cpus: float, gpus: float) -> "Node":
         """Return the resources that are left after `cpus` and `gpus` are taken.
 
-        These amounts are taken either by one worker or by several other jobs in total. A fraction
-        of a GPU is taken from a single GPU, the one with the least free capacity that suffices
-        (best fit, as in Ray). Several other jobs are assumed to fill one GPU after another.
+        They are taken either by one worker or by several other jobs in total. A fraction of a GPU
+        is taken from a single GPU, the one with the least free capacity that suffices (best fit, as
+        in Ray). Several other jobs are assumed to fill one GPU after another.
         """
-        whole, parts = int(gpus + ROUNDING), list(self.parts)
-        part = round(gpus - whole, 4)
-        if part > 0:
-            holding = [left for left in parts if left >= part - ROUNDING]
+        whole, fractions = int(gpus + ROUNDING), list(self.fractions)
+        fraction = round(gpus - whole, 4)
+        if fraction > 0:
+            holding = [left for left in fractions if left >= fraction - ROUNDING]
             left = min(holding, default=1.0)
             if holding:
-                parts.remove(left)
-            if left - part > ROUNDING:
-                parts.append(round(left - part, 4))
+                fractions.remove(left)
+            if left - fraction > ROUNDING:
+                fractions.append(round(left - fraction, 4))
         return replace(
             self,
             cpus=round(self.cpus - cpus, 4),
             gpus=round(self.gpus - gpus, 4),
-            parts=tuple(sorted(parts)),
+            fractions=tuple(sorted(fractions)),
         )
 
     @property
@@ -73,10 +73,10 @@ class Node:
         A worker that needs only a fraction of a GPU must get it from a single GPU, so free
         fractions smaller than `each` are not counted.
         """
-        whole = int(self.gpus - sum(self.parts) + ROUNDING)
+        whole = int(self.gpus - sum(self.fractions) + ROUNDING)
         if not each or each >= 1:
             return whole
-        num_workers = sum(int(left / each + ROUNDING) for left in (*self.parts, *[1.0] * whole))
+        num_workers = sum(int(left / each + ROUNDING) for left in (*self.fractions, *[1.0] * whole))
         return num_workers * each
 
 

@@ -12,7 +12,7 @@ from raybench.stats.record import Evaluation, Failure
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Driver to workers: build this run and train to its first evaluation."""
+    """Driver to workers: set up this run and train to its first evaluation."""
 
     spec: RunSpec
     cores: tuple[int, ...] = ()
@@ -165,7 +165,7 @@ START_MISTAKES = (
 fail in the same way, so a mistake of this kind ends a study in which no run has trained yet."""
 
 STOPPED: Final = "stopped"
-"""`RunFailed.failure` of a run that was ended from outside, which is not counted as failed."""
+"""`RunFailed.failure` of a run that was ended from outside. Such a run does not count as failed."""
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)

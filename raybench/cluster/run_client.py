@@ -1,7 +1,7 @@
 """The driver's side of one run: request workers from the pool, send commands, return the outcome.
 
 `RunClient` sends the commands. `RunAccount` measures the run's seconds by phase, over all attempts:
-if workers are lost, the run continues on new workers, which is another attempt.
+if workers are lost, another attempt continues the run on new workers.
 """
 
 import math

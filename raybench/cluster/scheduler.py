@@ -303,8 +303,8 @@ class ResourceScheduler:
     ) -> tuple[int, ...] | None:
         """Choose a node for every worker of a new group, as if the groups `evicted` were closed.
 
-        Returns the index of each worker's node, or None if there is no room for the workers or for
-        more worker processes.
+        Returns the index of each worker's node, or None if the workers do not fit on the nodes or
+        would exceed `max_workers`.
         """
         others = (
             reservation for reservation in self.reservations.values() if reservation not in evicted
@@ -545,8 +545,8 @@ def _reason(scheduler: ResourceScheduler, request: ResourceRequest) -> str:
 
 
 def _needed_and_present(request: ResourceRequest, nodes: Sequence[Node]) -> str:
-    """Return the resources that a group needs and those of each host: `2 CPUs: 1 on host a, 1 on
-    host b`."""
+    """Return a text with the resources that a group needs and those that each host has, such as
+    `2 CPUs: 1 on host a, 1 on host b`."""
     need, has = f"{request.cpus:g} CPU{'' if request.cpus == 1 else 's'}", "{0.cpus:g}"
     if request.gpus:
         model = f"{request.accelerator_type} " if request.accelerator_type else ""

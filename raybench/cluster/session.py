@@ -61,8 +61,8 @@ class Session:
     """Context manager: a Ray connection with a worker pool.
 
     On exit, everything that the session has started is ended. If raybench has started Ray itself
-    and other hosts can reach it, `warning` is a sentence that says so, otherwise None. `notes` are
-    sentences about the machine's state at the start, which callers fill in for `study.yaml`.
+    and other hosts can reach it, `warning` is a sentence that says so, otherwise None. Callers
+    append to `notes` sentences about the machine's state at the start, for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
@@ -130,7 +130,8 @@ class Session:
     def share(self, datasets: Mapping[str, Dataset]) -> None:
         """Write datasets to files that all workers on this host memory-map.
 
-        `datasets` is keyed by `shared_key`. Datasets that are stored on disk anyway are skipped.
+        `datasets` is keyed by `data.store.shared_key`. Datasets that are stored on disk anyway are
+        skipped.
         """
         for key, dataset in datasets.items():
             if dataset.name not in STORED:

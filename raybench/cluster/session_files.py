@@ -8,7 +8,7 @@ collected by the worker pool. Only the end of a long output is kept.
 
 Run states (checkpoints and final weights) are files on the worker pool's host. A worker that can
 access the pool's file, on the same host or on a shared disk, writes the state directly; other
-workers send the state to the pool in parts. Reading works in the same way.
+workers send the state to the pool in chunks. Reading works in the same way.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ OUTPUT_CUT = b"... earlier output is left out ...\n"
 
 
 def keep_end(content: bytes) -> bytes:
-    """Return the output unchanged or, if it exceeds KEPT_OUTPUT_BYTES, OUTPUT_CUT and its end."""
+    """Return the output or, if it exceeds KEPT_OUTPUT_BYTES, the line OUTPUT_CUT and its end."""
     if len(content) <= KEPT_OUTPUT_BYTES:
         return content
     return OUTPUT_CUT + content[-KEPT_OUTPUT_BYTES:]
@@ -210,8 +210,8 @@ def prefix_rank(content: bytes, rank: int, num_workers: int) -> bytes:
 
 STATES_FOLDER = ".states"
 """Name of the folder for the run states."""
-PART_BYTES = 2**24
-"""Maximum size in bytes of a part of a run state that is sent in parts."""
+CHUNK_BYTES = 2**24
+"""Maximum size in bytes of a chunk of a run state."""
 ANSWER_TIMEOUT_S = 30.0
 """Seconds after which a call to the pool is repeated; the pool normally answers sooner, within
 `worker_group.POLL_S`."""
@@ -246,23 +246,23 @@ def send_state(pool: Any, group: int, state: BinaryIO) -> int:
         state: File object with the state.
     """
     file: Path = ask_pool(lambda: pool.incoming_file.remote(group))
-    with contextlib.suppress(OSError):  # then send in parts: the pool reports disk errors
+    with contextlib.suppress(OSError):  # then send in chunks: the pool reports disk errors
         if file.parent.is_dir():
             with file.open("wb") as incoming:
-                shutil.copyfileobj(state, incoming, PART_BYTES)
+                shutil.copyfileobj(state, incoming, CHUNK_BYTES)
             return state.tell()
     state.seek(0)
     num_bytes = 0
-    while part := state.read(PART_BYTES):
-        ask_pool(lambda: pool.take_part.remote(group, num_bytes, part))  # noqa: B023 (called here)
-        num_bytes += len(part)
+    while chunk := state.read(CHUNK_BYTES):
+        ask_pool(lambda: pool.write_chunk.remote(group, num_bytes, chunk))  # noqa: B023 (called here)
+        num_bytes += len(chunk)
     return num_bytes
 
 
 def fetch_state(pool: Any, file: Path) -> bytes:
     """Return the content of a run state that the pool keeps in `file`.
 
-    Reads the file directly if this host can access it, otherwise asks the pool for its parts.
+    Reads the file directly if this host can access it, otherwise asks the pool for its chunks.
 
     Raises:
         FileNotFoundError: The pool no longer has the state.
@@ -270,9 +270,9 @@ def fetch_state(pool: Any, file: Path) -> bytes:
     if file.is_file():
         return file.read_bytes()
     content = bytearray()
-    while part := ask_pool(lambda: pool.give_part.remote(file, len(content))):  # noqa: B023
-        content += part
-    if part is None:
+    while chunk := ask_pool(lambda: pool.read_chunk.remote(file, len(content))):  # noqa: B023
+        content += chunk
+    if chunk is None:
         raise FileNotFoundError(file)
     return bytes(content)
 
@@ -318,19 +318,19 @@ class StateFiles:
                 states.mkdir(parents=True, exist_ok=True)
                 self._folder = states
 
-    def write(self, group: int, offset: int, part: bytes) -> None:
-        """Write a part of the state that a worker group is sending; if that fails, set `fault`.
+    def write(self, group: int, offset: int, chunk: bytes) -> None:
+        """Write a chunk of the state that a worker group is sending; if that fails, set `fault`.
 
         Args:
             group: Number of the worker group.
-            offset: Position of the part in the state, in bytes.
-            part: Content of the part.
+            offset: Position of the chunk in the state, in bytes.
+            chunk: Content of the chunk.
         """
         try:
             number = os.open(self.incoming(group), os.O_WRONLY | os.O_CREAT)
             with os.fdopen(number, "wb") as file:
                 file.seek(offset)
-                file.write(part)
+                file.write(chunk)
         except OSError as error:
             self.fault = self.fault or error
 
@@ -369,14 +369,14 @@ class StateFiles:
         return target
 
     def read(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a state: up to PART_BYTES bytes, beginning at `offset`.
+        """Return a chunk of a state: up to CHUNK_BYTES bytes, beginning at `offset`.
 
         The result is empty at the end of the state, and None if the file was deleted.
         """
         try:
             with file.open("rb") as state:
                 state.seek(offset)
-                return state.read(PART_BYTES)
+                return state.read(CHUNK_BYTES)
         except FileNotFoundError:
             return None
 

@@ -25,8 +25,8 @@ after Ray has ended, before it ends as well."""
 class Signalled(KeyboardInterrupt):
     """Raised by a signal that ends the command.
 
-    A plain KeyboardInterrupt would make `python -m` exit by SIGINT, even if it is caught, when it
-    is raised inside `exec` of a string, as dataclasses use it. A subclass does not.
+    A plain KeyboardInterrupt raised inside `exec` of a string, as used by dataclasses, makes
+    `python -m` exit by SIGINT even if the exception is caught. A subclass does not.
     """
 
 

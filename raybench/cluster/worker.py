@@ -97,7 +97,7 @@ def _serve(config: dict[str, Any]) -> None:
     reply: Reply = _ready_reply(world)
     output = Capture(output_path(scratch, group, world.rank))
     running: _Run | None = None
-    is_settled = False
+    has_frozen = False
     for turn in itertools.count(1):
         command = next_command(pool, group, world.rank, turn, reply)
         if isinstance(command, protocol.Close):
@@ -116,12 +116,12 @@ def _serve(config: dict[str, Any]) -> None:
             reply = replace(answer, busy_s=busy_s, printed=output.take())
             if isinstance(command, Finish):
                 output.end()
-            if isinstance(command, Finish) and not is_settled:
+            if isinstance(command, Finish) and not has_frozen:
                 # Exclude the imported modules from garbage collection, which then takes
                 # milliseconds after each run instead of a tenth of a second. This is done after the
                 # first run, because much of a framework is imported only when it is used.
                 gc.freeze()
-                is_settled = True
+                has_frozen = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
             reply = replace(_report(error), printed=output.take())
             output.end()

@@ -11,8 +11,19 @@ from typing import Any
 
 import ray
 
-from raybench.cluster import protocol
-from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
+from raybench.cluster.protocol import (
+    Close,
+    Command,
+    Crashed,
+    Finish,
+    Finished,
+    Measure,
+    Ready,
+    Reply,
+    RunFailed,
+    Start,
+    WorkerAnswer,
+)
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import MISNAMED, UNREACHED, rendezvous_config
 from raybench.cluster.session_files import prefix_rank, unsent_output
@@ -22,7 +33,7 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
-"""Label of every Ray node, whose value is the node's id; a worker is placed by selecting it."""
+"""Label with which Ray marks every node; its value is the node's id and selects a worker's node."""
 NOMINAL_CPU = 0.001
 """CPUs reserved in Ray per worker if Ray runs on this machine only: there, the pool itself assigns
 the cores."""
@@ -114,8 +125,8 @@ POLL_S = 20.0
 START_TIMEOUT_S, CLUSTER_START_TIMEOUT_S = 180.0, 780.0
 """Timeouts in seconds of the start of a group, on this machine and on a cluster. The nodes of a
 cluster may first install the job's runtime environment, for which Ray allows 600 s."""
-SETTLE_TIMEOUT_S = 60.0
-"""Seconds that `WorkerGroup.settle` waits for the end of a run."""
+END_RUN_TIMEOUT_S = 60.0
+"""Timeout of `WorkerGroup.end_run` in seconds."""
 CLOSE_TIMEOUT_S = 20.0
 """Seconds to wait for the end of workers that were told to close or were killed."""
 LIFE_SIGN_TIMEOUT_S = 30.0
@@ -195,7 +206,7 @@ class WorkerGroup:
         if isinstance(commands[0], Start):
             self._positions = {}
         self._answered = self._loop.create_future()
-        self._has_run = not isinstance(commands[0], Finish | protocol.Measure)
+        self._has_run = not isinstance(commands[0], Finish | Measure)
         for inbox, command in zip(self._inbox, commands, strict=True):
             inbox.put_nowait(command)
         return await self._wait(timeout_s, "did not answer")
@@ -230,29 +241,29 @@ class WorkerGroup:
     def _receive(self, rank: int, reply: Reply) -> None:
         """Record a worker's reply; set the result of `_answered` if the reply is the last one, or
         its error if the worker has crashed."""
-        if isinstance(reply, protocol.WorkerAnswer | protocol.Crashed) and reply.printed:
+        if isinstance(reply, WorkerAnswer | Crashed) and reply.printed:
             self._printed.append(prefix_rank(reply.printed, rank, self.request.num_workers))
             reply = replace(reply, printed=b"")
         self._replies[rank] = reply
         if isinstance(reply, Ready):
             self._members[rank] = reply
         if not self._answered.done():
-            if isinstance(reply, protocol.Crashed):
+            if isinstance(reply, Crashed):
                 self._answered.set_exception(
                     RunFailed(reply.failure, reply.message, reply.traceback, reply.mistake)
                 )
             elif len(self._replies) == self.request.num_workers:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
-    async def settle(self) -> bool:
+    async def end_run(self) -> bool:
         """End the run if it has not finished, and free its cores; return whether the group can
         start another run."""
         if self._has_run:
             try:
-                replies = await self.ask([Finish()] * self.request.num_workers, SETTLE_TIMEOUT_S)
+                replies = await self.ask([Finish()] * self.request.num_workers, END_RUN_TIMEOUT_S)
             except RunFailed:
                 return False
-            if not all(isinstance(reply, protocol.Finished) for reply in replies):
+            if not all(isinstance(reply, Finished) for reply in replies):
                 return False  # the workers were still busy with the previous command
         self.cores = []
         return not self.ended.is_set()
@@ -271,7 +282,7 @@ class WorkerGroup:
         """
         if not force:
             for inbox in self._inbox:
-                inbox.put_nowait(protocol.Close())
+                inbox.put_nowait(Close())
             await self.wait_for_end()
         if not self.ended.is_set():
             for member in self._members.values():

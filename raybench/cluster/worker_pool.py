@@ -39,7 +39,7 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
-"""Seconds that `stop_running` allows in addition for a run that is evaluating the test split."""
+"""Additional seconds that `stop_running` allows a run that is evaluating the test split."""
 
 
 @dataclass
@@ -109,13 +109,13 @@ class WorkerPool:
         """Return the file for the run state that a worker group is sending."""
         return self._states.incoming(group)
 
-    async def take_part(self, group: int, offset: int, part: bytes) -> None:
-        """Write a part of a run state; called by workers that cannot access the file. Arguments:
+    async def write_chunk(self, group: int, offset: int, chunk: bytes) -> None:
+        """Write a chunk of a run state; called by workers that cannot access the file. Arguments:
         see `StateFiles.write`."""
-        await asyncio.to_thread(self._states.write, group, offset, part)
+        await asyncio.to_thread(self._states.write, group, offset, chunk)
 
-    async def give_part(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a run state; called by workers that cannot access the file. Arguments
+    async def read_chunk(self, file: Path, offset: int) -> bytes | None:
+        """Return a chunk of a run state; called by workers that cannot access the file. Arguments
         and result: see `StateFiles.read`."""
         return await asyncio.to_thread(self._states.read, file, offset)
 
@@ -157,7 +157,7 @@ class WorkerPool:
         return output
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
-        """Append what a run's workers have printed since the last call to the run's output.
+        """Append to a run's output what its workers have printed since the last call.
 
         Does nothing if the group no longer exists. `is_lost`: see `WorkerGroup.take_printed`.
         """
@@ -344,7 +344,7 @@ class WorkerPool:
             group = self._groups[number]
             # While a command is unanswered, the workers are still training, and another run would
             # have to wait for them.
-            if keep and run.unanswered is None and await group.settle():
+            if keep and run.unanswered is None and await group.end_run():
                 self._scheduler.release(trial)
             else:
                 await self._close(number, force=keep)
@@ -373,8 +373,8 @@ class WorkerPool:
         await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, ResourceRequest, list[int]]]:
-        """Return trial (None if idle), request and process ids of the workers for every group; used
-        by tests."""
+        """Return the trial (None if idle), the request and the workers' process ids of every group;
+        used by tests."""
         trials = {run.group: trial for trial, run in self._runs.items()}
         return [
             (trials.get(number), group.request, [member.pid for member in group.members()])
@@ -391,7 +391,7 @@ class WorkerPool:
         return tuple(node for node in self._scheduler.nodes if not node.is_gone)
 
     async def _open(self, reserved: Reservation) -> WorkerGroup:
-        """Return the worker group of a reservation, and start it if it is new.
+        """Return the worker group of a reservation; a new group is started first.
 
         Raises:
             RunFailed: The workers did not start.

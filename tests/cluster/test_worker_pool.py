@@ -267,9 +267,9 @@ class AnsweringGroup(FakeGroup):
         saves = index == 1 or (isinstance(commands[0], Finish) and commands[0].save)
         sent = {"sent_bytes": 7} if saves else {}
         if sent:
-            await self.pool.take_part(0, 4, b"hts")
-            await self.pool.take_part(0, 0, b"weig")
-            await self.pool.take_part(0, 0, b"weig")  # sent again because the answer was lost
+            await self.pool.write_chunk(0, 4, b"hts")
+            await self.pool.write_chunk(0, 0, b"weig")
+            await self.pool.write_chunk(0, 0, b"weig")  # sent again because the answer was lost
         if isinstance(commands[0], Finish):
             return [Finished(ledger={}, **sent), Finished(ledger={})]
         saved = {"state": state_after(index + 1)} if sent else {}
@@ -318,7 +318,7 @@ async def test_run_resumes_from_the_restored_checkpoint(answering, tmp_path):
     assert kept_checkpoint(answering) is None
 
 
-def test_worker_on_another_host_transfers_states_in_parts(pool, monkeypatch):
+def test_worker_on_another_host_transfers_states_in_chunks(pool, monkeypatch):
     def call(name: str) -> Any:
         def remote(*arguments: Any) -> Any:
             answer = getattr(pool, name)(*arguments)
@@ -326,9 +326,9 @@ def test_worker_on_another_host_transfers_states_in_parts(pool, monkeypatch):
 
         return SimpleNamespace(remote=remote)
 
-    monkeypatch.setattr(session_files, "PART_BYTES", 3)
+    monkeypatch.setattr(session_files, "CHUNK_BYTES", 3)
     monkeypatch.setattr(session_files.ray, "get", lambda answer, timeout: answer)
-    remote_pool = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
+    remote_pool = SimpleNamespace(write_chunk=call("write_chunk"), read_chunk=call("read_chunk"))
     remote_pool.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
     assert session_files.send_state(remote_pool, 0, io.BytesIO(b"weights")) == 7
     file = pool._states.keep(0, "a-1", 7)

@@ -85,8 +85,8 @@ def session_token() -> Iterator[None]:
 
 
 def _reload_token() -> None:
-    """Make Ray read the token and the token mode from the environment again, by resetting Ray's
-    cache of them, if there is one."""
+    """Reset Ray's cache of the token and the token mode, if there is one; Ray then reads both from
+    the environment again."""
     from ray import _raylet
 
     config: Any = getattr(_raylet, "Config", None)

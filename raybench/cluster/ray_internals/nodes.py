@@ -18,7 +18,7 @@ from raybench.spec.run import ResourceRequest
 ADDRESS = "node:"
 """Prefix of the name of a resource that only one node has; the node's address follows."""
 NOMINAL = 0.0001
-"""Amount of that resource that an actor reserves; every node has 1."""
+"""Quantity of the resource `node:ADDRESS` that an actor reserves; every node has 1."""
 
 
 def driver_host_resources() -> dict[str, float]:
@@ -98,7 +98,7 @@ STATUS = "__autoscaling_status"
 UNMANAGED = "node_"
 """Prefix of a node's type if there is no autoscaler; each node then has a different type."""
 ANY_OF_A_MODEL = 0.001
-"""Amount of the resource `accelerator_type:MODEL` that selects nodes with this model of GPU."""
+"""Quantity of the resource `accelerator_type:MODEL` that selects nodes with this model of GPU."""
 FIRST_REPORT_S = 10.0
 """Seconds to wait for the first report of a head node that has just started."""
 
