@@ -10,7 +10,6 @@ from regularised import Regularised
 from worker_script import weights_of
 
 from raybench.spec.run import DatasetSpec, RunSpec
-from raybench.stats.step_times import StepTimes
 from raybench.training.run import Recording, evenness
 from raybench.training.samples import make_step
 
@@ -60,24 +59,6 @@ def spec_of(framework: str, **changes: Any) -> RunSpec:
     return small_spec(framework, **(content | changes))
 
 
-def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
-    """Return the times of some steps, of which those of `stalls` take STALL_S longer."""
-    spec = spec_of(framework)
-    trainer, dataset, world = new_trainer(spec, workload=Stalling())
-    step = make_step(spec, np.arange(8), world, 1e-3)
-    Stalling.stalls = ()
-    trainer.warm_up(step)
-    Stalling.calls, Stalling.stalls = 0, stalls
-    recording = Recording(spec, trainer, world, dataset)
-    recording.begin()
-    trainer.train([step] * num_steps)
-    step_times = recording.end([step] * num_steps)["steps"]
-    trainer.close()
-    assert Stalling.calls == num_steps
-    assert step_times.num == num_steps
-    return step_times
-
-
 def test_evenness_compares_the_workers_in_each_step():
     nan = math.nan
     assert evenness(np.array([[1.0, 1.0], [1.0, 1.0]])) == 1
@@ -89,7 +70,18 @@ def test_evenness_compares_the_workers_in_each_step():
 
 
 def test_slow_step_changes_the_maximum_only(framework):
-    step_times = recorded(framework, 40, (17,))
+    spec = spec_of(framework)
+    trainer, dataset, world = new_trainer(spec, workload=Stalling())
+    steps = [make_step(spec, np.arange(8), world, 1e-3)] * 40
+    Stalling.stalls = ()
+    trainer.warm_up(steps[0])
+    Stalling.calls, Stalling.stalls = 0, (17,)
+    recording = Recording(spec, trainer, world, dataset)
+    recording.begin()
+    trainer.train(steps)
+    step_times = recording.end(steps)["steps"]
+    trainer.close()
+    assert Stalling.calls == step_times.num == 40
     assert step_times.max_s >= STALL_S
     assert max(step_times.median_s, step_times.p95_s) < step_times.max_s
 
