@@ -286,7 +286,7 @@ def _cell_median(table: pd.DataFrame, column: str) -> "pd.Series[float]":
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
 """Keys in which the cells of a series may differ."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
-"""Keys that only `dataset.name: synthetic` reads."""
+"""Run-spec keys that apply only to synthetic data."""
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:

@@ -220,8 +220,8 @@ PRIOR_NOISE = 0.03
 repeats."""
 PRIOR_REPEATS = 4
 STALL = 4.0
-"""Multiple of the typical deviation to which deviations of repeats from the median of their cell
-are clipped, so that a stall of hours does not raise the estimated noise of all cells."""
+"""Deviations of repeats from the median of their cell are clipped to this multiple of the typical
+deviation, so that a stall of hours does not raise the estimated noise of all cells."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Plans, which predict the time and cost of reaching the target on rented machines.
+"""Predicted time and cost of reaching the target on rented machines.
 
 A plan has a row for each combination of machine type, worker count and batch size; `answers` are
 its best rows. `target_plans` makes the plans of measured scaling studies.

@@ -181,7 +181,7 @@ batch sizes to count as open."""
 
 @dataclass(frozen=True)
 class Residuals:
-    """Residuals of the law of samples to target, for each draw of its parameters."""
+    """Residuals of the law for samples to target, one set per draw of its parameters."""
 
     batch: Floats
     """Measured batch sizes."""

@@ -195,7 +195,7 @@ PARTS: tuple[StepPart, ...] = ("compute", "communication", "input", "overhead")
 CONFIDENCE = 0.95
 """Confidence level of two-sided intervals (Student's t)."""
 FEWEST_ROUNDS = 3
-"""Minimum number of rounds for a conclusion."""
+"""Minimum number of rounds to judge which part of a step is the largest."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ SLOW_FACTOR = 1.1
 SLOW_FRACTION = 0.75
 """Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
-"""Minimum number of measurements for a conclusion."""
+"""Minimum number of measurements to judge whether a worker is slow."""
 
 
 SlowKind = Literal["compute", "cores", "input"]
@@ -375,7 +375,7 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
 
     Args:
         measured: Seconds of work by measurement and rank. The reason why a worker is slow is the
-            first of the three versions in which it is slow.
+            first of the three versions in `RankRows` in which it is slow.
         where: Host and device of each rank.
     """
     slow: dict[int, SlowRank] = {}
