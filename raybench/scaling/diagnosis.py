@@ -73,7 +73,7 @@ class Outlook:
     num_nodes: int
     model: ThroughputModel
     worked_s: float
-    """Measured seconds of a step that never waits for samples: its data are synthetic, in memory."""
+    """Measured seconds of a step that never waits for samples (synthetic data in memory)."""
     feed_s: float
     """Seconds to prepare the samples of a step, computed from the step times of the probes."""
 
