@@ -31,11 +31,7 @@ COMMANDS = {
         "dataset: {name: digits, image_size: 28}\n",
         "fixed.gpus_per_worker",
     ),
-    "scale": (
-        scale_body,
-        f"name: s\nnum_workers: [1]\nbase: {SPEC}",
-        "base.gpus_per_worker",
-    ),
+    "scale": (scale_body, f"name: s\nnum_workers: [1]\nbase: {SPEC}", "base.gpus_per_worker"),
 }
 every_command = pytest.mark.parametrize("name", COMMANDS)
 

@@ -5,10 +5,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
-from raybench.report.scaling_printed import other_lines, outlier_lines, print_cells, printed_cells
+from raybench.report.console import print_frame
+from raybench.report.scaling_printed import other_lines, outlier_lines, printed_cells
 from raybench.report.study import load
 from raybench.report.words import ENDINGS
 from raybench.scaling.cells import (
@@ -24,7 +26,7 @@ from raybench.scaling.cells import (
     series_of,
 )
 from raybench.spec.errors import ErrorCode
-from raybench.spec.metric import METRICS, named_metric
+from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.scaling_study import ScalingStudy, WrittenCell, study_cells
 from tests.refusals import refused
@@ -75,13 +77,11 @@ def test_columns_are_named_after_the_metric():
     assert printed_cells(table, metric=METRICS["loss"])["loss"].tolist()[0] == "0.9"
 
 
-@pytest.mark.parametrize("name", ["nll", "ndcg", "inputs", "input"])
-def test_a_metric_may_begin_like_another_column_on_a_narrow_terminal(name):
-    study = study_of(base={"objective": {"metric": "loss", "direction": "min", "target": 0.1}})
-    metric = named_metric(name, "min", is_share=False)
-    console = Console(file=io.StringIO(), width=80)
-    print_cells(console, table_of(study).rename(columns={"loss": name}), metric=metric)
-    assert console.file.getvalue().count("scaling: constant") == 2
+def test_a_dropped_title_does_not_drop_columns_that_begin_with_it():
+    console = Console(file=io.StringIO(), width=10)
+    table = pd.DataFrame({"n": ["1"], "nll": ["2"], "test a": ["3"], "series": ["4"]})
+    print_frame(console, table, "title", drop=("n", "test "))
+    assert console.file.getvalue().splitlines()[1].split() == ["nll", "series"]
 
 
 def test_speedup_is_relative_to_the_best_single_worker_of_any_batch():

@@ -179,12 +179,7 @@ def fits_two(request):
     return request.num_workers <= 2
 
 
-LEEWAY = {
-    "equal_frameworks": True,
-    "batch_statistics": False,
-    "reads": True,
-    "fits": fits_two,
-}
+LEEWAY = {"equal_frameworks": True, "batch_statistics": False, "reads": True, "fits": fits_two}
 
 
 def variants(axis, spec, **changes):

@@ -71,8 +71,7 @@ def test_outlying_runs_change_little():
 
 
 @pytest.mark.parametrize(
-    ("keep", "factor", "code"),
-    [(1, 1.0, ErrorCode.TOO_FEW), (28, -1.0, ErrorCode.INVALID_DATA)],
+    ("keep", "factor", "code"), [(1, 1.0, ErrorCode.TOO_FEW), (28, -1.0, ErrorCode.INVALID_DATA)]
 )
 def test_runs_that_cannot_be_extrapolated_are_refused(keep, factor, code):
     parameters, samples, losses = (column[:keep] for column in measured(0))

@@ -143,12 +143,7 @@ def table_of(batch, samples):
 
 @pytest.mark.parametrize(
     ("samples", "median"),
-    [
-        ([5, 3, 9, 7], 6),
-        ([5, 3, None], 5),
-        ([5, 3, 9, None, None], 9),
-        ([8, 4, None, None], None),
-    ],
+    [([5, 3, 9, 7], 6), ([5, 3, None], 5), ([5, 3, 9, None, None], 9), ([8, 4, None, None], None)],
 )
 def test_the_median_counts_runs_that_missed(samples, median):
     # A second batch size, because a table without any median is refused.

@@ -1,4 +1,4 @@
-"""The steady state of a run: without the first epoch, with stalls in mean and maximum."""
+"""The steady state of a run: without the first epoch."""
 
 import numpy as np
 import pytest
@@ -38,16 +38,6 @@ def test_the_first_epoch_is_excluded(rates, epochs, is_warm, first):
     assert (state["step_median_s"], state["mean_step_s"]) == pytest.approx((0.05, 0.05))
     assert state["is_warm"] == is_warm
     assert first_epoch_seconds(curve) == pytest.approx(first)
-
-
-def test_a_stall_changes_mean_and_maximum_but_not_the_median():
-    rates = [1000.0] * 9
-    curve = [point(i, rate, train_s=1.0 + i) for i, rate in enumerate(rates)]
-    curve.append(point(9, EPOCH / 7200, train_s=9.0 + 7200))  # two hours for an epoch
-    state = steady(curve, 100)
-    assert state["step_median_s"] == pytest.approx(0.1)
-    assert state["longest_step_s"] == pytest.approx(720)
-    assert state["mean_step_s"] == pytest.approx((7200 + 8) / 90)
 
 
 def test_step_times_take_precedence_over_intervals():

@@ -120,12 +120,7 @@ def test_accumulation_is_modeled():
 
 
 @pytest.mark.parametrize(
-    "cells",
-    [
-        [Cell(1, 1, 64)],
-        [Cell(1, 1, 64), Cell(2, 1, 64)],
-        [Cell(2, 2, 1, 16)],
-    ],
+    "cells", [[Cell(1, 1, 64)], [Cell(1, 1, 64), Cell(2, 1, 64)], [Cell(2, 2, 1, 16)]]
 )
 def test_few_cells_still_predict(cells):
     new_cells = [Cell(1, 1, 64), Cell(64, 8, 64), Cell(64, 64, 1)]
