@@ -1,7 +1,7 @@
 """Studies, searches and runs that tests report to a search in place of training."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,18 @@ def parts_of(
 
 
 def make_search(
-    folder: Path, content: dict[str, Any] = STUDY, *, apart: bool = False, **options: Any
+    folder: Path,
+    content: dict[str, Any] = STUDY,
+    *,
+    apart: bool = False,
+    runs: Iterable[RunRecord] = (),
+    **options: Any,
 ) -> Search:
-    """Open the search of a study in a folder."""
+    """Open the search of a study in a folder; `runs` are records of earlier sessions."""
     study, space, factors = parts_of(content, apart=apart)
     folder.mkdir(exist_ok=True)
-    return Search(study, space, folder, factors=factors, **options)
+    by_name = {record.trial: record for record in runs}
+    return Search(study, space, folder, factors=factors, runs=by_name, **options)
 
 
 def ask(search: Search) -> tuple[str, RunSpec]:
@@ -76,11 +82,6 @@ def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[Run
         ended.append(judge(*proposal))
         search.on_end(ended[-1])
     return ended
-
-
-def by_name(records: list[RunRecord]) -> dict[str, RunRecord]:
-    """Return records as a new session reads them."""
-    return {record.trial: record for record in records}
 
 
 def journal_of(search: Search) -> optuna.Study:

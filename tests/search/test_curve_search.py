@@ -14,7 +14,6 @@ from raybench.stats.record import Evaluation, RunRecord
 from tests.search.made_up import (
     STUDY,
     ask,
-    by_name,
     evaluation,
     make_search,
     outcome,
@@ -89,7 +88,7 @@ def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bo
     content = changed(trials=16)
     search = make_search(tmp_path, content, apart=apart)
     runs, curves = search_on(search, most=14)
-    resumed = make_search(tmp_path, content, apart=apart, runs=by_name(runs), curves=curves)
+    resumed = make_search(tmp_path, content, apart=apart, runs=runs, curves=curves)
     before, after = search.curves.ranked(), resumed.curves.ranked()
     assert sorted(after) == sorted(before)
     same = search.curves.means_of(before), resumed.curves.means_of(before)

@@ -228,7 +228,7 @@ def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
     assert [line["kind"] for line in stage.lines()] == room * ["eval"]
     with pytest.raises(OSError, match="No space left for 1"):
         stage.deadline.raise_fault()
-    resumed = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs)
+    resumed = make_search(tmp_path, CONTENT, runs=read_records(tmp_path).runs.values())
     assert resumed.num_finished == 0
     assert resumed.suggest() == (name, spec)
 

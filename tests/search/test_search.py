@@ -16,7 +16,6 @@ from tests.search.made_up import (
     RATES,
     STUDY,
     ask,
-    by_name,
     journal_of,
     make_search,
     outcome,
@@ -44,7 +43,7 @@ def test_samplers_improve_and_resume_with_new_configurations(sampler: str, tmp_p
     def session(number: int, *before: RunRecord) -> list[RunRecord]:
         settings = {"seed": 1, "sampler": sampler, "priors": False, "trials": number}
         content = STUDY | {"search": settings}
-        return run_all(make_search(tmp_path, content, runs=by_name([*before])), judge)
+        return run_all(make_search(tmp_path, content, runs=before), judge)
 
     number = 15 if sampler == "gp" else 25  # its first 10 trials are random, the others take long
     first = session(number)
@@ -71,7 +70,7 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
     name, _ = ask(make_search(tmp_path, content, apart=True))
     spec = RunSpec(num_workers=1, batch_size_per_worker=64)
     before = record(name, spec, 10.1, stop=None, stopped_by="interrupted", samples=6_464)
-    resumed = make_search(tmp_path, content, apart=True, runs=by_name([before]))
+    resumed = make_search(tmp_path, content, apart=True, runs=[before])
     placer = resumed.placer
     assert placer is not None
     wide = RunSpec(num_workers=2, batch_size_per_worker=32)
@@ -135,7 +134,7 @@ def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_pa
         placement_check = record(
             "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
         )
-        search = make_search(tmp_path, content, runs=by_name([best, placement_check]))
+        search = make_search(tmp_path, content, runs=[best, placement_check])
     name, _ = ask(search)
     assert search.on_result(name, outcome(1.0)).stop == "cap"
 
@@ -167,7 +166,7 @@ def test_configurations_out_of_memory_run_on_other_placements(
     search = make_search(tmp_path, content, apart=True)
     runs = run_all(search, judge, most=12 if is_new_session else 24)
     if is_new_session:
-        search = make_search(tmp_path, content, apart=True, runs=by_name(runs))
+        search = make_search(tmp_path, content, apart=True, runs=runs)
         runs += run_all(search, judge)
     lost = [run.spec for run in runs if run.failure]
     assert 0 < len(lost) < 10, "larger ones are known not to fit then"
@@ -196,5 +195,5 @@ def test_a_stopped_trial_runs_again_if_it_was_interrupted_or_did_not_train(
     ended = replace(record(*ask(search), stop=None, stopped_by=stop), samples=samples)
     search.on_end(ended)
     assert search.num_finished == is_finished
-    resumed = make_search(tmp_path / "resumed", PLAIN, runs={ended.trial: ended})
+    resumed = make_search(tmp_path / "resumed", PLAIN, runs=[ended])
     assert (ask(resumed)[0] != ended.trial) == is_finished

@@ -12,7 +12,6 @@ from raybench.stats.record import RunRecord
 from tests.search.made_up import (
     STUDY,
     ask,
-    by_name,
     journal_of,
     make_search,
     record,
@@ -37,7 +36,7 @@ def test_finite_spaces_are_tried_completely(
     ended = run_all(search)
     tried = {tuple(short(getattr(record.spec, key)) for key in space) for record in ended}
     assert len(tried) == len(ended) == search.num_trials == number
-    assert make_search(tmp_path, content, runs=by_name(ended)).suggest() is None
+    assert make_search(tmp_path, content, runs=ended).suggest() is None
 
 
 def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
 from raybench.spec.study import build_study
 from tests.refusals import refused
-from tests.search.made_up import STUDY, ask, by_name, journal_of, make_search, record, run_all
+from tests.search.made_up import STUDY, ask, journal_of, make_search, record, run_all
 
 GRID: dict[str, Any] = {
     "objective": {"target": 0.95, "max_train_seconds": 10},
@@ -23,7 +23,7 @@ OUTSIDE = {"learning_rate": 0.02, "model": {"n": 7}}
 OTHERWISE = {"learning_rate": 0.1, "model": {"n": 1}, "weight_decay": 0.0}
 
 
-def search_in(folder: Path, first: list[dict[str, Any]], runs: Any = None, **search: Any) -> Search:
+def search_in(folder: Path, first: list[dict[str, Any]], runs: Any = (), **search: Any) -> Search:
     settings = {"sampler": "grid", "first": first} | search
     return make_search(folder, GRID | {"search": settings}, runs=runs)
 
@@ -64,7 +64,7 @@ def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path: Pat
     search = search_in(tmp_path, first)
     ended = run_all(search, most=1)
     interrupted = record(*ask(search), stop="interrupted")
-    resumed = search_in(tmp_path, first, runs=by_name([*ended, interrupted]))
+    resumed = search_in(tmp_path, first, runs=[*ended, interrupted])
     remaining = run_all(resumed)
     assert values_of(remaining)[:2] == [(0.1, 1, 0.0), (0.1, 2, 0.1)]
     assert remaining[0].trial == interrupted.trial
@@ -81,7 +81,7 @@ def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(
         update={"seed": 2000, "objective": study.objective}
     )
     ended = record("reference0", spec, stop="target" if seconds else "max_train_seconds")
-    search = search_in(tmp_path, [INSIDE], runs=by_name([ended]))
+    search = search_in(tmp_path, [INSIDE], runs=[ended])
     assert len(run_all(search)) == runs
 
 

@@ -21,7 +21,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import DEFAULT_TRIALS, build_study
 from raybench.stats.record import RunRecord
 from tests.refusals import refused
-from tests.search.made_up import STUDY, ask, by_name, make_search, record, run_all
+from tests.search.made_up import STUDY, ask, make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
 GRID: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs
     assert [record.spec for record in ended] == every[:6]
     assert (search.num_trials, search.num_finished) == (6, 6)
     content = GRID | {"search": GRID["search"] | {"trials": 1000}}
-    resumed = make_search(tmp_path / "few", content, apart=apart, runs=by_name(ended))
+    resumed = make_search(tmp_path / "few", content, apart=apart, runs=ended)
     assert resumed.num_trials == len(every)
     assert run(resumed) == every[6:]
 

@@ -33,7 +33,6 @@ from tests.search.made_up import (
     RATES,
     STUDY,
     ask,
-    by_name,
     evaluation,
     journal_of,
     make_search,
@@ -207,7 +206,7 @@ def test_interrupted_trials_return_after_any_number_of_sessions(
     ended = [record(*trial, stop=None, stopped_by="interrupted") for trial in before]
     attributes: dict[str, Any] = {"unfinished": dict(before)}
     if is_recorded:
-        attributes = {"runs": by_name(ended)}
+        attributes = {"runs": ended}
         for ended_trial in ended:
             first.on_end(ended_trial)
     second = make_search(tmp_path, study(3), apart=True, **attributes)
@@ -234,7 +233,7 @@ def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None
         record("reference0", spec, role="reference"),
     ]
     (tmp_path / JOURNAL_FILE).write_bytes(b"damaged")
-    resumed = make_search(tmp_path, study(), apart=apart, runs=by_name(ended))
+    resumed = make_search(tmp_path, study(), apart=apart, runs=ended)
     assert names_in(resumed) == ["0000", "0001", "0002", "0003"]
     assert resumed.num_finished == 4
     assert resumed.suggest() == proposal
@@ -246,7 +245,7 @@ def test_records_are_restored_as_they_were_reported(number: int, tmp_path: Path)
     original = make_search(tmp_path / "told", study())
     ended = run_all(original, mixed, most=4)[number]
     expected = real_trials(journal_of(original))[number]
-    restored = make_search(tmp_path / "again", study(), runs=by_name([ended]))
+    restored = make_search(tmp_path / "again", study(), runs=[ended])
     (trial,) = real_trials(journal_of(restored))
     assert trial.state == expected.state
     assert list(trial.intermediate_values) == list(expected.intermediate_values)
@@ -257,7 +256,7 @@ def test_records_are_restored_as_they_were_reported(number: int, tmp_path: Path)
 
 def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
     spec = RunSpec(optimizer="sgd", objective={"target": 0.95, "max_train_seconds": 10})  # type: ignore[arg-type]
-    resumed = make_search(tmp_path, study(), runs=by_name([record("0000", spec)]))
+    resumed = make_search(tmp_path, study(), runs=[record("0000", spec)])
     assert names_in(resumed) == []
     assert ask(resumed)[0] == "0000"
 
@@ -266,7 +265,7 @@ def test_a_new_session_restores_the_failures_of_the_previous_one(tmp_path: Path)
     content = study() | {"space": {"batch_size_per_worker": [64, 128]}}
     first = parts_of(content)[0].run_spec({"batch_size_per_worker": 64})
     failed = record("0000", first, failure="oom")
-    resumed = make_search(tmp_path, content, runs=by_name([failed]))
+    resumed = make_search(tmp_path, content, runs=[failed])
     assert resumed.num_finished == 1
     assert resumed.suggest() is None
 
@@ -276,7 +275,7 @@ def test_an_interrupted_repeat_returns_with_its_name_and_seed(tmp_path: Path) ->
     content = STUDY | {"search": {"trials": 6}}
     name, spec = ask(make_search(tmp_path, content, apart=True))
     repeat = spec.model_copy(update={"seed": spec.seed + 7})
-    state = {"runs": by_name([record(name, spec)]), "unfinished": {"0001": repeat}}
+    state = {"runs": [record(name, spec)], "unfinished": {"0001": repeat}}
     resumed = make_search(tmp_path, content, apart=True, **state)
     assert ask(resumed) == ("0001", repeat)
     assert ask(resumed)[0] == "0002"
