@@ -74,18 +74,20 @@ def test_the_conclusion_and_its_exit_code(a, b, code, words):
     assert words in answer_lines(compared)[-1]
 
 
-def test_interval_bounds_say_which_side_is_better():
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.1, 0.2, "9.5 to 18.1 % better"),
+        (-0.2, -0.1, "10.5 to 22.1 % worse"),
+        (-0.1, 0.1, "10.5 % worse to 9.5 % better"),
+        (-math.inf, 0.1, "at most 9.5 % better"),
+        (-math.inf, -0.1, "at least 10.5 % worse"),
+    ],
+)
+def test_interval_bounds_say_which_side_is_better(low, high, words):
     """A log difference of 0.1 is a factor of e^-0.1, or 9.5 % fewer seconds."""
-
-    def words_of(low, high):
-        comparison = Comparison("undecided", 5, 0.0, low, high)
-        return interval_words(pairs([1.0], [1.0]), comparison)
-
-    assert words_of(0.1, 0.2) == "9.5 to 18.1 % better"
-    assert words_of(-0.2, -0.1) == "10.5 to 22.1 % worse"
-    assert words_of(-0.1, 0.1) == "10.5 % worse to 9.5 % better"
-    assert words_of(-math.inf, 0.1) == "at most 9.5 % better"
-    assert words_of(-math.inf, -0.1) == "at least 10.5 % worse"
+    comparison = Comparison("undecided", 5, 0.0, low, high)
+    assert interval_words(pairs([1.0], [1.0]), comparison) == words
 
 
 def test_values_at_a_budget_are_compared_in_percentage_points():
@@ -127,11 +129,8 @@ def test_throughput_is_compared_regardless_of_the_target(slower, code):
             ended = record(run, RunSpec(objective=TIMED), stop="epochs", samples=3000)
             ledger = ended.ledger | {"train": 9.0 + 2 * seconds}
             records[run] = replace(ended, role="pair", source=name, ledger=ledger)
-            first = evaluation(9.0, value=0.1)
-            curves[run] = [
-                replace(first, samples=1000),
-                replace(first, samples=3000, train_s=9.0 + 2 * seconds),
-            ]
+            ends = (9.0, 1000), (9.0 + 2 * seconds, 3000)
+            curves[run] = [evaluation(train_s, samples=samples) for train_s, samples in ends]
     compared = pairs_of(
         SIDES, TIMED, records, curves, smallest=0.03, errors=0.05, is_throughput=True
     )

@@ -37,6 +37,12 @@ def table_of(study, *arguments, **changes):
     return cell_table(study, *run_of(study, *arguments, **changes))
 
 
+def weak(**content):
+    """Return a study of weak scaling, its records and its curves."""
+    study = study_of(scaling="weak", **content)
+    return study, *run_of(study)
+
+
 def written(*cells):
     return ScalingStudy(name="x", base=RunSpec(), cells=list(cells), repeats=1)
 
@@ -126,8 +132,7 @@ def test_weak_scaling_is_no_baseline_of_strong_scaling():
 
 
 def test_another_gpu_model_is_another_row():
-    study = study_of(scaling="weak", repeats=2)
-    runs, curves = run_of(study)
+    study, runs, curves = weak(repeats=2)
     for name, run in runs.items():
         model = "T4" if name.endswith("r0") else "A100"
         runs[name] = replace(run, accelerators=[model])
@@ -152,8 +157,7 @@ def test_the_spread_of_a_speedup_pairs_repeats_of_the_same_round():
 
 
 def test_failed_runs_are_counted_and_interrupted_runs_are_not():
-    study = study_of(scaling="weak", repeats=3)
-    runs, curves = run_of(study)
+    study, runs, curves = weak(repeats=3)
     runs["0000-r0"] = replace(runs["0000-r0"], state="failed", failure="oom", stop=None)
     runs["0000-r1"] = replace(runs["0000-r1"], state="stopped", stop="interrupted")
     runs["0001-r1"] = replace(runs["0001-r1"], state="failed", failure="worker_lost", stop=None)
@@ -177,8 +181,7 @@ def test_shares_of_a_step_use_one_worker_and_the_cell_without_exchange():
 
 
 def test_memory_and_gpu_columns_come_from_evaluations():
-    study = study_of(scaling="weak", repeats=1)
-    runs, curves = run_of(study)
+    study, runs, curves = weak(repeats=1)
     measured = {
         name: [
             replace(
@@ -240,8 +243,7 @@ def test_different_settings_are_different_curves(key, values):
 
 
 def test_equal_worker_counts_on_more_hosts_are_another_topology():
-    study = study_of(scaling="weak")
-    runs, curves = run_of(study)
+    study, runs, curves = weak()
     runs["0001-r1"] = replace(runs["0001-r1"], workers_per_node=[1, 1])
     table = cell_table(study, runs, curves)
     assert on_more_hosts(table)["num_nodes"].tolist() == [2]
@@ -265,8 +267,7 @@ def test_runs_without_exchange_are_in_no_curve():
 
 def test_runs_without_a_steady_state_are_reported():
     """The time budget ends the second repeat of the second cell after one epoch."""
-    study = study_of(scaling="weak")
-    runs, curves = run_of(study)
+    study, runs, curves = weak()
     before = len(other_lines(cell_table(study, runs, curves)))
     curves["0001-r1"] = curves["0001-r1"][:1]
     ended = replace(runs["0001-r1"], stop="max_train_seconds")
@@ -324,8 +325,7 @@ def test_a_series_label_holds_the_class_name_if_it_is_unique(workloads, names):
 @pytest.mark.parametrize(("stalled", "repeats"), [(2, 3), (0, 2)])
 def test_a_stall_is_an_outlier_and_does_not_change_the_median(stalled, repeats, tmp_path):
     """The stall is in the last epoch or in the first."""
-    study = study_of(scaling="weak", repeats=repeats)
-    runs, curves = run_of(study)
+    study, runs, curves = weak(repeats=repeats)
     name, is_first = "0000-r1", stalled == 0
     seconds = np.cumsum([7200.0 if i == stalled else 1.0 for i in range(3)])
     rates = [EPOCH / 7200 if i == stalled else 1000.0 for i in range(3)]
@@ -377,8 +377,7 @@ def epochs_of(size, seconds, *, step_s):
 
 def test_a_partial_last_step_does_not_inflate_throughput():
     """50,000 samples at a million per second, in batches of 32,768 and 65,536."""
-    study = study_of(scaling="weak", num_workers=[8], batch_sizes=[4096, 8192], repeats=1)
-    runs, _ = run_of(study)
+    study, runs, _ = weak(num_workers=[8], batch_sizes=[4096, 8192], repeats=1)
     curves = {
         "0000-r0": epochs_of(50_000, 0.05, step_s=0.032768),
         "0001-r0": epochs_of(50_000, 0.05, step_s=None),
@@ -395,8 +394,7 @@ def test_a_partial_last_step_does_not_inflate_throughput():
 
 def test_a_partial_step_of_full_duration_is_no_stall():
     """1,000 samples in batches of 960: the second step has 40 samples and also takes 1 s."""
-    study = study_of(scaling="weak", num_workers=[1], batch_sizes=[960], repeats=1)
-    runs, _ = run_of(study)
+    study, runs, _ = weak(num_workers=[1], batch_sizes=[960], repeats=1)
     regular = {"0000-r0": epochs_of(1000, 2.0, step_s=1.0)}
     assert cell_table(study, runs, regular)["outliers"].tolist() == [0]
     stalled = {"0000-r0": epochs_of(1000, 4.0, step_s=1.0)}
@@ -405,8 +403,7 @@ def test_a_partial_step_of_full_duration_is_no_stall():
 
 @pytest.mark.parametrize("failure", ["nan", "oom"])
 def test_runs_that_fail_to_train_miss_the_target(failure):
-    study = study_of(scaling="weak", repeats=3)
-    runs, curves = run_of(study)
+    study, runs, curves = weak(repeats=3)
     for repeat, seconds in enumerate((1.0, 3.0, None)):
         name = f"0000-r{repeat}"
         runs[name] = replace(runs[name], time_to_target_s=seconds)
