@@ -245,7 +245,7 @@ class RunClient:
         """File on the pool's host with the weights saved by `finish`; None if none were saved."""
 
     def step(self) -> RunOutcome:
-        """Train to the next evaluation; the first step waits for workers and builds the run.
+        """Train to the next evaluation; the first step waits for workers and sets up the run.
 
         Returns:
             The outcome so far. A failure of the run is recorded in the outcome, next to the last

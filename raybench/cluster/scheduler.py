@@ -53,7 +53,7 @@ class Reservation:
     evict: tuple[int, ...] = ()
     """Numbers of the groups that must be closed before the workers start."""
     last_used: int = 0
-    """Time of the group's last release, counted in releases of all groups."""
+    """Number of releases of any groups until this group was last released."""
 
 
 @dataclass
@@ -220,9 +220,8 @@ class ResourceScheduler:
     def _overtake(self, head: str) -> Reservation | None:
         """Assign an idle group to a trial behind the head of the queue and return its reservation.
 
-        This happens only if the head of the queue can use no idle group and there is no room for a
-        new group, on a cluster or for a head with GPUs. Returns None if no trial may overtake the
-        head.
+        This happens only on a cluster or if the head needs GPUs, and only if the head can use no
+        idle group and there is no room for a new group. Returns None if no trial may overtake.
         """
         request = self.waiting[head]
         blocks_when_idle = self.on_cluster or request.gpus_per_worker > 0
@@ -494,8 +493,8 @@ class RequestQueue:
         for, or none if no trial waits.
 
         The first request is sent even if it is empty, to replace the request of an earlier driver
-        that was killed, whose machines would otherwise be billed indefinitely. If sending fails,
-        the next check tries again.
+        that was killed; its machines would otherwise be billed indefinitely. If sending fails, the
+        next check tries again.
         """
         groups = self._scheduler.needed()
         wanted = internals.resource_bundles(groups, self._scheduler.taken) if groups else []

@@ -160,8 +160,8 @@ class Session:
             return {}
 
     def close(self) -> None:
-        """Close all worker groups and the connection; a cluster that the session has only connected
-        to keeps running."""
+        """Close all worker groups and the connection; a cluster that was already running keeps
+        running."""
         if self._started and not self.is_local:
             # On a cluster, the groups' resources must be released. A Ray that this session has
             # started ends together with all its processes.

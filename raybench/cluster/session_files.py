@@ -98,7 +98,7 @@ OUTPUT_CUT = b"... earlier output is left out ...\n"
 
 
 def keep_end(content: bytes) -> bytes:
-    """Return the output or, if it exceeds KEPT_OUTPUT_BYTES, the line OUTPUT_CUT and its end."""
+    """Return the output; if it exceeds KEPT_OUTPUT_BYTES, OUTPUT_CUT replaces its beginning."""
     if len(content) <= KEPT_OUTPUT_BYTES:
         return content
     return OUTPUT_CUT + content[-KEPT_OUTPUT_BYTES:]

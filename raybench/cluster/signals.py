@@ -18,8 +18,8 @@ from raybench.spec.errors import FAILED, INTERRUPTED
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command: Ctrl-C, `kill`, and a closed terminal."""
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
-"""Seconds between two checks that Ray is alive, and seconds that the command waits for a signal
-after Ray has ended, before it ends as well."""
+"""Seconds between two checks that Ray is alive, and seconds for which the command, after the end of
+Ray, waits for a signal before it exits."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -211,7 +211,7 @@ def _print_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _leave_terminal() -> None:
-    """Redirect stdin, stdout and stderr to /dev/null if they use the terminal, which is closed."""
+    """Redirect stdin, stdout and stderr to /dev/null if they use the closed terminal."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if os.isatty(descriptor):

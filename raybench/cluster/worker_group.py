@@ -33,7 +33,7 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
-"""Label with which Ray marks every node; its value is the node's id and selects a worker's node."""
+"""Label of every node in Ray. Its value is the node's id, by which a worker's node is selected."""
 NOMINAL_CPU = 0.001
 """CPUs reserved in Ray per worker if Ray runs on this machine only: there, the pool itself assigns
 the cores."""
@@ -375,7 +375,7 @@ class WorkerGroup:
         return RunFailed(Failure.WORKER_LOST, self._end_message)
 
     def _has_lost_a_worker(self) -> bool:
-        """Return whether any worker's actor does not answer."""
+        """Whether any worker's actor does not answer."""
         if self.request.num_workers == 1:
             return False  # the only worker has just answered
         actors = [member.actor for member in self._members.values()]

@@ -142,7 +142,7 @@ class WorkerPool:
         run.checkpoint = None
 
     def _set_checkpoint(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Set the newest checkpoint of a run, and delete the file of the one before."""
+        """Set the newest checkpoint of a run, and delete the file of the previous one."""
         before = self._runs[trial].checkpoint
         if before is not None and before.weights != checkpoint.weights:
             before.weights.unlink(missing_ok=True)

@@ -44,7 +44,7 @@ def _config() -> Mapping[str, Any]:
 
 LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
-"""Environment variable with the value that Ray adds to the niceness of a node for its workers."""
+"""Environment variable with the number that Ray adds to the niceness of its workers."""
 PROGRAMS = ("/gcs_server", "/raylet")
 """Ends of the paths of Ray's programs on a node: the store of the cluster's state, and the
 scheduler."""
