@@ -80,8 +80,7 @@ def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.i
 
 
 def whole(uniform: Uniform, number: int | Whole) -> Whole:
-    """Convert uniform random numbers in [0, 1) to equally likely integers from 0 to `number` -
-    1."""
+    """Convert uniform random numbers in [0, 1) to equally likely integers in [0, `number`)."""
     return (uniform * number).astype(np.int64)
 
 

@@ -131,8 +131,8 @@ NOT_USED = {
 def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
     """Load, scale and split the dataset that a spec describes.
 
-    The datasets loaded last are cached, and a call with an equal spec returns the same object.
-    Therefore its arrays must not be changed.
+    The datasets loaded last are cached, so a call with an equal spec returns the same object, whose
+    arrays must not be changed.
 
     Args:
         spec: Spec of any dataset except `workload`, for which

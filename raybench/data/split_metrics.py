@@ -241,7 +241,8 @@ class _ConstantPrediction(NamedTuple):
     number: int
     """Number of samples; for a language model, number of tokens that are not ignored."""
     chance_gain: float | None
-    """Largest net gain by chance with one standard error of luck (z = 1); None if unknown."""
+    """Largest improvement of `mean` that one standard error of luck (z = 1) allows; None if
+    unknown."""
     level: float | None
     """Accuracy of the prediction on the training labels, if the most frequent classes may be
     equally frequent, otherwise None; see `Baseline.level`."""
@@ -351,7 +352,7 @@ def _num_predicted(metric: Metric) -> int:
 
 
 def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the loss or accuracy of the best constant prediction for a sample of each class."""
+    """Return the loss or accuracy of the best constant prediction for each class, (classes,)."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))

@@ -187,7 +187,7 @@ WEEK = 7 * 86400  # seconds
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Name, size and modification time of a file, by which a change of the file is detected."""
+    """Name, size and modification time of a file, to detect when the file changes."""
 
     name: str
     """Name of the file: its absolute path, its path relative to the folder of a `Source` (with / as
@@ -222,8 +222,7 @@ class Source:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Description of the source for `about.json`, which does not depend on the content of the
-        files."""
+        """Description of the source for `about.json`, independent of the content of the files."""
         options = {key: self.options[key] for key in sorted(self.options)}
         return {"source": self.name, "path": str(self.path.absolute()), "options": options}
 

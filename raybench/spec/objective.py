@@ -261,8 +261,8 @@ class StopRule:
 
 
 MISS_WEIGHT = 2.0
-"""Largest amount by which the score of a run that misses the target exceeds
-log(max_train_seconds), the largest score of a run that reaches the target."""
+"""Maximum penalty for missing the target: such a run scores at most this much above
+log(max_train_seconds), the worst score of a run that reaches the target."""
 MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0

@@ -56,8 +56,8 @@ def stored_and_cut(
 
     Args:
         source: Files and options of the dataset.
-        build: Function that writes the samples, in the order from which splits are cut, if the
-            dataset is not stored yet.
+        build: Function that writes the samples in the order from which splits are cut. It is called
+            only if the dataset is not stored yet.
         spec: The dataset spec, which sets the sizes of the splits.
     """
     entry, path = stored(source, build), str(source.path)

@@ -292,7 +292,7 @@ def is_text_type(kind: Any) -> bool:
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
-"""Pattern of the names of columns that contain the index (row numbers) of a pandas data frame."""
+"""Pattern of the column names under which pandas saves row numbers (the index of a data frame)."""
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str], list[str]]:
