@@ -33,9 +33,16 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
             allowed, because the workload's own loss may ignore the labels.
 
     Raises:
-        UserError: The training or validation split is empty, splits differ in shape or type,
-            inputs, labels or weights have invalid values, or all training labels are the same.
+        UserError: `num_classes` is missing, the training or validation split is empty, splits
+            differ in shape or type, inputs, labels or weights have invalid values, or all training
+            labels are the same.
     """
+    if dataset.task != "regression" and not isinstance(dataset.num_classes, int | np.integer):
+        raise UserError(
+            f"{source}: num_classes is {dataset.num_classes}; set the number of classes or tokens, "
+            'or task="regression".',
+            ErrorCode.INVALID_DATA,
+        )
     # Tokens among named inputs cannot be distinguished from codes and masks.
     num_tokens = None if isinstance(dataset.train.inputs, dict) else dataset.num_tokens
     for name, split in dataset.splits.items():

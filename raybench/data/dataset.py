@@ -129,9 +129,15 @@ def _check_one(inputs: One) -> None:
         raise UserError(
             "The inputs of a split must be a numpy array, or an object with shape (N, ...), dtype "
             "and [rows], of uint8 (pixels), float32 (numbers), int32 or int64 (tokens); found "
-            f"{type(inputs).__name__} of {kind} {shape}.",
+            f"{_type_text(inputs)}.",
             ErrorCode.INVALID_DATA,
         )
+
+
+def _type_text(values: Any) -> str:
+    """Return the class, and if known the data type and shape, of an object for a message."""
+    known = (getattr(values, key, None) for key in ("dtype", "shape"))
+    return " ".join([type(values).__name__, *(str(item) for item in known if item is not None)])
 
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
@@ -227,24 +233,24 @@ class Split:
     """Weights of the samples in the training loss, (N,) float32; None means that all are 1."""
 
     def __post_init__(self) -> None:
-        number = _check_inputs(self.inputs)
-        if number != len(self.labels):
+        number, labels, weights = _check_inputs(self.inputs), self.labels, self.weights
+        is_array = isinstance(labels, np.ndarray)
+        if not is_array or labels.dtype not in LABEL_TYPES or labels.ndim not in (1, 2):
             raise UserError(
-                f"A split has {number} inputs but {len(self.labels)} labels; every input needs "
-                "one.",
+                "The labels of a split must be a numpy array of int64 or float32, (N,) or "
+                f"(N, outputs); found {_type_text(labels)}.",
                 ErrorCode.INVALID_DATA,
             )
-        if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
+        if number != len(labels):
             raise UserError(
-                "The labels of a split must be int64 or float32, (N,) or (N, outputs); found "
-                f"{self.labels.dtype} {self.labels.shape}.",
+                f"A split has {number} inputs but {len(labels)} labels; every input needs one.",
                 ErrorCode.INVALID_DATA,
             )
-        weights = self.weights
-        if weights is not None and (weights.dtype != np.float32 or weights.shape != (number,)):
+        is_array = isinstance(weights, np.ndarray) and weights.dtype == np.float32
+        if weights is not None and not (is_array and weights.shape == (number,)):
             raise UserError(
-                f"The weights of a split must be float32 of shape ({number},); found "
-                f"{weights.dtype} {weights.shape}.",
+                f"The weights of a split must be a numpy array of float32 and shape ({number},); "
+                f"found {_type_text(weights)}.",
                 ErrorCode.INVALID_DATA,
             )
 

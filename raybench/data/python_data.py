@@ -92,7 +92,7 @@ def _table(frame: Any) -> Callable[[Any], None]:
     """Return a function that writes a data frame to an open file in the Parquet format."""
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise UserError(
             f"data: the table cannot be written ({error}).", ErrorCode.INVALID_DATA
         ) from None

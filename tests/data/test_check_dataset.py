@@ -52,6 +52,7 @@ def changed(dataset=GOOD, **fields):
 @pytest.mark.parametrize(
     ("dataset", "names"),
     [
+        (changed(num_classes=None), ["num_classes", "None"]),
         (changed(train=split([])), ["train"]),
         (changed(train=split([0, 3])), ["train", "3", "sample 1", "0 to 2"]),
         (changed(train=split([0, -1, -1])), ["-1", "sample 1", "(2 "]),

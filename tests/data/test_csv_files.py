@@ -117,6 +117,8 @@ def test_prediction_rows_accept_numbers_and_numeric_strings(tmp_path):
     np.testing.assert_allclose(from_text, from_number)
     with refused(ErrorCode.INVALID_DATA, "'x'", "1,5"):
         rows_as_inputs([{"when": day, "x": "1,5"}], columns)
+    with refused(ErrorCode.INVALID_VALUE):
+        rows_as_inputs([{"when": day, "x": 10**30}], columns)
 
 
 ROWS = of_two_classes(f"{number},{'red' if number % 3 else 'blue'}" for number in range(60))

@@ -104,23 +104,26 @@ class OfTorch:
     shape, dtype, __getitem__ = (20, 4), "torch.uint8", None
 
 
-CLASSES = np.zeros(20, np.int64)
+CLASSES, NUMBERS = np.zeros(20, np.int64), np.zeros((20, 2), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "labels", "names"),
+    ("arrays", "names"),
     [
-        ([1, 2], CLASSES, ["list"]),
-        (OfTorch(), CLASSES, ["torch.uint8"]),
-        (Squares(20, kind=np.float64), CLASSES, ["float64"]),
-        (Squares(19), CLASSES, ["19", "20"]),
-        (np.zeros((20, 2)), CLASSES, ["float64"]),
-        (Squares(20), CLASSES[:, None, None], ["int64"]),
+        (([1, 2], CLASSES), ["list"]),
+        ((OfTorch(), CLASSES), ["torch.uint8"]),
+        ((Squares(20, kind=np.float64), CLASSES), ["float64"]),
+        ((Squares(19), CLASSES), ["19", "20"]),
+        ((np.zeros((20, 2)), CLASSES), ["float64"]),
+        ((NUMBERS, CLASSES[:, None, None]), ["int64"]),
+        ((NUMBERS, CLASSES.tolist()), ["list"]),
+        ((NUMBERS, CLASSES, [1.0] * 20), ["(20,)", "list"]),
+        ((NUMBERS, CLASSES, NUMBERS), ["(20,)", "(20, 2)"]),
     ],
 )
-def test_invalid_splits_are_refused(inputs, labels, names):
+def test_invalid_splits_are_refused(arrays, names):
     with refused(ErrorCode.INVALID_DATA, *names):
-        Split(inputs, labels)
+        Split(*arrays)
 
 
 def test_a_few_samples_are_read_before_training():

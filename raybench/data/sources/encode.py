@@ -281,7 +281,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             table = pa.Table.from_pylist([dict(row) for row in samples])
         else:
             table = pa.Table.from_pandas(samples, preserve_index=False)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise UserError(
             f"The rows are not a table ({error}); pass a data frame, a dict of columns, or a list "
             "of dicts.",
