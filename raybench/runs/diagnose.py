@@ -83,7 +83,8 @@ def train_probe(
     record = single_run.train(spec, name, Role.SCALING, source=source, judge=curve.append)
     single_run.deadline.raise_fault()
     if record.failure is not None and not may_fail:
-        raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
+        problem = (record.message or "").removesuffix(".")
+        raise StudyError(f"Probe {name} failed, {record.failure}: {problem}.")
     return curve, record
 
 

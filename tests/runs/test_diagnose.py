@@ -47,7 +47,7 @@ class Workers:
         assert eval_interval is not None
         outcome = RunOutcome(num_parameters=1000, workers_per_node=(1, 1))
         if self.failure is not None and self.fails(spec):
-            yield replace(outcome, is_over=True, failure=self.failure, message="no room")
+            yield replace(outcome, is_over=True, failure=self.failure, message="no room.")
         intervals = round(spec.epochs * self.epoch(spec) / eval_interval)
         for index in range(intervals):
             samples = (index + 1) * eval_interval
@@ -149,7 +149,7 @@ def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers, capsys):
     assert run() == cli.FAILED
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
-    assert all(name in error for name in ("as_it_is-pilot", "oom", "no room"))
+    assert all(name in error for name in ("as_it_is-pilot", "oom", "no room.\n"))
 
 
 def interrupt():
