@@ -1,6 +1,7 @@
 """Modules of `benchmarks/`, imported by name as the scripts import each other, and their data."""
 
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ def module(monkeypatch):
     """Function that imports a module of the benchmarks by name."""
     for folder in (BENCHMARKS.parent, BENCHMARKS, *FOLDERS):
         monkeypatch.syspath_prepend(str(folder))
+    # Some benchmarks call logging.disable, which is undone after the test.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     return importlib.import_module
 
 
