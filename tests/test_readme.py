@@ -19,7 +19,6 @@ import yaml
 
 from raybench import api
 from raybench.commands import cli
-from raybench.models.find import load_workload_dataset
 from raybench.report import figures
 from raybench.report.page import document
 from raybench.results.study import load
@@ -28,12 +27,10 @@ from raybench.runs.preflight import first_values
 from raybench.spec import errors
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.study import build_study
-from raybench.stats.clock import Ledger
-from raybench.training.base import find_backend
-from raybench.training.run import run
 from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux
 from tests.made_results import readers_folder
+from tests.training.local_runs import train
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT): path.read_text() for path in sorted(ROOT.glob("docs/*.md"))}
@@ -333,23 +330,10 @@ def test_examples_match_the_readme(kind, name, holds):
 )
 def test_examples_with_their_own_data_train(workload, target, framework, folder):
     pytest.importorskip(framework)
-    spec = RunSpec.model_validate(
-        {
-            "workload": workload,
-            "dataset": "workload",
-            "framework": framework,
-            "objective": {"kind": "time_to_target", "target": target},
-            "learning_rate": 0.01,
-            "batch_size_per_worker": 16,
-            "epochs": 20.0,
-        }
-    )
-    loaded, data = load_workload_dataset(spec.workload, spec.dataset)
-    backend = find_backend(framework)
-    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    trainer = backend.Trainer(spec, loaded, data, world)
-    last = list(run(spec, data, trainer, world, Ledger("setup")))[-1]
-    assert loaded.metric.reaches(last.value, target)
+    keys = {"workload": workload, "dataset": "workload", "framework": framework}
+    keys |= {"learning_rate": 0.01, "batch_size_per_worker": 16, "epochs": 20.0}
+    curve, _ = train(RunSpec.model_validate(keys | {"objective": {"target": target}}))
+    assert curve[-1].time_to_target_s is not None
 
 
 def test_the_example_script_reads_a_study(folder, monkeypatch, capsys):
