@@ -48,6 +48,8 @@ TOKEN = "RAY_AUTH_MODE=token "
 """Prefix of every Ray command, because its ports are open to other hosts."""
 CLUSTER_COMMANDS = [line.removeprefix(TOKEN) for line in COMMANDS if line.startswith(TOKEN)]
 IN_TABLES = re.findall(r"^\|.*\| `((?:raybench|sbatch) [^`]+)` \|", "".join(PAGES.values()), re.M)
+EXAMPLES = "".join(file.read_text() for file in sorted(ROOT.glob("examples/*.py")))
+IN_EXAMPLES = re.findall(r"^raybench .*", EXAMPLES.replace("\\\n    ", ""), re.MULTILINE)
 SLURM_COMMANDS = [line for line in (*COMMANDS, *IN_TABLES) if line.startswith("sbatch ")]
 OTHERS_IN_TABLES = [line for line in IN_TABLES if line.startswith("raybench ")]
 AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast", "import")
@@ -134,7 +136,7 @@ def test_every_documented_command_is_tested():
     "line",
     [
         line
-        for line in dict.fromkeys(RAYBENCH_COMMANDS + OTHERS_IN_TABLES + OF_SLURM)
+        for line in dict.fromkeys(RAYBENCH_COMMANDS + IN_EXAMPLES + OTHERS_IN_TABLES + OF_SLURM)
         if line != "raybench report results/digits"  # run by the fixture
         and f"{line} --dry-run" not in RAYBENCH_COMMANDS
     ],
@@ -167,7 +169,7 @@ def test_documented_command_runs(line, folder, monkeypatch):
         shutil.rmtree(Path("results") / words[-1])
     elif words[0] not in AS_THEY_ARE and not {"--dry-run", "--fit"} & {*words}:
         words.append("--dry-run")
-    if words[0] == "tune" and {"results/tiny_lm", "results/next"} & {*words}:
+    if words[0] == "tune" and {"tiny_lm.yaml", "results/next"} & {*words}:
         words.append("--fresh")  # later commands use the recorded results in this folder
     assert raybench(*words).strip()
 

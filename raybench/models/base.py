@@ -207,7 +207,8 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
         use: What requires the method, such as "framework torch".
     """
     return UserError(
-        f"Workload {workload.name} has no {method}, so it cannot run with {use}.",
+        f"Workload {workload.name} has no {method}, so it cannot run with {use}; write the method, "
+        f"or set another {use.partition(' ')[0]}.",
         ErrorCode.UNSUPPORTED,
     )
 
