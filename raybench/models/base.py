@@ -199,13 +199,8 @@ def as_tuples(shape: Any) -> InputShape:
 
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
-    """Return the error for a workload without a required method.
-
-    Args:
-        workload: The workload.
-        method: Name of the method.
-        use: What requires the method, such as "framework torch".
-    """
+    """Return the error for a workload without the method that `use`, such as "framework torch",
+    requires."""
     return UserError(
         f"Workload {workload.name} has no {method}, so it cannot run with {use}; write the method, "
         f"or set another {use.partition(' ')[0]}.",

@@ -245,9 +245,8 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
 
     They are the same in both frameworks. Weights and biases of convolutions, dense layers and
     attention are uniform within ±1 / sqrt(fan in), torch's default for convolutions and dense
-    layers.
-    Normalization layers start with weight 1 and bias 0. Embeddings and positions are normally
-    distributed vectors of length about 1.
+    layers. Normalization layers start with weight 1 and bias 0. Embeddings and positions are
+    normally distributed vectors of length about 1.
     """
     rng = np.random.default_rng(seed)
     weights: Weights = []

@@ -201,12 +201,16 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)
 
 
-def weights_file(workload: Workload, weights: str) -> Path | None:
+TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
+"""Suffixes of files with weights of torch."""
+
+
+def weights_file(workload: Workload, weights: str, framework: str) -> Path | None:
     """Return the file that the key `weights` of a run spec names; None for `none` and `cached`.
 
     Raises:
-        UserError: There is no such file, or `cached` is set for a workload that is not a library's
-            model.
+        UserError: There is no such file, `cached` is set for a workload that is not a library's
+            model, or the framework is tensorflow and torch, which reads the file, is not installed.
     """
     if weights == "cached" and not isinstance(workload, NamedWorkload):
         raise UserError(
@@ -214,23 +218,26 @@ def weights_file(workload: Workload, weights: str) -> Path | None:
             f"{workload.name} is not one; set weights to a file.",
             ErrorCode.CONFLICT,
         )
-    if weights in ("none", "cached"):
-        return None
     path = Path(weights).expanduser()
-    if not path.is_file():
+    if weights not in ("none", "cached") and not path.is_file():
         raise UserError(
             f"weights {weights}: there is no such file on this machine.", ErrorCode.NOT_FOUND
         )
-    return path
+    if framework == "tensorflow" and isinstance(workload, NamedWorkload):
+        is_cached = weights == "cached" and workload.library == "both"
+        package = "torchvision" if is_cached else "torch"
+        is_of_torch = is_cached or path.suffix in TORCH_SUFFIXES
+        if is_of_torch and importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"weights {weights}: these are weights of torch, which {package} reads; run: pip "
+                f"install {package}.",
+                ErrorCode.NOT_INSTALLED,
+            )
+    return None if weights in ("none", "cached") else path
 
 
 def unknown_model(workload: NamedWorkload, library_names: Collection[str]) -> UserError:
-    """Return the error for a model that its library does not have.
-
-    Args:
-        workload: The workload.
-        library_names: Names of all models of the library.
-    """
+    """Return the error for a model that is not among `library_names`, all models of its library."""
     plain = workload.model.partition(".")[0]  # in timm, the part after the point names the weights
     hint = did_you_mean(plain, library_names, "see the library's list of models.")
     return UserError(
@@ -241,12 +248,9 @@ def unknown_model(workload: NamedWorkload, library_names: Collection[str]) -> Us
 
 
 def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE_FOR) -> UserError:
-    """Return the error for an image size that the model does not support.
+    """Return the error for an image size for which a library cannot build its model.
 
-    Args:
-        workload: The model.
-        error: Exception that the library raised.
-        made_for: Height and width in pixels that the model supports.
+    `error` is the exception of the library, `made_for` a height and width in pixels that works.
     """
     height, width, *_ = workload.input_shape
     return UserError(
@@ -375,11 +379,7 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
 
     Weights of convolutions have the normal distribution of He et al. (2015), scaled by the fan out.
     In batch normalization, scale and running variance are 1, bias and running mean are 0.
-
-    Args:
-        network: The network.
-        num_outputs: Number of outputs of the head.
-        seed: Seed of the random numbers.
+    `num_outputs` is the number of outputs of the head.
     """
     rng = np.random.default_rng(seed)
     norm = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}

@@ -1,5 +1,5 @@
-"""Workloads that decode images one by one in Python, as the code of most users does. They are for
-scaling studies."""
+"""Workloads that decode images one by one in Python, as most users' own code does, for scaling
+studies."""
 
 import zlib
 from collections.abc import Callable

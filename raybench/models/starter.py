@@ -1,7 +1,6 @@
 """Summary of the user's data (kind, task, columns and classes), and the search-space file that
 `raybench init` writes for them."""
 
-import importlib.util
 import json
 import re
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import DEFAULTS, METRICS
-from raybench.spec.run import FRAMEWORKS
+from raybench.spec.run import FRAMEWORKS, installed_frameworks
 from raybench.spec.text import clean, command_line
 
 DataKind = Literal["pictures", "table", "texts", "running text", "other"]
@@ -369,9 +368,7 @@ def start_for(
         framework: Framework to use; None to use all installed frameworks.
         workload: Workload to use; None to choose one that suits the data.
     """
-    # Only looked up, because importing a framework is slow; the packages have these names.
-    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
-    frameworks = [framework] if framework else installed or list(FRAMEWORKS)
+    frameworks = [framework] if framework else installed_frameworks() or list(FRAMEWORKS)
     choices = {
         "texts": ("text_bag", "the mean of a text's words; or transformers:PATH"),
         "running text": ("char_lm", "a small transformer; or module:Class of your own"),

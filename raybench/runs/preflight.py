@@ -1,7 +1,6 @@
 """Checks that run before a study starts: workload, data, frameworks, and resources of the
 cluster."""
 
-import importlib.util
 import math
 import re
 import sys
@@ -37,7 +36,7 @@ from raybench.spec.metric import (
 )
 from raybench.spec.objective import BUDGET, Objective, resolved
 from raybench.spec.own_loop import is_command, is_launched, keys_of, words_of
-from raybench.spec.run import RESOURCES, ResourceRequest, RunSpec
+from raybench.spec.run import RESOURCES, ResourceRequest, RunSpec, installed_frameworks
 from raybench.spec.space import (
     Space,
     is_one_of,
@@ -55,7 +54,7 @@ GPUS = "gpus_per_worker"
 
 def is_installed(framework: str) -> bool:
     """Return whether a framework is installed."""
-    return framework == "python" or importlib.util.find_spec(framework) is not None
+    return framework == "python" or framework in installed_frameworks()
 
 
 def check_task(
@@ -182,7 +181,7 @@ def check_starts(*specs: RunSpec) -> list[str]:
                 ] = None
         elif spec.frozen_epochs and workload.head is None:
             raise head_error(workload, [], "parameters or layers")
-        weights_file(workload, spec.weights)
+        weights_file(workload, spec.weights, spec.framework)
     return list(warnings)
 
 

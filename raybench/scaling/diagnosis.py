@@ -14,7 +14,6 @@ are measured one after another, each starting from the fastest variant so far; t
 is therefore a sum over axes, not a product.
 """
 
-import importlib.util
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,13 @@ from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.shares import FEWEST_ROUNDS, Estimate, Probe, Probes, Shares, StepPart
 from raybench.scaling.throughput import FEED_OVERLAP, Law, parameters
-from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, ResourceRequest, RunSpec
+from raybench.spec.run import (
+    COMPILES,
+    CUDA_GRAPHS,
+    ResourceRequest,
+    RunSpec,
+    installed_frameworks,
+)
 from raybench.stats.step_times import bytes_exchanged
 
 LARGER_FACTOR = 4
@@ -343,13 +348,10 @@ class Leeway:
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if not leeway.equal_frameworks:
         return "the network is not the same in both frameworks"
-    installed = [
-        framework for framework in FRAMEWORKS if importlib.util.find_spec(framework) is not None
-    ]
     # Values of `compile` are specific to a framework.
     return [
         {"framework": framework, "compile": "none"}
-        for framework in installed
+        for framework in installed_frameworks()
         if framework != spec.framework
     ]
 

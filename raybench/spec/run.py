@@ -2,6 +2,7 @@
 the run needs, and the one-line label of a configuration.
 """
 
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
@@ -137,6 +138,12 @@ OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
 """Schedules with a built-in warm-up."""
 FRAMEWORKS: tuple[str, ...] = ("torch", "tensorflow")
 """Frameworks that can train a `Workload`."""
+
+
+def installed_frameworks() -> list[str]:
+    """Return the installed ones of `FRAMEWORKS`, without the seconds that importing them takes."""
+    return [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
+
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """Decay rate or smoothing factor from 0 to below 1."""

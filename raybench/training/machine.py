@@ -11,7 +11,6 @@ prints the GPUs that torch sees as JSON.
 import contextlib
 import ctypes
 import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -32,7 +31,7 @@ from pydantic import TypeAdapter
 
 from raybench.data.memory import GIB, available_bytes
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import FRAMEWORKS
+from raybench.spec.run import FRAMEWORKS, installed_frameworks
 from raybench.training.base import find_part
 
 logger = logging.getLogger(__name__)
@@ -369,7 +368,7 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
         is_quick: Whether to skip slow queries: the speed of the disk and, if the driver sees no
             GPUs, the GPUs that the frameworks see.
     """
-    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
+    installed = installed_frameworks()
     driver, seen = gpus_of_driver(), {name: GpusSeen() for name in installed}
     if driver.names or not is_quick:
         with ThreadPoolExecutor() as pool:

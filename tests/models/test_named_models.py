@@ -7,7 +7,13 @@ import pytest
 
 from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
-from raybench.models.named import NETWORKS, NamedWorkload, initial_arrays, named_workload
+from raybench.models.named import (
+    NETWORKS,
+    NamedWorkload,
+    initial_arrays,
+    named_workload,
+    weights_file,
+)
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
 from tests.refusals import refused
@@ -53,11 +59,16 @@ def test_library_of_one_framework_refuses_the_other() -> None:
 
 
 def test_missing_library_is_refused_with_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(ErrorCode.NOT_INSTALLED, "pip install timm"):
         named_workload("timm:resnet18", IMAGES)
+    network, file = named_workload("resnet18", IMAGES), tmp_path / "resnet18.pth"
+    file.touch()
+    for weights, package in (("cached", "torchvision"), (file, "torch")):
+        with refused(ErrorCode.NOT_INSTALLED, weights, f"pip install {package}."):
+            weights_file(network, str(weights), "tensorflow")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
-    """Return the batches of each split, keyed by name of the split."""
+    """Return the batches of each split, keyed by split name."""
     room = Room(free_bytes(spec.gpus_per_worker), is_gpu=has_gpus())
 
     def fits(split: Split) -> bool:

@@ -361,14 +361,8 @@ class Trainer(BaseTrainer):
         self._averaging.update()
 
     def _own_columns(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the columns of a step that belong to this replica.
-
-        Runs on each replica, inside a `tf.function`.
-
-        Args:
-            columns: Values of all replicas in this process, shape (passes, columns); see
-                `Step.indices`.
-        """
+        """Return this replica's columns of an array of a step, shape (passes, columns); see
+        `Step.indices`. Runs on each replica, inside a `tf.function`."""
         replicas = self._spec.replicas_per_process
         if replicas == 1:
             return columns

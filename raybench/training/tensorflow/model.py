@@ -116,15 +116,8 @@ def predict(model: keras.Model, inputs: Batch) -> Array:
 def training_outputs(
     model: keras.Model, inputs: Batch, labels: Array, gpu: int | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the outputs of a model in training mode, and the labels as a tensor.
-
-    Args:
-        model: The model.
-        inputs: Input arrays of a dataset.
-        labels: Labels of the samples.
-        gpu: Ignored, because TensorFlow chooses the device.
-    """
-    del gpu
+    """Return the outputs of a model in training mode for input arrays, and labels as a tensor."""
+    del gpu  # TensorFlow chooses the device
     batch: Inputs = each(inputs, tf.constant)
     return model(prepare_inputs(batch), training=True), tf.constant(labels)
 
@@ -209,12 +202,7 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Build a Keras layer from each description of a layer.
-
-    Args:
-        layers: Descriptions of the layers.
-        input_shape: Shape of an input without the batch axis, such as (H, W, C) for images.
-    """
+    """Build a Keras layer from each description of a layer, for samples of shape `input_shape`."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     return [_LAYERS[type(layer)](layer, before) for layer, before in pairs]

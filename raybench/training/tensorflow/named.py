@@ -26,6 +26,7 @@ from raybench.models.named import (
     MOMENTUM,
     NETWORKS,
     STD,
+    TORCH_SUFFIXES,
     Activation,
     Block,
     ConvSpec,
@@ -60,8 +61,8 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""Files of trained weights, without the top, in keras.applications, keyed by prefix of the model's
-name.
+"""Names of the files with pretrained weights, without the top, in keras.applications, keyed by
+prefix of the model's name.
 
 If several prefixes match, the longest one counts. `name` is the name of the model in lower case,
 `rest` the name without the prefix.
@@ -91,12 +92,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _fused(
         self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Run the fused kernel.
-
-        Args:
-            inputs: Inputs of shape (N, H, W, C).
-            mean: Mean with which the inputs are normalized; None to use that of the batch.
-            variance: Variance with which the inputs are normalized; None to use that of the batch.
+        """Normalize inputs of shape (N, H, W, C) with `mean` and `variance`, or with those of the
+        batch if these are None, by the fused kernel.
 
         Returns:
             The outputs, and mean and unbiased variance of the batch.
@@ -124,9 +121,9 @@ class BatchNorm(keras.layers.BatchNormalization):
 class NamedModel(keras.Model):
     """A backbone with a head for the data; takes pixels in [0, 1] and returns float32 outputs.
 
-    Pixels are converted (by `prepare`) as the backbone's trained weights require, even if these are
-    not loaded. The channel of images with a single channel is repeated three times. If the backbone
-    is not `trainable`, it runs in evaluation mode, without dropout.
+    Pixels are converted (by `prepare`) as the backbone's pretrained weights require, even if these
+    are not loaded. The channel of images with a single channel is repeated three times. If the
+    backbone is not `trainable`, it runs in evaluation mode, without dropout.
     """
 
     def __init__(
@@ -185,8 +182,8 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_keras(workload: NamedWorkload) -> Path:
-    """Return the file with the trained weights of a model of keras.applications, without its top;
-    raise UserError if the file is not on this machine."""
+    """Return the path of the pretrained weights, without the top, of a model of keras.applications;
+    raise UserError if they are not on this machine."""
     home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
     name, folder = workload.model, home / "models"
     family = max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len, default=None)
@@ -215,8 +212,6 @@ Arrays = dict[str, npt.NDArray[Any]]
 """Weights by name."""
 KERAS_SUFFIX = ".weights.h5"
 """Suffix of the files in which Keras saves weights."""
-TORCH_SUFFIXES = (".pth", ".pt", ".safetensors")
-"""Suffixes of files with weights of torch."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
@@ -237,13 +232,10 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Load into a new model the weights that a run spec names.
+    """Load the weights that a run spec names into a new model.
 
-    Args:
-        model: The new model.
-        workload: Workload of the model.
-        weights: `none` to keep the initial weights, `cached` for a library's trained weights, or
-            the path of a file.
+    `weights` is `none` to keep the initial weights, `cached` for a library's pretrained weights, or
+    the path of a file.
 
     Returns:
         A list with a warning if the head keeps its random weights; otherwise an empty list.
@@ -251,7 +243,7 @@ def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str
     Raises:
         UserError: The weights are missing or belong to another model.
     """
-    path = weights_file(workload, weights)
+    path = weights_file(workload, weights, "tensorflow")
     if weights == "cached" and isinstance(workload, NamedWorkload):
         is_network = workload.library == "both"
         find = find_part("torch", "named").cached_torchvision if is_network else cached_keras

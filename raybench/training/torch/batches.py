@@ -98,7 +98,7 @@ class InMemoryBatches(BaseInMemoryBatches):
     """Keeps a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the samples of each pass of the steps.
+        """Yield one `Batch` for each forward and backward pass of the steps.
 
         Sending the indices to the device counts as waiting for data; gathering the samples is part
         of the step.
@@ -112,14 +112,10 @@ class InMemoryBatches(BaseInMemoryBatches):
             yield self._batch(index, weight)
 
     def _send(self, arrays: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Send the arrays of all steps to the device in one copy, which overlaps with computation.
+        """Send arrays of shape (passes, samples), one per step, and return one tensor per pass.
 
-        Args:
-            arrays: One array of shape (passes, samples) per step.
-            sizes: Number of samples of each pass of the steps.
-
-        Returns:
-            One tensor for each pass.
+        They are sent to the device in one copy, which overlaps with computation. `sizes` has the
+        number of samples of each pass.
         """
         together = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
         device = self._labels.device
@@ -150,7 +146,7 @@ class OnDemandBatches(BaseOnDemandBatches):
         self._device, self._clock = device, InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the samples of each pass of the steps; count the time spent waiting for data."""
+        """Yield one `Batch` for each pass of the steps; count the time spent waiting for data."""
         passes = [(step, index) for step in steps for index in range(len(step.indices))]
         read = self._prefetch.each(self._read_pass, passes)
         for _ in passes:
@@ -159,7 +155,7 @@ class OnDemandBatches(BaseOnDemandBatches):
             yield batch
 
     def waited_seconds(self) -> float:
-        """Return the seconds for which training has waited for batches; waits for the device."""
+        """Return the seconds of waiting for batches so far, after synchronizing with the device."""
         return self._clock.seconds()
 
     def _to_tensor(self, array: np.ndarray) -> torch.Tensor:
@@ -205,7 +201,7 @@ def room_for_data(device: torch.device, share: float) -> Room:
 
 
 def batches_of(spec: RunSpec, dataset: Dataset, device: torch.device) -> dict[str, Batches]:
-    """Return the batches of each split, keyed by name of the split.
+    """Return the batches of each split, keyed by split name.
 
     On a CPU, arrays that are already in memory are not copied.
     """

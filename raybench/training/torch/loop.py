@@ -178,7 +178,7 @@ class Exchange:
             )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
-            self._register_hook(1 / self._spec.num_workers, wire)
+            self._register_hook(wire)
 
     def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
         """Return a context for the backward pass. In it, gradients are exchanged if `is_wanted` and
@@ -187,15 +187,9 @@ class Exchange:
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 
-    def _register_hook(self, share: float, wire: torch.dtype | None) -> None:
+    def _register_hook(self, wire: torch.dtype | None) -> None:
         """Register a communication hook that averages gradients, as DDP does by default, and can
-        also compress them and measure their norms.
-
-        Args:
-            share: Factor by which gradients are multiplied: 1 / number of workers.
-            wire: Data type to which gradients are converted for the exchange; None to leave them
-                unchanged.
-        """
+        also measure their norms and convert them to the data type `wire` for the exchange."""
         assert self._parallel is not None
         squares = self.squares
 
@@ -204,7 +198,7 @@ class Exchange:
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
             # Multiplied before the exchange, so that both frameworks compress the same numbers.
-            buffer: Tensor = bucket.buffer().mul_(share)
+            buffer: Tensor = bucket.buffer().mul_(1 / self._spec.num_workers)
             real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
             part = real.flatten()
             if squares:

@@ -172,13 +172,10 @@ def predict(model: nn.Module, inputs: Batch) -> Array:
 def training_outputs(
     model: nn.Module, inputs: Batch, labels: Array, gpu: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the outputs of a model in training mode, and the labels as a tensor.
+    """Return the outputs of a model in training mode for input arrays, and labels as a tensor.
 
-    Args:
-        model: The model, which is moved to the device.
-        inputs: Input arrays of a dataset.
-        labels: Labels of the samples.
-        gpu: GPU to use, as an index among the visible ones; None for the CPU.
+    The model is moved to the GPU with the index `gpu` among the visible ones, or to the CPU if
+    `gpu` is None.
     """
     device = "cpu" if gpu is None else f"cuda:{gpu}"
     batch: Inputs = each(inputs, lambda array: torch.tensor(array, device=device))
@@ -257,10 +254,8 @@ NORM_EPSILON = 1e-5
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
     """Build a torch module from each description of a layer.
 
-    Args:
-        layers: Descriptions of the layers.
-        input_shape: Shape of an input without the batch axis. It is (H, W, C) for images, although
-            the modules take images of shape (N, C, H, W).
+    `input_shape` is the shape of one sample: (H, W, C) for images, although the modules take images
+    of shape (N, C, H, W).
     """
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)

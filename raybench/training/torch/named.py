@@ -46,7 +46,7 @@ PADDING = 0
 class NamedModel(nn.Module):
     """Wraps a library's model so that it takes pixels in [0, 1] and returns float32 outputs.
 
-    Pixels are normalized as the library's trained weights require, even if these are not loaded.
+    Pixels are normalized as the library's pretrained weights require, even if these are not loaded.
     The channel of images with a single channel is repeated three times.
     """
 
@@ -123,8 +123,8 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_torchvision(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights in torchvision's cache, preferably torchvision's default
-    weights; raise UserError if there is none."""
+    """Return the path of pretrained weights in torchvision's cache, preferably the default ones;
+    raise UserError if there are none."""
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
@@ -166,15 +166,15 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_timm(workload: NamedWorkload) -> Path:
-    """Return the file of timm's trained weights in the Hugging Face cache; raise UserError if there
-    is none."""
+    """Return the path of timm's pretrained weights in the Hugging Face cache; raise UserError if
+    there are none."""
     hub = str(_timm_config(workload)["hf_hub_id"] or "timm/")
     return _find_in_hub_cache(workload, f"timm/{workload.model}" if hub == "timm/" else hub)
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
-    """Return timm's configuration for a model's trained weights. It contains the image size, the
-    mean and standard deviation of the pixels, and the location of the file."""
+    """Return timm's configuration for a model's pretrained weights, which contains the image size,
+    the mean and standard deviation of the pixels, and the location of the file."""
     import timm
 
     config = timm.models.get_pretrained_cfg(workload.model)
@@ -213,8 +213,8 @@ def _build_image_model(
 
 
 def _find_in_hub_cache(workload: NamedWorkload, name: str) -> Path:
-    """Return a file of weights of the repository `name` in the Hugging Face cache; raise UserError
-    if there is none."""
+    """Return the path of the weights that the Hugging Face cache has of the repository `name`;
+    raise UserError if it has none."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in FILES:
@@ -274,8 +274,8 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_transformers(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights in the workload's folder or in the Hugging Face cache;
-    raise UserError if there is none."""
+    """Return the path of pretrained weights in the workload's folder or in the Hugging Face cache;
+    raise UserError if there are none."""
     folder = Path(workload.model).expanduser()
     if not folder.is_dir():
         return _find_in_hub_cache(workload, workload.model)
@@ -314,11 +314,8 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
 def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
     """Set outputs, vocabulary and sequence length of a configuration to those of the data.
 
-    Args:
-        config: The configuration, which is changed.
-        workload: Workload of the model.
-        is_own: Whether the configuration is the user's own (see `_text_config`). If so, its
-            sequence length is kept and, except for language modeling, also its vocabulary.
+    If the configuration is the user's own (`is_own`, see `_text_config`), its sequence length is
+    kept and, except for language modeling, also its vocabulary.
 
     Raises:
         UserError: The data do not fit the user's configuration.
@@ -360,8 +357,8 @@ CACHED = {
     "transformers": cached_transformers,
     "both": cached_torchvision,
 }
-"""Functions that return the file of a model's trained weights, keyed by library. The key `both` is
-for the networks that exist in both frameworks."""
+"""Functions that return the path of a model's pretrained weights, keyed by library. The key `both`
+is for the networks that exist in both frameworks."""
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
@@ -380,22 +377,19 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
-    """Load into a new model the weights that a run spec names.
+    """Load the weights that a run spec names into a new model.
 
-    Args:
-        model: The new model.
-        workload: Workload of the model.
-        weights: `none` to keep the initial weights, `cached` for a library's trained weights, or
-            the path of a file.
+    `weights` is `none` to keep the initial weights, `cached` for a library's pretrained weights, or
+    the path of a file.
 
     Returns:
         A list with a warning if the head keeps its random weights, because its number of outputs
-        differs; otherwise an empty list.
+        differs from that of the file; otherwise an empty list.
 
     Raises:
         UserError: The weights are missing or belong to another model.
     """
-    path = weights_file(workload, weights)
+    path = weights_file(workload, weights, "torch")
     if weights == "cached" and isinstance(workload, NamedWorkload):
         path = CACHED[workload.library](workload)
     return [] if path is None else load_tensors(model, read_tensors(path), str(path))

@@ -183,9 +183,8 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     """Return a matrix with the same singular vectors and with all singular values near 1.
 
     For a zero matrix, the result is 0. It is computed by a Newton-Schulz iteration with a
-    polynomial of degree 5. The iteration uses float32 or float64,
-    because bfloat16, as used by the authors, would give different results in TensorFlow and is slow
-    on CPUs.
+    polynomial of degree 5, in float32 or float64, because bfloat16, which the authors used, would
+    give different results in TensorFlow and is slow on CPUs.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     result = matrix.T if is_tall else matrix

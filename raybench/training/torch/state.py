@@ -86,12 +86,7 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
 
 def _modules_outside_head(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]":
     """Return the largest submodules that have parameters or buffers and contain no parameter of the
-    head.
-
-    Args:
-        module: Module to search.
-        prefix: Prefix of the module's parameters in the whole model.
-        head: Names of the head's parameters in the whole model.
+    head. `prefix` is what the names of the module's parameters begin with in the whole model.
     """
     names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
     if not any(name in head for name in names):
