@@ -223,17 +223,22 @@ def weights_file(workload: Workload, weights: str, framework: str) -> Path | Non
         raise UserError(
             f"weights {weights}: there is no such file on this machine.", ErrorCode.NOT_FOUND
         )
-    if framework == "tensorflow" and isinstance(workload, NamedWorkload):
-        is_cached = weights == "cached" and workload.library == "both"
-        package = "torchvision" if is_cached else "torch"
-        is_of_torch = is_cached or path.suffix in TORCH_SUFFIXES
-        if is_of_torch and importlib.util.find_spec(package) is None:
-            raise UserError(
-                f"weights {weights}: these are weights of torch, which {package} reads; run: pip "
-                f"install {package}.",
-                ErrorCode.NOT_INSTALLED,
-            )
+    is_network = isinstance(workload, NamedWorkload) and workload.library == "both"
+    if framework == "tensorflow" and is_network:
+        _require_torch(weights, path.suffix)
     return None if weights in ("none", "cached") else path
+
+
+def _require_torch(weights: str, suffix: str) -> None:
+    """Raise UserError if weights of torch are named, and the package that reads them is missing."""
+    package = "torchvision" if weights == "cached" else "torch"
+    is_of_torch = weights == "cached" or suffix in TORCH_SUFFIXES
+    if is_of_torch and importlib.util.find_spec(package) is None:
+        raise UserError(
+            f"weights {weights}: these are weights of torch, which {package} reads; run: pip "
+            f"install {package}.",
+            ErrorCode.NOT_INSTALLED,
+        )
 
 
 def unknown_model(workload: NamedWorkload, library_names: Collection[str]) -> UserError:

@@ -8,9 +8,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.results.verdict import verdict_of
 from raybench.spec.run import RunSpec
-from raybench.stats.record import RunOutcome
 from raybench.training.machine import gpus_of_driver
 from tests.e2e.commands import raybench as run
 
@@ -45,11 +42,14 @@ EXCHANGES = {
     ("tensorflow", "cuda"): "NCCL",
 }
 """Library that sums over workers: used for a sum in torch, configured in TensorFlow."""
-Trained = Callable[[str, str], tuple[dict[str, Any], list[np.ndarray]]]
-"""Function of a framework and a device that returns the report of a run and its weights."""
 HALF = ("bf16", "fp16")
 MIN_SPEED_RATIO = 0.98
 """Lower bound of samples per second, relative to a plain script."""
+RUN = {
+    **{"epochs": 1, "optimizer": "sgd", "learning_rate": 0.05},
+    "dataset": {"name": "digits", "image_size": 28, "limit": 512},
+    "objective": {"kind": "best_at_budget", "max_train_seconds": 1e6},
+}
 TRAIN = """
 import json, sys
 import numpy as np
@@ -59,12 +59,9 @@ from raybench.stats.clock import Ledger
 from raybench.spec.run import RunSpec
 from raybench.models.find import load_workload_dataset
 
-framework, device, file, changes = sys.argv[1:]
-gpus = int(device != "cpu")
-objective = {"kind": "best_at_budget", "max_train_seconds": 1e6}
-spec = RunSpec(framework=framework, gpus_per_worker=gpus, epochs=1, optimizer="sgd",
-               learning_rate=0.05, dataset={"name": "digits", "image_size": 28, "limit": 512},
-               objective=objective, record_steps=True, **json.loads(changes))
+content, device, file = sys.argv[1:]
+spec = RunSpec.model_validate_json(content)
+framework, gpus = spec.framework, int(spec.gpus_per_worker)
 backend = find_backend(framework)
 world = backend.join(rank=0, num_workers=1, device=device, num_threads=1, num_gpus=gpus)
 workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
@@ -87,13 +84,13 @@ print(json.dumps(report))
 """
 
 
-def trained(
-    framework: str, device: str, folder: Path, **changes: str
-) -> tuple[dict[str, Any], list[np.ndarray]]:
+def trained(framework, device, folder, **changes):
     """Return the report and the weights of a run on a device."""
     pytest.importorskip(framework)
     file = folder / f"{device}{''.join(changes.values())}.npz"
-    command = [sys.executable, "-c", TRAIN, framework, device, str(file), json.dumps(changes)]
+    content = RUN | {"framework": framework, "gpus_per_worker": int(device != "cpu")}
+    content |= {"record_steps": True} | changes
+    command = [sys.executable, "-c", TRAIN, json.dumps(content), device, str(file)]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert completed.returncode == 0, completed.stderr
     with np.load(file) as arrays:
@@ -103,11 +100,11 @@ def trained(
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def plain(tmp_path_factory):
     """`trained` without changes, cached by framework and device."""
 
     @functools.cache
-    def train(framework: str, device: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def train(framework, device):
         return trained(framework, device, tmp_path_factory.mktemp(framework))
 
     return train
@@ -115,9 +112,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @ON
 @IN
-def test_run_on_a_gpu_trains_the_weights_of_a_cpu(
-    framework: str, device: str, plain: Trained
-) -> None:
+def test_run_on_a_gpu_trains_the_weights_of_a_cpu(framework, device, plain):
     report, weights = plain(framework, device)
     assert (report["device"] == "cpu") == (device == "cpu")
     assert report["gpus"] == ([] if device == "cpu" else [0])
@@ -143,8 +138,8 @@ def test_run_on_a_gpu_trains_the_weights_of_a_cpu(
     ],
 )
 def test_low_precision_and_compilation_train_nearly_equal_weights(
-    device: str, framework: str, changes: dict[str, str], plain: Trained, tmp_path: Path
-) -> None:
+    device, framework, changes, plain, tmp_path
+):
     report, weights = trained(framework, device, tmp_path, **changes)
     assert report["device"] != "cpu"
     found = np.concatenate([array.ravel() for array in weights])
@@ -165,22 +160,12 @@ TWO_GPUS = pytest.param(
 @pytest.mark.parametrize("device", [TWO_GPUS])
 @IN
 def test_two_workers_sum_gradients_and_are_reused_by_the_next_trial(
-    framework: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    framework, device, tmp_path, monkeypatch
+):
     pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
-    one_worker = RunSpec.model_validate(
-        {
-            "framework": framework,
-            "gpus_per_worker": 1,
-            "batch_size_per_worker": 64,
-            "optimizer": "sgd",
-            "learning_rate": 0.05,
-            "epochs": 1,
-            "dataset": {"name": "digits", "image_size": 28, "limit": 512},
-            "objective": {"kind": "best_at_budget", "max_train_seconds": 1e6},
-        }
-    )
+    content = {"framework": framework, "gpus_per_worker": 1, "batch_size_per_worker": 64}
+    one_worker = RunSpec.model_validate(RUN | content)
     two_workers = one_worker.model_copy(update={"num_workers": 2, "batch_size_per_worker": 32})
     with Session() as session:
         first, weights = trained_on(session, "first", two_workers)
@@ -202,16 +187,13 @@ def test_two_workers_sum_gradients_and_are_reused_by_the_next_trial(
             )
 
 
-def trained_on(
-    session: Session, name: str, spec: RunSpec
-) -> tuple[RunOutcome, dict[str, np.ndarray]]:
+def trained_on(session, name, spec):
     """Train a run to its end; return its outcome and its weights."""
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:
         pass
     outcome = client.finish(save=True)
     assert outcome.failure is None, outcome.message
-    assert client.weights is not None
     if spec.framework == "torch":
         import torch
 
@@ -219,7 +201,7 @@ def trained_on(
         return outcome, {key: value.numpy() for key, value in content.items()}
     import h5py
 
-    found: dict[str, np.ndarray] = {}
+    found = {}
     with h5py.File(client.weights) as file:
         file.visititems(
             lambda key, node: found.update({key: node[()]} if hasattr(node, "dtype") else {})
@@ -229,9 +211,7 @@ def trained_on(
 
 @pytest.mark.parametrize("device", [GPU])
 @IN
-def test_run_on_a_gpu_is_as_fast_as_a_plain_script(
-    framework: str, device: str, tmp_path: Path
-) -> None:
+def test_run_on_a_gpu_is_as_fast_as_a_plain_script(framework, device, tmp_path):
     """Epochs of both alternate. `benchmarks/speed/parity.py` measures the speed on the CPU."""
     pytest.importorskip(framework)
     rounds = 15
@@ -248,9 +228,7 @@ def test_run_on_a_gpu_is_as_fast_as_a_plain_script(
 @pytest.mark.ray
 @pytest.mark.parametrize("device", [GPU])
 @IN
-def test_search_on_a_gpu_finds_the_fastest_configuration(
-    framework: str, device: str, tmp_path: Path
-) -> None:
+def test_search_on_a_gpu_finds_the_fastest_configuration(framework, device, tmp_path):
     pytest.importorskip(framework)
     arguments = ["tune", "--trials", "10", "--workers", "1", "--out", tmp_path / "found"]
     arguments += ["--set", "confirm.race=4", "--set", "objective.target=0.8"]

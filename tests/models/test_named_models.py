@@ -9,7 +9,6 @@ from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
 from raybench.models.named import (
     NETWORKS,
-    NamedWorkload,
     initial_arrays,
     named_workload,
     weights_file,
@@ -22,13 +21,12 @@ IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")
 TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="tokens")
 
 
-def shape_of(input_shape: object) -> DataShape:
+def shape_of(input_shape):
     return DataShape(input_shape=input_shape, num_outputs=2)
 
 
-def test_data_determine_the_model_shape() -> None:
+def test_data_determine_the_model_shape():
     workload = find_workload("torchvision:resnet18", IMAGES)
-    assert isinstance(workload, NamedWorkload)
     assert (workload.input_shape, workload.num_classes) == ((64, 64, 3), 5)
     both = find_workload("resnet18", IMAGES)
     for framework in ("torch", "tensorflow"):
@@ -45,22 +43,20 @@ def test_data_determine_the_model_shape() -> None:
         ("transformers:bert", shape_of({"ids": (4,)}), ["input_ids", "ids"]),
     ],
 )
-def test_unsuitable_name_or_data_is_refused(name: str, shape: DataShape, names: list[str]) -> None:
+def test_unsuitable_name_or_data_is_refused(name, shape, names):
     with refused(ErrorCode.INVALID_VALUE, *names) as caught:
         find_workload(name, shape)
     assert "\n" not in str(caught.value)
 
 
-def test_library_of_one_framework_refuses_the_other() -> None:
+def test_library_of_one_framework_refuses_the_other():
     with refused(ErrorCode.UNSUPPORTED, "timm", "tensorflow", "resnet50"):
         require_framework(find_workload("timm:resnet18", IMAGES), "tensorflow")
     with refused(ErrorCode.UNSUPPORTED, "keras", "torch"):
         require_framework(find_workload("keras:MobileNetV2", IMAGES), "torch")
 
 
-def test_missing_library_is_refused_with_the_install_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_refused_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(ErrorCode.NOT_INSTALLED, "pip install timm"):
         named_workload("timm:resnet18", IMAGES)
@@ -80,13 +76,13 @@ def test_missing_library_is_refused_with_the_install_command(
         ("mobilenet_v2", 3_504_872),
     ],
 )
-def test_networks_have_the_published_parameter_counts(name: str, parameters: int) -> None:
+def test_networks_have_the_published_parameter_counts(name, parameters):
     arrays = initial_arrays(NETWORKS[name](), 1000, seed=0)
     trained = [array.size for key, array in arrays.items() if "running" not in key]
     assert sum(trained) == parameters
 
 
-def test_initial_weights_depend_only_on_the_seed() -> None:
+def test_initial_weights_depend_only_on_the_seed():
     first, same, other = (
         initial_arrays(NETWORKS["mobilenet_v2"](), 1000, seed=seed) for seed in (0, 0, 1)
     )
@@ -95,7 +91,7 @@ def test_initial_weights_depend_only_on_the_seed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "nested", "safetensors"])
-def test_weight_files_are_read(kind: str, tmp_path: Path) -> None:
+def test_weight_files_are_read(kind, tmp_path):
     torch = pytest.importorskip("torch")
     tensors = {"transposed": torch.arange(12.0).reshape(3, 4).T, "counter": torch.tensor(7)}
     path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
@@ -112,14 +108,12 @@ def test_weight_files_are_read(kind: str, tmp_path: Path) -> None:
 class RunsCode:
     """Object that creates the file `ran` when it is unpickled."""
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return (Path.touch, (Path("ran"),))
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "text"])
-def test_file_without_weights_is_refused_and_runs_no_code(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_without_weights_is_refused_and_runs_no_code(kind, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ("weights.safetensors" if kind == "text" else "weights.pth")

@@ -112,9 +112,7 @@ def test_data_shape_of_a_dataset(data, expected):
     assert DataShape.of(data) == expected
 
 
-def test_decoded_pictures_equal_the_scaled_stored_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_decoded_pictures_equal_the_scaled_stored_ones(monkeypatch):
     monkeypatch.setattr(pictures, "STORED_PIXELS", 40)
     _, dataset = load_workload_dataset(
         "raybench.models.pictures:DecodedDigits", DatasetSpec(name="workload")

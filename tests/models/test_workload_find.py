@@ -89,16 +89,12 @@ def test_unknown_name_is_refused(name, code, names):
 
 
 @pytest.mark.parametrize(
-    ("name", "input_shape", "num_classes", "code", "names"),
-    [
-        ("users_own:Full", (4,), 2, ErrorCode.INVALID_MODEL, ["full", "(3,)", "(4,)"]),
-        ("users_own:Full", (3,), 10, ErrorCode.INVALID_MODEL, ["2 classes", "10"]),
-        ("mnist_small", (5,), 2, ErrorCode.INVALID_DATA, ["(5,)", "mlp"]),
-    ],
+    ("input_shape", "num_classes", "names"),
+    [((4,), 2, ["full", "(3,)", "(4,)"]), ((3,), 10, ["2 classes", "10"])],
 )
-def test_dataset_of_another_shape_is_refused(name, input_shape, num_classes, code, names):
-    with refused(code, *names):
-        find_workload(name, shape(input_shape, num_classes))
+def test_dataset_of_another_shape_is_refused(input_shape, num_classes, names):
+    with refused(ErrorCode.INVALID_MODEL, *names):
+        find_workload("users_own:Full", shape(input_shape, num_classes))
 
 
 def test_data_must_have_the_task_of_the_workload():
@@ -195,22 +191,24 @@ class Net({base}):
 FROM_WORKLOAD = DatasetSpec(name="workload")
 
 
-def test_error_in_load_dataset_is_reported_with_its_line(write_workload, tmp_path):
-    name = write_workload("def load_dataset(self, spec):\n    return np.zeros(3).reshape(2, 2)")
-    place = f"{tmp_path}/users_file_0.py, line 11: ValueError: cannot reshape"
-    with refused(ErrorCode.USER_CODE, name, place) as caught:
+@pytest.mark.parametrize(
+    ("body", "head", "names"),
+    [
+        (
+            "def load_dataset(self, spec): 1 / 0",
+            "",
+            ["file_0.py, line 10: ZeroDivisionError"],
+        ),
+        ("def __init__(self): raise OSError('a\\nb [/x]')", "", ["Net()", "OSError: a b [/x]"]),
+        ("pass", "raise ValueError('\\udce9\\x1b[31m')", ["ValueError: \\udce9\\x1b[31m"]),
+    ],
+)
+def test_error_in_user_code_is_reported_with_its_line(write_workload, body, head, names):
+    name = write_workload(body, head=head)
+    with refused(ErrorCode.USER_CODE, name, *names) as caught:
         load_workload_dataset(name, FROM_WORKLOAD)
     assert "\n" not in str(caught.value)
     assert caught.value.details.startswith("Traceback")
-    assert "reshape(2, 2)" in caught.value.details
-
-
-def test_error_in_init_or_module_is_reported(write_workload):
-    with refused(ErrorCode.USER_CODE, "Net()", "RuntimeError: a b [/x]") as caught:
-        find_workload(write_workload("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')"))
-    assert "Traceback" in caught.value.details
-    with refused(ErrorCode.USER_CODE, "ValueError: \\udce9\\x1b[31m"):
-        find_workload(write_workload("pass", head="raise ValueError('\\udce9\\x1b[31m')"))
 
 
 def test_keyboard_interrupt_in_user_code_is_passed_on(write_workload):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from checkpointed_runs import MIDDLE, curve_values, model_arrays, resume_and_train, train_and_save
+from checkpointed_runs import MIDDLE, curve_values, resume_and_train, train_and_save
 from worker_script import train_result
 
 from raybench.spec.run import RunSpec
@@ -40,8 +40,6 @@ def save_whole_and_resumed(spec: RunSpec, world: DistributedContext, folder: Pat
         copies = [variable.numpy() for replica in run_trainer._copies() for variable in replica]
         arrays = {f"copy{index}": array for index, array in enumerate(copies)}
         np.savez(folder / f"{name}.npz", curve=curve_values(points), **arrays)
-    model = {f"array{i}": array for i, array in enumerate(model_arrays(trainer, "tensorflow"))}
-    np.savez(folder / "model.npz", **model)
     (folder / "curve.json").write_text(json.dumps([point.line("0000") for point in curve]))
 
 

@@ -12,12 +12,10 @@ from local_runs import RankContext, augmented_batches, dataset_of, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
-from raybench.data.dataset import Dataset
 from raybench.models.layers import Dense, GlobalAveragePool, initial_weights
 from raybench.models.shipped import ShippedWorkload
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.run import RunSpec
-from raybench.training.base import BaseTrainer, Step
 from raybench.training.samples import take_until, training_steps
 
 ROWS, REPEAT, EPOCHS = 26, 2, 2
@@ -34,13 +32,13 @@ MEANS = ShippedWorkload("means", SHAPE, 3, (GlobalAveragePool(), Dense(3)))
 labels and mixing shares."""
 
 
-def image_dataset() -> Dataset:
+def image_dataset():
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
     return dataset_of(inputs, rng.integers(0, 3, ROWS), 3, repeat=REPEAT)
 
 
-def spec_of(framework: str, num_workers: int) -> RunSpec:
+def spec_of(framework, num_workers):
     return RunSpec(
         framework=framework,
         num_workers=num_workers,
@@ -52,7 +50,7 @@ def spec_of(framework: str, num_workers: int) -> RunSpec:
     )
 
 
-def samples_of(trainer: BaseTrainer, spec: RunSpec, dataset: Dataset) -> tuple[list[tuple], float]:
+def samples_of(trainer, spec, dataset):
     """Train as each worker in turn; return the samples in the order of training, and the loss.
 
     A sample is (row, round, hash of the image, label, label that it is mixed with).
@@ -76,8 +74,7 @@ def samples_of(trainer: BaseTrainer, spec: RunSpec, dataset: Dataset) -> tuple[l
     return samples, total_loss
 
 
-def samples_of_step(step: Step, batch: list[np.ndarray]) -> list[tuple]:
-    assert step.rounds is not None
+def samples_of_step(step, batch):
     assert len(step.indices) == 1
     images, *labels, _, _ = batch
     columns = (step.indices[0].tolist(), step.rounds[0].tolist(), hashes(images))
@@ -86,17 +83,15 @@ def samples_of_step(step: Step, batch: list[np.ndarray]) -> list[tuple]:
     return [tuple(sample) for *sample, weight in samples if weight]  # padding has weight 0
 
 
-def hashes(images: np.ndarray) -> list[str]:
+def hashes(images):
     return [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in images]
 
 
-def expected_of(dataset: Dataset, spec: RunSpec, samples: list[tuple]) -> tuple[list[tuple], float]:
+def expected_of(dataset, spec, samples):
     """Return the samples from one call of the augmenter, and the loss computed by numpy."""
     rows, rounds = (np.array([sample[column] for sample in samples]) for column in (0, 1))
     augment = Augmenter(spec.augment, dataset.train, spec.seed)
     augmented = augment(dataset.train.read(rows), rows, rounds)
-    assert augmented.other_rows is not None
-    assert augmented.shares is not None
     images = np.asarray(augmented.inputs)
     labels, others = dataset.train.labels[rows], dataset.train.labels[augmented.other_rows]
     columns = (rows, rounds, hashes(images), labels.tolist(), others.tolist())
@@ -110,7 +105,7 @@ def expected_of(dataset: Dataset, spec: RunSpec, samples: list[tuple]) -> tuple[
     return list(zip(*columns, strict=True)), float(losses @ shares)
 
 
-def test_samples_and_their_order_are_equal_for_any_workers(framework: str) -> None:
+def test_samples_and_their_order_are_equal_for_any_workers(framework):
     trainer, dataset, _ = new_trainer(
         spec_of(framework, 1), workload=MEANS, dataset=image_dataset()
     )

@@ -9,22 +9,22 @@ from raybench.models.base import Workload, refuse_label_smoothing
 from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
-from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.run import DatasetSpec
 from tests.refusals import refused
 
 ROWS = slice(0, 60)
 
 
-def spec_of(framework: str, **changes: object) -> RunSpec:
+def spec_of(framework, **changes):
     return small_spec(framework, workload="mlp", dataset=DatasetSpec(limit=300), **changes)
 
 
-def trainer_of(spec: RunSpec):
+def trainer_of(spec):
     trainer, dataset, world = new_trainer(spec)
     return trainer, first_steps(spec, dataset, world, 4 * spec.global_batch_size)
 
 
-def test_moving_average_is_evaluated_and_saved(framework: str) -> None:
+def test_moving_average_is_evaluated_and_saved(framework):
     spec = spec_of(framework, ema_decay=0.8)
     trainer, steps = trainer_of(spec)
     trainer.warm_up(steps[0])
@@ -49,7 +49,7 @@ def test_moving_average_is_evaluated_and_saved(framework: str) -> None:
     assert trainer.evaluate("validation", ROWS) != averaged
 
 
-def test_gradient_of_a_step_is_clipped(framework: str) -> None:
+def test_gradient_of_a_step_is_clipped(framework):
     """The norm is that of all passes: SGD without momentum at rate 1 moves by the gradient."""
     settings = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
     moves = []
@@ -66,7 +66,7 @@ def test_gradient_of_a_step_is_clipped(framework: str) -> None:
     np.testing.assert_array_equal(barely_clipped, unclipped)
 
 
-def test_labels_are_smoothed_in_training_only(framework: str) -> None:
+def test_labels_are_smoothed_in_training_only(framework):
     workload = shipped_workload("mnist_small")
     outputs = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
     labels = np.arange(6)
@@ -82,7 +82,7 @@ def test_labels_are_smoothed_in_training_only(framework: str) -> None:
     )
 
 
-def test_label_smoothing_with_a_loss_of_the_user_is_refused(framework: str) -> None:
+def test_label_smoothing_with_a_loss_of_the_user_is_refused(framework):
     class Own(Workload):
         name = "own"
         torch_loss = keras_loss = lambda self, outputs, labels: outputs

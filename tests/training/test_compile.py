@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from typing import Any
 
 import pytest
 from framework_models import assert_all_close
@@ -19,7 +18,7 @@ has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 
 @pytest.mark.all
 @pytest.mark.skipif(not has_compiler, reason="torch compiles for CPUs with a C++ compiler")
-def test_compiled_torch_run_has_the_weights_of_a_plain_one() -> None:
+def test_compiled_torch_run_has_the_weights_of_a_plain_one():
     """For TensorFlow, `test_keras_losses` compares a compiled run with `model.fit`."""
     pytest.importorskip("torch")
     # Batches of 64 and a last one of 44; the inputs are bytes that the model converts.
@@ -37,13 +36,11 @@ def test_compiled_torch_run_has_the_weights_of_a_plain_one() -> None:
     [{"augment": ["flip", "mixup"]}, {"accumulate": 2, "precision": "bf16"}],
     ids=["mixed", "passes"],
 )
-def test_steps_use_what_the_warm_up_compiled(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
+def test_steps_use_what_the_warm_up_compiled(monkeypatch, changes):
     torch = pytest.importorskip("torch")
-    original, modes = torch.compile, list[str]()
+    original, modes = torch.compile, []
 
-    def compile_without_backend(model: Any, *, mode: str, **options: Any) -> Any:
+    def compile_without_backend(model, *, mode, **options):
         modes.append(mode)
         return original(model, backend="eager", **options)
 
@@ -59,13 +56,13 @@ def test_steps_use_what_the_warm_up_compiled(
     assert modes == ["default"] * 2
 
 
-def test_xla_gets_full_batches_only() -> None:
+def test_xla_gets_full_batches_only():
     tensorflow = pytest.importorskip("tensorflow")
     spec = small_spec("tensorflow", compile="xla", epochs=1.0)
     trainer, dataset, world = new_trainer(spec)
-    compiled, sizes = trainer._compiled, set[int]()
+    compiled, sizes = trainer._compiled, set()
 
-    def record_size(inputs: Any, labels: Any, *others: Any) -> Any:
+    def record_size(inputs, labels, *others):
         sizes.add(len(labels))
         return compiled.python_function(inputs, labels, *others)
 

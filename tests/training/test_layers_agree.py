@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from framework_models import model_module, to_framework, to_numpy
+from framework_models import logits, model_module, to_framework, to_numpy
 
 from raybench.models import shipped
 from raybench.models.layers import (
@@ -22,7 +22,6 @@ from raybench.models.layers import (
     Positions,
     ReLU,
     Residual,
-    Weights,
     num_parameters,
     to_keras_layout,
 )
@@ -54,19 +53,19 @@ MODELS = {
         ),
     ),
     "flattened pictures": (
-        (9, 7, 3),  # odd sizes, of which pooling drops the last row and column
+        (13, 11, 3),  # odd sizes, of which pooling drops the last row and column
         (
-            *(Conv(2, kernel=5, padding="valid"), MaxPool(), DepthwiseConv(2), GroupNorm(2)),
-            *(Flatten(), ReLU(), Dense(3)),
+            *(Conv(2, kernel=5, padding="valid"), MaxPool(), DepthwiseConv(2, padding="valid")),
+            *(GroupNorm(2), Flatten(), ReLU(), Dense(3)),
         ),
     ),
 }
-SHIPPED = {"mnist_small": (28, 28, 1), "cnn7": (32, 32, 3), "small_resnet": (16, 16, 3)}
+SHIPPED = {"mnist_large": (14, 14, 1), "cnn7": (32, 32, 3), "small_resnet": (16, 16, 3)}
 WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) in MODELS.items()]
 WORKLOADS += [shipped.WORKLOADS[name](shape, 10) for name, shape in SHIPPED.items()]
 
 
-def samples(input_shape: tuple[int, ...]) -> np.ndarray:
+def samples(input_shape):
     rng = np.random.default_rng(4)
     if len(input_shape) > 1:
         return rng.normal(size=(5, *input_shape)).astype(np.float32)
@@ -76,7 +75,7 @@ def samples(input_shape: tuple[int, ...]) -> np.ndarray:
     return ids
 
 
-def in_torch(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
+def in_torch(workload, inputs):
     """Return outputs, and the gradients of the sum of their squares in the layout of Keras."""
     module = model_module("torch")
     model = module.build_model(workload, seed=3).eval()
@@ -87,7 +86,7 @@ def in_torch(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray,
     return to_numpy(outputs), to_keras_layout(workload.layers, workload.input_shape, gradients)
 
 
-def in_keras(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
+def in_keras(workload, inputs):
     """Return outputs, and the gradients of the sum of their squares."""
     module = model_module("tensorflow")
     import tensorflow as tf
@@ -118,27 +117,23 @@ def test_outputs_and_gradients_agree(workload):
     assert num_nonzero >= len(torch_gradients) - 1
 
 
-def test_layers_in_bf16_return_float32():
+def test_layers_in_bf16_return_float32(framework):
     shape, layers = MODELS["language model"]
     workload, inputs = ShippedWorkload("lm", shape, 3, layers), samples(shape)
-    module = model_module("torch")
-    import torch
+    module = model_module(framework)
+    exact = logits(framework, module.build_model(workload, 3), inputs)
+    if framework == "torch":
+        import torch
 
-    exact = to_numpy(module.build_model(workload, 3).eval()(torch.from_numpy(inputs)))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch_outputs = module.build_model(workload, 3).eval()(torch.from_numpy(inputs))
-    assert torch_outputs.dtype == torch.float32
-    module = model_module("tensorflow")
-    import keras
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = logits(framework, module.build_model(workload, 3), inputs)
+    else:
+        import keras
 
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = module.build_model(workload, 3)
-        keras_outputs = model(to_framework(inputs, "tensorflow"), training=False)
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")
-    assert keras_outputs.dtype == "float32"
-    assert model.trainable_variables[0].dtype == "float32"
-    assert model.layers[0].compute_dtype == "bfloat16"
-    for outputs in (to_numpy(torch_outputs), to_numpy(keras_outputs)):
-        np.testing.assert_allclose(outputs, exact, rtol=0, atol=0.1)
+        keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+        try:
+            outputs = logits(framework, module.build_model(workload, 3), inputs)
+        finally:
+            keras.mixed_precision.set_dtype_policy("float32")
+    assert outputs.dtype == np.float32
+    assert 0 < np.abs(outputs - exact).max() < 0.1

@@ -1,12 +1,11 @@
 """Metrics of both frameworks, compared with numpy and scikit-learn, on uneven shards."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from framework_models import losses_and_values
-from local_runs import ThreadWorld, dataset_of, new_trainer, run_on_ranks, small_spec
+from local_runs import dataset_of, new_trainer, run_on_ranks, small_spec
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -14,10 +13,10 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
-from raybench.data.dataset import IGNORED, Dataset
+from raybench.data.dataset import IGNORED
 from raybench.data.split_metrics import measure, predictions_of
 from raybench.models.base import Workload
-from raybench.spec.metric import METRICS, Metric
+from raybench.spec.metric import METRICS
 from raybench.spec.objective import Objective
 from raybench.stats.clock import Ledger
 from raybench.training.base import Totals
@@ -35,10 +34,10 @@ TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
 TOKENS[::5, 1:] = IGNORED
 
 
-def value_on_ranks(dataset: Dataset, metric: Metric, totals_of: Callable[[slice], Totals]) -> float:
+def value_on_ranks(dataset, metric, totals_of):
     """Return the value of a metric on the test split, of which each of three ranks has a part."""
 
-    def work(world: ThreadWorld) -> float:
+    def work(world):
         trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: totals_of(rows))
         return evaluate_test_split(dataset, trainer, world)
 
@@ -47,9 +46,7 @@ def value_on_ranks(dataset: Dataset, metric: Metric, totals_of: Callable[[slice]
     return first
 
 
-def value_of(
-    framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **options
-) -> float:
+def value_of(framework, metric, task, outputs, labels, **options):
     """Return the value of a metric for outputs; `options` are those of the dataset."""
     workload = Workload()
     workload.task = task
@@ -59,7 +56,7 @@ def value_of(
     inputs = np.zeros((len(labels), 1), np.float32)
     dataset = dataset_of(inputs, labels, CLASSES, task=task, **options)
 
-    def totals_of(rows: slice) -> Totals:
+    def totals_of(rows):
         total = float(values[rows].sum(dtype="d"))
         return Totals(loss=0.0, value=total, squares=0.0, samples=len(values[rows]))
 
@@ -74,9 +71,7 @@ def value_of(
         ("r2", lambda *both: r2_score(*both, multioutput="variance_weighted")),
     ],
 )
-def test_regression_metrics_of_vectors_are_in_the_unit_of_the_labels(
-    framework: str, name: str, reference
-) -> None:
+def test_regression_metrics_of_vectors_are_in_the_unit_of_the_labels(framework, name, reference):
     value = value_of(framework, METRICS[name], "regression", GUESSES, NUMBERS, label_scale=SCALE)
     assert value == pytest.approx(reference(NUMBERS * SCALE + 7, GUESSES * SCALE + 7), rel=1e-5)
 
@@ -85,7 +80,7 @@ def test_regression_metrics_of_vectors_are_in_the_unit_of_the_labels(
     ("name", "reference"), [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)]
 )
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
-def test_outputs_of_one_number_may_be_a_column(framework: str, name: str, reference, shape) -> None:
+def test_outputs_of_one_number_may_be_a_column(framework, name, reference, shape):
     """A column minus a row must not broadcast to (N, N) differences."""
     labels, guesses = NUMBERS[:, 0], GUESSES[:, :1]
     value = value_of(framework, METRICS[name], "regression", guesses.reshape(shape), labels)
@@ -95,13 +90,13 @@ def test_outputs_of_one_number_may_be_a_column(framework: str, name: str, refere
     assert value == pytest.approx(expected, rel=1e-5)
 
 
-def cross_entropy(logits: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def cross_entropy(logits, classes):
     chosen = np.take_along_axis(logits, classes[..., None], -1)[..., 0]
     return np.log(np.exp(logits.astype("d")).sum(axis=-1)) - chosen
 
 
-def test_classification_metrics(framework: str) -> None:
-    def value(name: str) -> float:
+def test_classification_metrics(framework):
+    def value(name):
         return value_of(framework, METRICS[name], "classification", LOGITS, CLASS)
 
     top = top_k_accuracy_score(CLASS, LOGITS, k=5, labels=range(CLASSES))
@@ -115,14 +110,14 @@ def test_classification_metrics(framework: str) -> None:
     assert top5_of_three_classes == 1.0, "with three classes the best five contain the label"
 
 
-def test_language_modelling_metrics_skip_ignored_tokens(framework: str) -> None:
+def test_language_modelling_metrics_skip_ignored_tokens(framework):
     """Values are averaged over the tokens of a sample, then over samples."""
 
-    def mean(values: np.ndarray) -> float:
+    def mean(values):
         counted = TOKENS != IGNORED
         return float(np.mean((values * counted).sum(axis=1) / counted.sum(axis=1)))
 
-    def value(name: str) -> float:
+    def value(name):
         return value_of(framework, METRICS[name], "language_modelling", TOKEN_LOGITS, TOKENS)
 
     loss = mean(cross_entropy(TOKEN_LOGITS, np.maximum(TOKENS, 0)))
@@ -133,7 +128,7 @@ def test_language_modelling_metrics_skip_ignored_tokens(framework: str) -> None:
     assert value("top5_accuracy") == pytest.approx(mean((best == TOKENS[..., None]).any(axis=-1)))
 
 
-def test_standard_error_of_a_root_equals_that_of_resampling() -> None:
+def test_standard_error_of_a_root_equals_that_of_resampling():
     draws = RNG.standard_normal((4_000, 500)) ** 2
     sums = (float(draws[0].sum()), float((draws[0] ** 2).sum()), 500.0)
     roots = np.sqrt(draws.mean(axis=1))
@@ -146,7 +141,7 @@ def test_standard_error_of_a_root_equals_that_of_resampling() -> None:
 
 
 @pytest.mark.parametrize(("framework", "name"), [("torch", "f1"), ("tensorflow", "roc_auc")])
-def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None:
+def test_set_metric_of_a_run_uses_all_answers(framework, name):
     pytest.importorskip(framework)
     objective = Objective(kind="best_at_budget", metric=name, max_train_seconds=1e6)
     spec = small_spec(framework, objective=objective, epochs=2.0)
@@ -154,7 +149,6 @@ def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None
     curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
     labels = np.asarray(dataset.validation.labels)
     answers = trainer.evaluate("validation", slice(0, len(labels))).answers
-    assert answers is not None
     assert answers.shape[0] == len(labels)
     assert (curve[-1].value, curve[-1].value_error) == pytest.approx(
         measure(METRICS[name], labels, answers)
@@ -165,13 +159,13 @@ def test_set_metric_of_a_run_uses_all_answers(framework: str, name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "size"), [("f1", 7), ("roc_auc", 7), ("roc_auc", 2)])
-def test_set_metric_is_equal_for_uneven_shards(name: str, size: int) -> None:
+def test_set_metric_is_equal_for_uneven_shards(name, size):
     """With two samples, one of the three workers has no answers."""
     dataset = dataset_of(np.zeros((size, 1), np.float32), np.arange(size) % 2)
     outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
     answers = predictions_of(METRICS[name], outputs)
 
-    def totals_of(rows: slice) -> Totals:
+    def totals_of(rows):
         own_answers = answers[rows] if len(answers[rows]) else None
         return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own_answers)
 

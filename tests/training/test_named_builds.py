@@ -1,13 +1,10 @@
 """Models by name, built in both frameworks: equal networks, trained weights, normalization."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from framework_models import model_module
 
-from raybench.models.base import DataShape, Workload
+from raybench.models.base import DataShape
 from raybench.models.named import MEAN, STD, named_workload
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
@@ -17,23 +14,23 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 
-def workload_of(name: str, *, outputs: int = 5, pixels: int = 32, channels: int = 3) -> Workload:
+def workload_of(name, *, outputs=5, pixels=32, channels=3):
     shape = DataShape(input_shape=(pixels, pixels, channels), num_outputs=outputs)
     return named_workload(name, shape)
 
 
-def built(framework: str, workload: Workload) -> Any:
+def built(framework, workload):
     return model_module(framework).build_model(workload, 3)
 
 
-def outputs(model: Any, images: np.ndarray, *, training: bool) -> np.ndarray:
+def outputs(model, images, *, training):
     if isinstance(model, torch.nn.Module):
         model.train(training)
         return model(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy()
     return np.asarray(model(images, training=training))
 
 
-def images_of(pixels: int, channels: int = 3) -> np.ndarray:
+def images_of(pixels, channels=3):
     return np.random.default_rng(1).random((4, pixels, pixels, channels), np.float32)
 
 
@@ -45,7 +42,7 @@ def images_of(pixels: int, channels: int = 3) -> np.ndarray:
         pytest.param("resnet50", 3, marks=pytest.mark.all),
     ],
 )
-def test_named_model_is_equal_in_both_frameworks(name: str, channels: int) -> None:
+def test_named_model_is_equal_in_both_frameworks(name, channels):
     """Compares the number of parameters, and outputs before and after a batch of training."""
     pixels = 48
     workload = workload_of(name, pixels=pixels, channels=channels)
@@ -68,7 +65,7 @@ def test_named_model_is_equal_in_both_frameworks(name: str, channels: int) -> No
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def trained(tmp_path_factory):
     """File with weights of torchvision for 1,000 classes, and the model that has them."""
     import torchvision
 
@@ -83,9 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "torchvision:resnet18", "timm:resnet18"])
-def test_trained_weights_are_loaded_with_a_new_head_in_torch(
-    trained: tuple[Path, Any], name: str
-) -> None:
+def test_trained_weights_are_loaded_with_a_new_head_in_torch(trained, name):
     path, _ = trained
     workload = workload_of(name)
     model = built("torch", workload)
@@ -96,9 +91,7 @@ def test_trained_weights_are_loaded_with_a_new_head_in_torch(
 
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
-def test_cached_weights_give_the_outputs_of_torchvision(
-    trained: tuple[Path, Any], framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_weights_give_the_outputs_of_torchvision(trained, framework, tmp_path, monkeypatch):
     path, reference = trained
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     workload = workload_of("resnet18", outputs=1000)
@@ -124,7 +117,7 @@ def test_cached_weights_give_the_outputs_of_torchvision(
 
 
 @pytest.mark.all
-def test_keras_model_loads_backbone_weights_from_both_formats(tmp_path: Path) -> None:
+def test_keras_model_loads_backbone_weights_from_both_formats(tmp_path):
     keras = pytest.importorskip("keras")
     start_from = find_part("tensorflow", "named").start_from
     workload = workload_of("keras:MobileNetV3Small")
@@ -157,22 +150,20 @@ def test_keras_model_loads_backbone_weights_from_both_formats(tmp_path: Path) ->
         ("tensorflow", "keras:InceptionV3", ErrorCode.INVALID_MODEL, "32 x 32"),
     ],
 )
-def test_unknown_name_or_unsuitable_size_is_refused(
-    framework: str, name: str, code: ErrorCode, text: str
-) -> None:
+def test_unknown_name_or_unsuitable_size_is_refused(framework, name, code, text):
     with refused(code, name, text) as caught:
         built(framework, workload_of(name))
     assert "\n" not in str(caught.value)
 
 
-def test_transformer_from_a_folder_ignores_padding(tmp_path: Path) -> None:
+def test_transformer_from_a_folder_ignores_padding(tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(
         '{"model_type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, '
         '"vocab_size": 20, "max_position_embeddings": 8, "pad_token_id": 0}'
     )
 
-    def shape(tokens: int, vocabulary: int = 20) -> DataShape:
+    def shape(tokens, vocabulary=20):
         return DataShape(
             input_shape=(tokens,), num_outputs=3, vocabulary_size=vocabulary, kind="tokens"
         )

@@ -1,7 +1,5 @@
 """Saved models applied to new samples in the user's format, without the training data."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,11 +17,11 @@ from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_store(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
 
 
-def flowers(rows: int = 90) -> pd.DataFrame:
+def flowers(rows=90):
     rng = np.random.default_rng(0)
     width = rng.normal(3.0, 1.0, rows).round(2)
     colour = rng.choice(["red", "blue", "white"], rows)
@@ -33,7 +31,7 @@ def flowers(rows: int = 90) -> pd.DataFrame:
     return frame
 
 
-def saved_description(spec: DatasetSpec, folder: Path) -> tuple[ModelData, object]:
+def saved_description(spec, folder):
     """Return the description of a dataset, after writing and reading it, and the dataset."""
     dataset = build_dataset(spec)
     file = folder / DATA_FILE
@@ -41,7 +39,7 @@ def saved_description(spec: DatasetSpec, folder: Path) -> tuple[ModelData, objec
     return ModelData.read(file), dataset
 
 
-def test_saved_model_predicts_class_names_of_new_rows(framework: str, tmp_path: Path) -> None:
+def test_saved_model_predicts_class_names_of_new_rows(framework, tmp_path):
     file = tmp_path / "flowers.csv"
     frame = flowers().drop(columns="price")
     frame.to_csv(file, index=False)
@@ -68,7 +66,7 @@ def test_saved_model_predicts_class_names_of_new_rows(framework: str, tmp_path: 
         model.raybench.predict({"width": [1.0]})
 
 
-def test_the_state_of_an_own_loop_is_named_only_if_it_was_saved(tmp_path: Path) -> None:
+def test_the_state_of_an_own_loop_is_named_only_if_it_was_saved(tmp_path):
     spec = RunSpec(workload="own.py:train")
     with refused(ErrorCode.UNSUPPORTED, "own.py:train", "no copy"):
         load_model(tmp_path, spec)
@@ -77,7 +75,7 @@ def test_the_state_of_an_own_loop_is_named_only_if_it_was_saved(tmp_path: Path) 
         load_model(tmp_path, spec)
 
 
-def test_table_rows_become_the_trained_features(tmp_path: Path) -> None:
+def test_table_rows_become_the_trained_features(tmp_path):
     file = tmp_path / "flowers.csv"
     frame = flowers().drop(columns="kind")
     frame.to_csv(file, index=False)
@@ -93,7 +91,7 @@ def test_table_rows_become_the_trained_features(tmp_path: Path) -> None:
         description.inputs([{"width": "wide", "colour": "red"}])
 
 
-def test_texts_and_images_become_the_trained_inputs(tmp_path: Path) -> None:
+def test_texts_and_images_become_the_trained_inputs(tmp_path):
     for number in range(24):
         kind = ("good", "bad")[number % 2]
         (tmp_path / "texts" / kind).mkdir(parents=True, exist_ok=True)
@@ -116,13 +114,13 @@ def test_texts_and_images_become_the_trained_inputs(tmp_path: Path) -> None:
         description.inputs(["nowhere.png"])
 
 
-def test_damaged_description_is_refused(tmp_path: Path) -> None:
+def test_damaged_description_is_refused(tmp_path):
     (tmp_path / DATA_FILE).write_text('{"name": "csv", "task": 3}')
     with refused(ErrorCode.INVALID_FILE, "model.json", "task"):
         ModelData.read(tmp_path / DATA_FILE)
 
 
-def array_data(kind: str | None, **changes: object) -> ModelData:
+def array_data(kind, **changes):
     """Return the description of a dataset of arrays with two classes."""
     content = {"name": "npz", "task": "classification", "num_classes": 2, "num_outputs": 2}
     content |= dict.fromkeys(("label_scale", "label_offset", "encoding", "vocabulary_size"))
@@ -130,46 +128,39 @@ def array_data(kind: str | None, **changes: object) -> ModelData:
     return ModelData.model_validate(content | {"input_shape": (2,)} | changes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "inputs", "text"),
-    [
-        ("pixels", [[0, 255], [0, 256]], "sample 1"),
-        ("tokens", [[1, -1]], "sample 0"),
-        ("numbers", [[1.0, np.nan]], "sample 0"),
-        ("numbers", [[1.0], [1.0, 2.0]], ""),
-        ("numbers", [[3.0]], "(2,)"),
-        ("pixels", "one.png", "[image]"),
-    ],
-)
-def test_arrays_with_unsuitable_values_are_refused(
-    kind: str, inputs: list[object], text: str
-) -> None:
-    with refused(ErrorCode.INVALID_DATA, text):
-        array_data(kind).inputs(inputs)
-
-
-def test_named_arrays_get_the_trained_types() -> None:
+def test_named_arrays_get_the_trained_types():
     description = array_data(None, input_shape={"a": (2,), "ids": (1,)})
     inputs = description.inputs({"a": np.zeros((3, 2)), "ids": np.zeros((3, 1), np.int64)})
     assert (inputs["a"].dtype, inputs["ids"].dtype) == (np.float32, np.int64)
 
 
-def test_classes_without_names_are_numbers() -> None:
-    description = array_data("tokens", vocabulary=("<padding>", "<unknown>", "oil"))
-    assert description.answers(np.array([[0.0, 1.0], [1.0, 0.0]])).tolist() == [1, 0]
-    with refused(ErrorCode.INVALID_DATA, "sample 0"):
-        description.inputs([[2, 3]])
+TEXTS = {"encoding": {"tokens": "words"}, "vocabulary": ("<padding>", "<unk>", "oil")}
+COLUMN = {"kind": "number", "name": "x", "mean": 0.0, "offset": 0.0, "scale": 1.0, "missing": 0.5}
+ROWS = {"encoding": {"columns": [COLUMN]}}
 
 
-def test_inputs_of_another_kind_are_refused(tmp_path: Path) -> None:
-    texts = array_data(
-        "tokens", encoding={"tokens": "words"}, vocabulary=("<padding>", "<unk>", "oil")
-    )
+@pytest.mark.parametrize(
+    ("kind", "changes", "inputs", "code", "text"),
+    [
+        ("pixels", {}, [[0, 255], [0, 256]], ErrorCode.INVALID_DATA, "sample 1"),
+        ("tokens", {}, [[1, -1]], ErrorCode.INVALID_DATA, "sample 0"),
+        ("tokens", TEXTS | {"encoding": None}, [[2, 3]], ErrorCode.INVALID_DATA, "sample 0"),
+        ("numbers", {}, [[1.0, np.nan]], ErrorCode.INVALID_DATA, "sample 0"),
+        ("numbers", {}, [[1.0], [1.0, 2.0]], ErrorCode.INVALID_DATA, ""),
+        ("numbers", {}, [[3.0]], ErrorCode.INVALID_DATA, "(2,)"),
+        ("pixels", {}, "one.png", ErrorCode.INVALID_DATA, "[image]"),
+        ("tokens", TEXTS, [[1, 2]], ErrorCode.INVALID_VALUE, ""),
+        ("numbers", ROWS, {"x": [1.0], "x ": [2.0]}, ErrorCode.UNKNOWN_NAME, "x"),
+    ],
+)
+def test_unsuitable_samples_are_refused(kind, changes, inputs, code, text):
+    with refused(code, text):
+        array_data(kind, **changes).inputs(inputs)
+
+
+def test_samples_of_every_kind_are_encoded():
+    texts = array_data("tokens", **TEXTS)
     assert texts.inputs(np.array(["oil oil", "sand"])).tolist() == [[2, 2], [1, 0]]
-    with refused(ErrorCode.INVALID_VALUE):
-        texts.inputs([[1, 2]])
-    column = {"kind": "number", "name": "x", "mean": 0.0, "offset": 0.0, "scale": 1.0}
-    rows = array_data("numbers", encoding={"columns": [column | {"missing": 0.5}]})
+    rows = array_data("numbers", **ROWS)
     assert rows.inputs({" x ": [1.0, None]}).tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    with refused(ErrorCode.UNKNOWN_NAME, "x"):
-        rows.inputs({"x": [1.0], "x ": [2.0]})
+    assert rows.answers(np.array([[0.0, 1.0], [1.0, 0.0]])).tolist() == [1, 0]

@@ -1,7 +1,6 @@
 """Seeds fix all random numbers of a user's model: those of Python, numpy and the framework."""
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +19,15 @@ class Drawn(Workload):
 
     name, input_shape, num_classes = "drawn", (4,), 2
 
-    def weights(self) -> np.ndarray:
+    def weights(self):
         drawn = np.random.normal(size=(4, 2)) + random.random()  # noqa: NPY002
         return drawn.astype(np.float32)
 
-    def build_torch(self) -> Any:
+    def build_torch(self):
         import torch
 
         class Model(torch.nn.Linear):
-            def forward(self, inputs: Any) -> Any:
+            def forward(self, inputs):
                 noise = random.gauss(0, 1) + np.random.normal()  # noqa: NPY002
                 return super().forward(inputs + noise * self.training)
 
@@ -36,7 +35,7 @@ class Drawn(Workload):
         model.weight.data = torch.tensor(self.weights().T)
         return model
 
-    def build_keras(self) -> Any:
+    def build_keras(self):
         import keras
 
         weights = self.weights()  # first, because layers of Keras draw seeds from Python's `random`
@@ -45,18 +44,18 @@ class Drawn(Workload):
         return model
 
 
-def kernel(framework: str, seed: int) -> np.ndarray:
-    model: Any = model_module(framework).build_model(Drawn(), seed)
+def kernel(framework, seed):
+    model = model_module(framework).build_model(Drawn(), seed)
     return model.weight.detach().numpy().T if framework == "torch" else model.get_weights()[0]
 
 
-def test_equal_seeds_build_equal_models_in_both_frameworks() -> None:
+def test_equal_seeds_build_equal_models_in_both_frameworks():
     np.testing.assert_array_equal(kernel("torch", 7), kernel("tensorflow", 7))
     np.testing.assert_array_equal(kernel("torch", 7), kernel("torch", 7))
     assert not np.allclose(kernel("torch", 7), kernel("torch", 8))
 
 
-def test_ranks_draw_different_numbers() -> None:
+def test_ranks_draw_different_numbers():
     torch = pytest.importorskip("torch")
     state = find_part("torch", "state")
     drawn = []
@@ -68,14 +67,14 @@ def test_ranks_draw_different_numbers() -> None:
 
 
 @pytest.mark.parametrize("draws", [1, 2])
-def test_resumed_run_draws_the_numbers_of_an_uninterrupted_one(draws: int) -> None:
+def test_resumed_run_draws_the_numbers_of_an_uninterrupted_one(draws):
     """`random.gauss` stores every second number for the next call."""
     pytest.importorskip("torch")
     spec = small_spec("torch", batch_size_per_worker=16, optimizer="sgd")
     world = single_worker("torch")
     steps = first_steps(spec, DATA, world, 96)
 
-    def trainer() -> Any:
+    def trainer():
         created, _, _ = new_trainer(spec, workload=Drawn(), dataset=DATA, world=world)
         created.warm_up(steps[0])
         return created

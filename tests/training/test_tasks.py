@@ -2,31 +2,27 @@
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 
 import local_runs
 import numpy as np
 import pytest
 from headed_model import CLASSES, IMAGES, Headed
 from local_runs import single_worker, small_spec
-from task_data import TOKENS, Letters, Prices, fixed_weights, letters, prices
+from task_data import Letters, Prices, letters, prices
 from worker_script import weights_of
 
 from raybench.data import memory
-from raybench.data.dataset import Dataset, Split, epoch_order
+from raybench.data.dataset import Split
 from raybench.data.store import open_shared
-from raybench.models.base import Workload
 from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation
 from raybench.training import samples
 from raybench.training.run import evaluate_test_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
 
 
-def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
-    content: dict[str, object] = {
+def spec_of(framework, metric, **changes):
+    content = {
         "objective": Objective(kind="best_at_budget", metric=metric, max_train_seconds=1e6),
         "optimizer": "sgd",
         "learning_rate": 0.1,
@@ -38,9 +34,7 @@ def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
     return small_spec(framework, **(content | changes))
 
 
-def train(
-    spec: RunSpec, workload: Workload, dataset: Dataset
-) -> tuple[list[Evaluation], float, list[np.ndarray]]:
+def train(spec, workload, dataset):
     """Return the curve, the value on the test split, and the weights at the end."""
     curve, trainer = local_runs.train(spec, workload=workload, dataset=dataset)
     test = evaluate_test_split(dataset, trainer, single_worker(spec.framework))
@@ -53,17 +47,17 @@ METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
 
 
 @functools.cache
-def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
+def run_of(framework, task):
     """Return the result of `train` for a framework and a task, from memory."""
     return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
-def numbers(curve: list[Evaluation]) -> np.ndarray:
+def numbers(curve):
     return np.array([(point.train_loss, point.value) for point in curve])
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_both_frameworks_train_equally(task: str) -> None:
+def test_both_frameworks_train_equally(task):
     curve, test, weights = run_of("torch", task)
     keras_curve, keras_test, keras_weights = run_of("tensorflow", task)
     np.testing.assert_allclose(numbers(curve), numbers(keras_curve), rtol=1e-5)
@@ -76,24 +70,7 @@ def test_both_frameworks_train_equally(task: str) -> None:
     assert curve[-1].best_value == curve[-1].value, "the lowest is the best"
 
 
-def test_first_loss_of_a_language_model_equals_that_of_numpy() -> None:
-    """The loss of the first step excludes ignored tokens."""
-    workload, dataset = TASKS["language_modelling"]
-    spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
-    curve, _, _ = train(spec, workload, dataset)
-    rows = epoch_order(40, seed=0, epoch=0)[:16]
-    logits = fixed_weights(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
-    losses = np.log(np.exp(logits).sum(axis=-1))
-    labels = dataset.train.labels[rows]
-    counted = labels >= 0
-    chosen = np.take_along_axis(logits, np.where(counted, labels, 0)[..., None], -1)[..., 0]
-    means = ((losses - chosen) * counted).sum(axis=1) / counted.sum(axis=1)
-    assert curve[0].train_loss == pytest.approx(means.mean(), rel=1e-5)
-
-
-def test_run_from_a_mapped_file_equals_the_run_in_memory(
-    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_from_a_mapped_file_equals_the_run_in_memory(framework, tmp_path, monkeypatch):
     workload, dataset = TASKS["regression"]
     expected = run_of(framework, "regression")
     open_shared(tmp_path / "x", lambda: dataset)
@@ -107,7 +84,7 @@ def test_run_from_a_mapped_file_equals_the_run_in_memory(
     np.testing.assert_equal(weights, expected[2])
 
 
-def test_worker_uses_its_share_of_the_free_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_uses_its_share_of_the_free_gpu_memory(monkeypatch):
     torch = pytest.importorskip("torch")
     from raybench.training.torch import batches
 
@@ -117,7 +94,7 @@ def test_worker_uses_its_share_of_the_free_gpu_memory(monkeypatch: pytest.Monkey
     assert [batches.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
 
 
-def test_samples_of_weight_0_have_no_part_in_mixed_losses(framework: str) -> None:
+def test_samples_of_weight_0_have_no_part_in_mixed_losses(framework):
     """The label of such a sample has no effect, whichever sample it is mixed with."""
     spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1, epochs=1.0)
     labels, weights = IMAGES.train.labels, np.arange(24, dtype=np.float32) % 2
@@ -128,9 +105,7 @@ def test_samples_of_weight_0_have_no_part_in_mixed_losses(framework: str) -> Non
     np.testing.assert_array_equal(curves[0], curves[1])
 
 
-def test_tensor_types_for_gpus_train_equal_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tensor_types_for_gpus_train_equal_weights(monkeypatch):
     """On a GPU, int32 becomes int64 and bytes are gathered as words; both work on a CPU too."""
     pytest.importorskip("tensorflow")
     from raybench.training.tensorflow import batches
@@ -144,7 +119,7 @@ def test_tensor_types_for_gpus_train_equal_weights(
 
 
 @pytest.mark.parametrize(("share", "is_gpu"), [(2, False), (5, True)])
-def test_splits_of_a_run_share_a_part_of_the_free_memory(share: int, is_gpu: bool) -> None:
+def test_splits_of_a_run_share_a_part_of_the_free_memory(share, is_gpu):
     """Most memory of a GPU is kept for later allocations."""
     splits = [
         split

@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 
 
 @pytest.mark.parametrize("offset", [0, 1, 16])
-def test_tensors_of_arrays_of_any_alignment_are_usable(offset: int) -> None:
+def test_tensors_of_arrays_of_any_alignment_are_usable(offset):
     """A kernel aborts the process on a tensor in memory aligned to less than 64 bytes."""
     from raybench.training.tensorflow.batches import to_tensor
     from raybench.training.tensorflow.loop import join
@@ -27,7 +27,7 @@ def test_tensors_of_arrays_of_any_alignment_are_usable(offset: int) -> None:
     tensor = to_tensor(array)
 
     @tf.function
-    def total(values: tf.Tensor) -> tf.Tensor:
+    def total(values):
         batch = tf.cast(tf.gather(values, [1, 3, 5]), tf.float32)
         return tf.reduce_sum(tf.linalg.matmul(batch, batch, transpose_b=True))
 
@@ -38,12 +38,10 @@ def test_tensors_of_arrays_of_any_alignment_are_usable(offset: int) -> None:
 @pytest.mark.parametrize(
     ("task", "share", "gib"), [("", 1, 77), ("/job:worker/replica:0/task:1", 0.5, 37)]
 )
-def test_free_gpu_memory_includes_unused_memory_of_tensorflow(
-    task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_gpu_memory_includes_unused_memory_of_tensorflow(task, share, gib, monkeypatch):
     from raybench.training.tensorflow import batches
 
-    def used(name: str) -> dict[str, int]:
+    def used(name):
         assert name == "GPU:0"  # TensorFlow refuses a name that contains the task
         return {"current": 3 * 2**30, "peak": 70 * 2**30}
 
@@ -57,9 +55,7 @@ def test_free_gpu_memory_includes_unused_memory_of_tensorflow(
     assert batches.free_bytes(share) == 0  # unknown is not unlimited
 
 
-def test_bytes_without_a_gpu_kernel_stay_in_host_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bytes_without_a_gpu_kernel_stay_in_host_memory(monkeypatch):
     from raybench.training.tensorflow import batches
 
     pixels = tf.TensorSpec([None, 4, 4], tf.uint8)

@@ -1,8 +1,6 @@
 """Features of torch only: memory layout, waiting for data on a GPU, replicas, precision, layers."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from local_runs import SMALL, first_steps, new_trainer, small_spec, train
@@ -12,8 +10,6 @@ from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import RunSpec
-from raybench.training.base import Step
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from raybench.training.torch.batches import InputClock  # noqa: E402
 from raybench.training.torch.loop import Replica  # noqa: E402
 from raybench.training.torch.model import (  # noqa: E402
-    DepthwiseConv2d,
     build_layers,
     build_model,
     synchronize,
@@ -39,16 +34,16 @@ class Viewing(Workload):
     input_shape = (28, 28, 1)
     num_classes = 10
 
-    def build_torch(self) -> torch.nn.Module:
+    def build_torch(self):
         class Flat(torch.nn.Module):
-            def forward(self, images: torch.Tensor) -> torch.Tensor:
+            def forward(self, images):
                 return images.view(len(images), -1)
 
         conv = torch.nn.Conv2d(1, 4, 5, stride=4)
         return torch.nn.Sequential(conv, Flat(), torch.nn.Linear(4 * 6 * 6, 10))
 
 
-def test_user_model_may_view_outputs_of_its_convolutions() -> None:
+def test_user_model_may_view_outputs_of_its_convolutions():
     (last,), _ = train(small_spec("torch", epochs=1.0), workload=Viewing())
     assert last.value > 0.15
 
@@ -56,28 +51,28 @@ def test_user_model_may_view_outputs_of_its_convolutions() -> None:
 class Stream:
     """Fake device: queued work starts when all earlier work is done."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.host, self.free = 0.0, 0.0
 
-    def work(self, seconds: float) -> None:
+    def work(self, seconds):
         self.free = max(self.free, self.host) + seconds
 
 
-def test_gpu_waits_only_without_queued_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_waits_only_without_queued_work(monkeypatch):
     stream = Stream()
 
     class Event:
-        def __init__(self, enable_timing: bool) -> None:
+        def __init__(self, enable_timing):
             assert enable_timing
 
-        def record(self, on: Stream) -> None:
+        def record(self, on):
             assert on is stream
             self.at = max(stream.free, stream.host)
 
-        def synchronize(self) -> None:
+        def synchronize(self):
             stream.host = max(stream.host, self.at)
 
-        def elapsed_time(self, other: "Event") -> float:
+        def elapsed_time(self, other):
             return 1000 * (other.at - self.at)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -96,18 +91,18 @@ def test_gpu_waits_only_without_queued_work(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_fewer_gpus_than_replicas_is_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_gpus_than_replicas_is_refused(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with refused(ErrorCode.UNSUPPORTED, "2 replicas", gpus):
         join(rank=0, num_workers=1, device="cpu", num_threads=1, num_replicas=2)
 
 
-def test_replica_keeps_its_precision_in_another_thread() -> None:
+def test_replica_keeps_its_precision_in_another_thread():
     """Autocast of torch does not: a new thread starts with the default type."""
     replica = Replica(torch.nn.Linear(2, 2), lambda: torch.autocast("cpu", dtype=torch.bfloat16))
     dtypes = []
 
-    def forward() -> None:
+    def forward():
         with torch.autocast("cpu", dtype=torch.float16):  # as in DataParallel
             dtypes.append(replica(torch.ones(1, 2)).dtype)
 
@@ -118,7 +113,7 @@ def test_replica_keeps_its_precision_in_another_thread() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_skipped_first_fp16_step_leaves_no_momentum(fused: bool) -> None:
+def test_skipped_first_fp16_step_leaves_no_momentum(fused):
     parameter = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], lr=0.5, momentum=0.9, fused=fused)
     scale = LossScale(torch.device("cpu"), "fp16")
@@ -132,7 +127,7 @@ def test_skipped_first_fp16_step_leaves_no_momentum(fused: bool) -> None:
     assert scale.num_skipped == 1
 
 
-def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, list[Step]]:
+def few_steps(spec, workload=None):
     trainer, dataset, world = new_trainer(spec, workload=workload)
     return trainer, first_steps(spec, dataset, world, 5 * 64)
 
@@ -141,15 +136,13 @@ def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, lis
     ("optimizer", "reads_per_step", "settings"),
     [("adamw", 0, {"ema_decay": 0.9, "clip_norm": 1.0}), ("lamb", 1, {})],
 )
-def test_fp16_step_synchronizes_at_most_once(
-    optimizer: str, reads_per_step: int, settings: dict[str, float]
-) -> None:
-    spec = small_spec("torch", optimizer=optimizer, precision="fp16", **settings)
+def test_fp16_step_synchronizes_at_most_once(optimizer, reads_per_step, settings):
+    spec = small_spec("torch", workload="mlp", optimizer=optimizer, precision="fp16", **settings)
     trainer, steps = few_steps(spec)
     reads = []
 
     class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             reads.extend([func] if func is torch.ops.aten._local_scalar_dense.default else [])
             return func(*args, **(kwargs or {}))
 
@@ -159,7 +152,7 @@ def test_fp16_step_synchronizes_at_most_once(
     assert len(reads) == reads_per_step * len(steps[1:]) + 1  # the sum of the losses
 
 
-def test_skipped_step_is_not_averaged() -> None:
+def test_skipped_step_is_not_averaged():
     spec, layer = small_spec("torch", ema_decay=0.9), torch.nn.Linear(2, 2)
     with_skips, without_skips = Averaging(spec, layer), Averaging(spec, layer)
     for is_taken in (False, True, False, True):
@@ -174,14 +167,14 @@ def test_skipped_step_is_not_averaged() -> None:
     assert with_skips.state_dict()["num_steps"] == without_skips.state_dict()["num_steps"] == 2
 
 
-def test_layer_in_fp32_has_fp32_gradients() -> None:
+def test_layer_in_fp32_has_fp32_gradients():
     class Float32Linear(torch.nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        def forward(self, inputs):
             with torch.autocast(inputs.device.type, enabled=False):
                 return super().forward(inputs.flatten(1).float())
 
     class Float32Model(Viewing):
-        def build_torch(self) -> torch.nn.Module:
+        def build_torch(self):
             return Float32Linear(28 * 28, 10)
 
     trainer, steps = few_steps(small_spec("torch", precision="bf16"), Float32Model())
@@ -190,7 +183,7 @@ def test_layer_in_fp32_has_fp32_gradients() -> None:
     assert not torch.equal(gradient, gradient.bfloat16().float())
 
 
-def precision_settings() -> dict[str, Any]:
+def precision_settings():
     """Return the float32 precision of each part of torch, and the older settings."""
     backends = torch.backends
     parts = {
@@ -205,7 +198,7 @@ def precision_settings() -> dict[str, Any]:
     return precisions | older | {"all": torch.get_float32_matmul_precision()}
 
 
-SET_BY_USERS: list[Callable[[], object]] = [
+SET_BY_USERS = [
     lambda: setattr(torch.backends, "fp32_precision", "tf32"),
     lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
     lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "none"),
@@ -218,13 +211,13 @@ SET_BY_USERS: list[Callable[[], object]] = [
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9")
 @pytest.mark.parametrize("change", SET_BY_USERS)
-def test_precision_settings_of_a_user_model_are_reset(change: Callable[[], object]) -> None:
+def test_precision_settings_of_a_user_model_are_reset(change):
     class Changing(Viewing):
-        def build_torch(self) -> torch.nn.Module:
+        def build_torch(self):
             change()
             return super().build_torch()
 
-    def settings_after(precision: str) -> dict[str, Any]:
+    def settings_after(precision):
         new_trainer(small_spec("torch", precision=precision), workload=Changing())[0].close()
         return precision_settings()
 
@@ -236,20 +229,7 @@ def test_precision_settings_of_a_user_model_are_reset(change: Callable[[], objec
         assert settings_after(precision) == exact | changed
 
 
-@pytest.mark.parametrize("multiplier", [1, 2, 3])
-@pytest.mark.parametrize("padding", ["same", "valid"])
-def test_depthwise_convolution_equals_that_of_torch(multiplier, padding):
-    ours = DepthwiseConv2d(4, multiplier, 3, padding)
-    reference = torch.nn.Conv2d(4, 4 * multiplier, 3, padding=padding, groups=4)
-    reference.load_state_dict(ours.state_dict())
-    inputs = torch.randn(2, 4, 9, 9)
-    expected = reference(inputs)
-    torch.testing.assert_close(ours(inputs), expected, rtol=1e-5, atol=1e-6)
-    channels_last = inputs.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(ours(channels_last), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_synchronized_layers_of_timm_keep_activation_and_names() -> None:
+def test_synchronized_layers_of_timm_keep_activation_and_names():
     timm = pytest.importorskip("timm")
     synchronized, original = (
         timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2)

@@ -21,22 +21,18 @@ from local_runs import RankContext, new_trainer, single_worker, small_spec
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
 from test_worker_equality import CASES, check_two_are_one, specs_of_two
 from test_worker_equality import spec_of as equal_spec
-from two_worker_script import RATE, STEPS, spec_of
+from two_worker_script import RATE, SPECS, STEPS, spec_of
 from worker_processes import cached_folder, run_python, run_two
 from worker_script import flat_weights
 
 from raybench.scaling.fits import noise_scales
-from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
 from raybench.training.samples import make_step
 
 FRAMEWORKS = ("torch", "tensorflow")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(1800)]
-MIDDLE, END = checkpointed_runs.MIDDLE, checkpointed_runs.END
-CHECKPOINTED = [("muon", at) for at in (-1, MIDDLE, END)]
-"""Uninterrupted run (-1) and runs resumed after an evaluation. Muon has states of several kinds.
-`test_checkpoints` has all optimizers, and tests/e2e resumes in new processes."""
-UNSYNCHRONIZED: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
+MIDDLE = checkpointed_runs.MIDDLE
+UNSYNCHRONIZED = {"sync_batch_norm": False, "gpus_per_worker": 0}
 NORMALIZED = {
     "torch": [UNSYNCHRONIZED],
     "tensorflow": [UNSYNCHRONIZED, {}, {"frozen_epochs": 1.0}],
@@ -54,8 +50,8 @@ RESUMED = {
 }
 
 
-def normalized_spec(framework: str, num_workers: int, **changes: object) -> RunSpec:
-    content: dict[str, object] = {
+def normalized_spec(framework, num_workers, **changes):
+    content = {
         "num_workers": num_workers,
         "batch_size_per_worker": 8 // num_workers,
         "sync_batch_norm": True,
@@ -66,14 +62,13 @@ def normalized_spec(framework: str, num_workers: int, **changes: object) -> RunS
     return small_spec(framework, **(content | changes))
 
 
-def tasks_of(framework: str) -> dict[str, Any]:
+def tasks_of(framework):
     """Return the tasks of a group in addition to those of `two_worker_script` itself."""
     two = {"num_workers": 2, "batch_size_per_worker": 8}
+    # Muon has states of several kinds. `test_checkpoints` has all optimizers.
+    checkpointed = checkpointed_runs.spec_of(framework, "muon", **two).document()
     return {
-        "checkpointed_runs": [
-            (name, checkpointed_runs.spec_of(framework, name, **two).document(), at)
-            for name, at in CHECKPOINTED
-        ],
+        "checkpointed_runs": [("muon", checkpointed, at) for at in (-1, MIDDLE)],
         "headed_model": [
             normalized_spec(framework, 2, **case).document() for case in NORMALIZED[framework]
         ],
@@ -90,13 +85,13 @@ class Group:
     results: list[dict[str, Any]]
     """Saved results by rank."""
 
-    def weights(self, name: str, rank: int = 0) -> list[np.ndarray]:
+    def weights(self, name, rank=0):
         saved = np.load(self.folder / f"{name}-{rank}.npz")
         return [saved[f"w{index}"] for index in range(len(saved.files))]
 
 
 @pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
+def groups(tmp_path_factory):
     groups = {}
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
@@ -109,34 +104,28 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def group(request: pytest.FixtureRequest, groups: dict[str, Group]) -> Group:
+def group(request, groups):
     return groups[request.param]
 
 
-def distance(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> float:
+def distance(weights, other_weights):
     """Return the largest difference of a weight."""
     pairs = zip(weights, other_weights, strict=True)
     return max(float(np.abs(array - other).max()) for array, other in pairs)
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "recorded", "small_buckets", "fp16", "bf16", "half", "passes", "compiled"]
-)
-def test_workers_with_exchange_have_equal_weights(group: Group, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "alone"])
+def test_workers_with_exchange_have_equal_weights(group, name):
     assert distance(group.weights(name, 0), group.weights(name, 1)) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "max_distance"), [("compiled", 1e-3), ("recorded", 0), ("small_buckets", 0)]
-)
-def test_compilation_recording_and_buckets_change_no_weight(
-    group: Group, name: str, max_distance: float
-) -> None:
+@pytest.mark.parametrize(("name", "max_distance"), [("compiled", 1e-3), ("recorded", 0)])
+def test_compilation_recording_and_buckets_change_no_weight(group, name, max_distance):
     assert distance(group.weights("plain"), group.weights(name)) <= max_distance
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
-def test_compressed_gradients_train_nearly_equal_weights(group: Group, name: str) -> None:
+def test_compressed_gradients_train_nearly_equal_weights(group, name):
     plain, compressed = group.results[0]["plain"][-1], group.results[0][name][-1]
     assert compressed["train_loss"] == pytest.approx(plain["train_loss"], rel=0.01)
     assert abs(compressed["value"] - plain["value"]) <= 0.02
@@ -144,19 +133,19 @@ def test_compressed_gradients_train_nearly_equal_weights(group: Group, name: str
         np.abs(array - compressed_array).ravel()
         for array, compressed_array in zip(group.weights("plain"), group.weights(name), strict=True)
     ]
-    # After 18 steps the mean difference is below a thirtieth of a step. Single weights differ more:
+    # After 12 steps the mean difference is below a thirtieth of a step. Single weights differ more:
     # Adam takes full steps for tiny gradients, which fp16 rounds to 0.
     assert 0 < np.concatenate(differences).mean() < RATE / 30
 
 
-def test_skipped_steps_are_equal_on_all_workers(group: Group) -> None:
+def test_skipped_steps_are_equal_on_all_workers(group):
     plain, half = group.results[0]["plain"][-1], group.results[0]["half"][-1]
     assert half["skipped_steps"] == group.results[1]["half"][-1]["skipped_steps"] > 0
     assert half["train_loss"] == pytest.approx(plain["train_loss"], rel=0.3)
     assert all(math.isfinite(value) for value in half["noise_scale"].values())
 
 
-def test_workers_without_exchange_train_independently(group: Group) -> None:
+def test_workers_without_exchange_train_independently(group):
     first, second = group.weights("alone", 0), group.weights("alone", 1)
     assert distance(first, second) > 1e-3
     assert [results["uneven_steps"] for results in group.results] == [4, 1]
@@ -167,12 +156,13 @@ def test_workers_without_exchange_train_independently(group: Group) -> None:
     assert "noise_scale" not in group.results[0]["alone"][-1]
 
 
-def test_evaluations_have_bytes_and_times_of_their_steps(group: Group) -> None:
+def test_evaluations_have_bytes_and_times_of_their_steps(group):
     runs = group.results[0]
     sent = [
         runs[name][-1].get("bytes_exchanged_per_step") for name in ("plain", "recorded", "bf16")
     ]
-    assert sent == [None, 4 * 402_442, 2 * 402_442]
+    num_parameters = sum(array.size for array in group.weights("plain"))
+    assert sent == [None, 4 * num_parameters, 2 * num_parameters]
     for rank in range(2):
         assert "steps" not in group.results[rank]["plain"][-1]
         before = 0.0
@@ -180,14 +170,13 @@ def test_evaluations_have_bytes_and_times_of_their_steps(group: Group) -> None:
             steps, seconds = line["steps"], line["train_s"] - before
             before = line["train_s"]
             assert steps["num"] == 5  # the sixth step is shorter and not timed
-            assert 0 < steps["p25_s"] <= steps["median_s"] <= steps["p75_s"] <= steps["p95_s"]
-            assert steps["p95_s"] <= steps["max_s"] < seconds
+            assert 0 < steps["median_s"] <= steps["max_s"] < seconds
             assert line["memory_peak_bytes"] > 50e6
     shared = [[line["steps"] for line in results["recorded"]] for results in group.results]
     assert shared[0] == shared[1]
 
 
-def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
+def gradient_parts(framework, num_samples):
     """Return the part of each worker in the gradient, by SGD steps of rate 1 in one process."""
     spec = spec_of(framework, num_workers=1, optimizer="sgd", momentum=0.0)
     trainer, _, _ = new_trainer(spec)
@@ -203,7 +192,7 @@ def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_logged_norms_equal_those_of_numpy(group: Group, name: str) -> None:
+def test_logged_norms_equal_those_of_numpy(group, name):
     parts = gradient_parts(group.framework, STEPS[name])
     whole = float(np.sum(np.square(parts[0] + parts[1])))
     assert whole > 0
@@ -214,8 +203,8 @@ def test_logged_norms_equal_those_of_numpy(group: Group, name: str) -> None:
         assert logged == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["recorded", "small_buckets", "passes", "bf16"])
-def test_noise_scales_of_both_frameworks_agree(groups: dict[str, Group], name: str) -> None:
+@pytest.mark.parametrize("name", ["recorded", "passes", "bf16"])
+def test_noise_scales_of_both_frameworks_agree(groups, name):
     curves = [groups[framework].results[0][name] for framework in FRAMEWORKS]
     for torch_line, keras_line in zip(*curves, strict=True):
         torch_noise, keras_noise = torch_line["noise_scale"], keras_line["noise_scale"]
@@ -228,23 +217,21 @@ def test_noise_scales_of_both_frameworks_agree(groups: dict[str, Group], name: s
     assert scale > 0
 
 
-def in_one_process(specs: list[RunSpec], folder: Path) -> None:
+def in_one_process(specs, folder):
     documents = json.dumps([spec.document() for spec in specs])
     script = str(Path(__file__).with_name("replicas_script.py"))
     run_python(script, documents, str(folder))
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_process(tmp_path_factory):
     """Folder in which a single process has saved the runs of all replicas."""
     resumed = checkpointed_runs.spec_of("tensorflow", "adam", **RESUMED, **SINGLE_PROCESS)
     specs = [*(spec.model_copy(update=SINGLE_PROCESS) for spec in WORKERS), resumed]
     return cached_folder(tmp_path_factory, "one_process", partial(in_one_process, specs))
 
 
-def test_workers_and_replicas_equal_one_worker_with_twice_the_batch(
-    groups: dict[str, Group], one_process: Path
-) -> None:
+def test_workers_and_replicas_equal_one_worker_with_twice_the_batch(groups, one_process):
     workers = groups["tensorflow"].folder
     check_two_are_one("tensorflow", workers)
     check_the_paper(workers)
@@ -266,7 +253,7 @@ def test_workers_and_replicas_equal_one_worker_with_twice_the_batch(
             np.testing.assert_allclose(by_replicas[name], by_workers[name], atol=1e-6, rtol=1e-4)
 
 
-def check_the_paper(folder: Path) -> None:
+def check_the_paper(folder):
     """Compare the Keras optimizers of IN_GROUPS with the reference, on both workers."""
     for rank in range(2):
         weights = np.load(folder / f"paper-{rank}.npz")
@@ -275,12 +262,10 @@ def check_the_paper(folder: Path) -> None:
                 np.testing.assert_allclose(weights[f"{name}{index}"], values, **TOLERANCE)
 
 
-def test_resumed_replicas_equal_those_of_an_uninterrupted_run(one_process: Path) -> None:
+def test_resumed_replicas_equal_those_of_an_uninterrupted_run(one_process):
     whole, rest = (dict(np.load(one_process / f"{name}.npz")) for name in ("whole", "rest"))
     np.testing.assert_array_equal(whole.pop("curve")[MIDDLE + 1 :], rest.pop("curve"))
-    assert whole.keys() == rest.keys()
-    for name, array in whole.items():
-        np.testing.assert_array_equal(array, rest[name], err_msg=name)
+    np.testing.assert_equal(whole, rest)
     check_copies(list(whole.values()))
     for line in json.loads((one_process / "curve.json").read_text()):
         assert line["steps"]
@@ -288,14 +273,14 @@ def test_resumed_replicas_equal_those_of_an_uninterrupted_run(one_process: Path)
         assert line.get("evenness") is None
 
 
-def check_copies(copies: list[np.ndarray]) -> None:
+def check_copies(copies):
     """Check that the replicas differ only by the random streams of dropout and Keras."""
     first, second = copies[: len(copies) // 2], copies[len(copies) // 2 :]
     pairs = zip(first, second, strict=True)
     assert sum(not np.array_equal(array, copy_of_second) for array, copy_of_second in pairs) == 2
 
 
-def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
+def check_average_statistics(ranks):
     """Check that workers train with statistics of their own samples, and that evaluation averages
     these and copies other buffers from rank 0."""
     for name in ("norm.running_mean", "norm.running_var"):
@@ -308,10 +293,10 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
         np.testing.assert_array_equal(rank["seen"], ranks[0]["own.seen"])
 
 
-def test_workers_with_batch_norm_equal_one_with_twice_the_batch(group: Group) -> None:
+def test_workers_with_batch_norm_equal_one_with_twice_the_batch(group):
     """The shares of the last batch differ."""
 
-    def saved(index: int) -> list[dict[str, np.ndarray]]:
+    def saved(index):
         return [dict(np.load(group.folder / f"headed{index}-{rank}.npz")) for rank in range(2)]
 
     check_average_statistics(saved(0))
@@ -330,15 +315,11 @@ def test_workers_with_batch_norm_equal_one_with_twice_the_batch(group: Group) ->
         assert not expected["per_worker"]
 
 
-def test_resumed_workers_equal_those_of_an_uninterrupted_run(group: Group) -> None:
+def test_resumed_workers_equal_those_of_an_uninterrupted_run(group):
     for rank in range(2):
-        for name, at in CHECKPOINTED:
-            if at < 0:
-                continue
-            whole = dict(np.load(group.folder / f"{name}-1-{rank}.npz"))
-            resumed = dict(np.load(group.folder / f"{name}{at}-{rank}.npz"))
-            assert resumed["seconds"][0] > whole["seconds"][at]
-            np.testing.assert_array_equal(whole.pop("curve")[at + 1 :], resumed.pop("curve"))
-            assert whole.keys() == resumed.keys()
-            for key in whole.keys() - {"seconds"}:
-                np.testing.assert_array_equal(whole[key], resumed[key], err_msg=f"{name} {key}")
+        whole, resumed = (
+            dict(np.load(group.folder / f"muon{at}-{rank}.npz")) for at in (-1, MIDDLE)
+        )
+        assert resumed.pop("seconds")[0] > whole.pop("seconds")[MIDDLE]
+        np.testing.assert_array_equal(whole.pop("curve")[MIDDLE + 1 :], resumed.pop("curve"))
+        np.testing.assert_equal(whole, resumed)

@@ -2,7 +2,6 @@
 
 import importlib.util
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from local_runs import new_trainer, small_spec
@@ -20,7 +19,7 @@ needs_tensorflow = pytest.mark.skipif(
 class FakeTensorFlow:
     """Replaces functions of TensorFlow that list GPUs; records which GPUs are made visible."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    def __init__(self, monkeypatch, gpus):
         import tensorflow as tf
 
         self.all = [SimpleNamespace(name=f"GPU:{index}") for index in range(gpus)]
@@ -35,21 +34,19 @@ class FakeTensorFlow:
         ):
             monkeypatch.setattr(place, name, does)
 
-    def _see(self, gpus: list[SimpleNamespace], kind: str) -> None:
+    def _see(self, gpus, kind):
         assert kind == "GPU"
         self.visible = gpus
 
 
 @needs_tensorflow
 @pytest.mark.parametrize("num_gpus", [0, 1, 2])
-def test_tensorflow_sees_the_gpus_of_its_worker(
-    num_gpus: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorflow_sees_the_gpus_of_its_worker(num_gpus, monkeypatch):
     import tensorflow as tf
 
     from raybench.training.tensorflow import world
 
-    strategy_options: list[Any] = []
+    strategy_options = []
     local_strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     monkeypatch.setattr(
         tf.distribute,
@@ -66,7 +63,7 @@ def test_tensorflow_sees_the_gpus_of_its_worker(
 
 
 @needs_tensorflow
-def test_exchange_options_of_a_run_keep_nccl() -> None:
+def test_exchange_options_of_a_run_keep_nccl():
     from raybench.training.tensorflow.loop import Exchange
     from raybench.training.tensorflow.world import communication
 
@@ -74,9 +71,7 @@ def test_exchange_options_of_a_run_keep_nccl() -> None:
     assert (options.implementation.value, options.bytes_per_pack) == ("NCCL", 4 * 2**20)
 
 
-def test_framework_that_does_not_see_an_assigned_gpu_is_refused(
-    framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_framework_that_does_not_see_an_assigned_gpu_is_refused(framework, monkeypatch):
     if framework == "tensorflow":
         FakeTensorFlow(monkeypatch, 0)
     else:
@@ -87,7 +82,7 @@ def test_framework_that_does_not_see_an_assigned_gpu_is_refused(
         )
 
 
-def test_torch_worker_knows_the_index_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_worker_knows_the_index_of_its_gpu(monkeypatch):
     """Ray lets the torch workers of a host see all their GPUs; a worker uses the given one."""
     pytest.importorskip("torch")
     from raybench.training.torch.world import World
@@ -100,7 +95,7 @@ def test_torch_worker_knows_the_index_of_its_gpu(monkeypatch: pytest.MonkeyPatch
 
 @needs_tensorflow
 @pytest.mark.parametrize("precision", ["tf32", "fp32"])
-def test_tensorflow_uses_tf32_only_if_requested(precision: str) -> None:
+def test_tensorflow_uses_tf32_only_if_requested(precision):
     """TF32 is the default of TensorFlow. `test_torch_loop` tests torch."""
     import tensorflow as tf
 

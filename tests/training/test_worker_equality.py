@@ -3,8 +3,6 @@ sharded (`Run.prepare(model, strategy="fsdp")`)."""
 
 import json
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ CASES = [("sgd", 1), ("lamb", 2)]
 LIBRARY_OPTIMIZERS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
 USER_MODELS = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
 """Models that add to the loss of a pass, or whose passes use only some parameters."""
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "penalised": {"optimizer": "sgd", "workload": "regularised:Penalised"},
     "experts": {
         **{"optimizer": "adamw", "workload": "regularised:Experts"},
@@ -36,22 +34,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
 DATASET = DatasetSpec(image_size=8, limit=303)
 
 
-def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
+def spec_of(framework, optimizer, accumulate, num_workers):
     workers = {"num_workers": num_workers, "batch_size_per_worker": 32 // num_workers}
     settings = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
     settings |= {"optimizer": optimizer} | SETTINGS.get(optimizer, {})
     return small_spec(framework, **workers, **settings)
 
 
-def cases_of(framework: str) -> list[tuple[str, int]]:
+def cases_of(framework):
     return [*CASES, LIBRARY_OPTIMIZERS[framework], USER_MODELS[framework]]
 
 
-def specs_of_two(framework: str) -> list[dict[str, Any]]:
+def specs_of_two(framework):
     return [spec_of(framework, *case, num_workers=2).document() for case in cases_of(framework)]
 
 
-def check_two_are_one(framework: str, folder: Path) -> None:
+def check_two_are_one(framework, folder):
     """Compare the saved results of a group of two workers with those of one worker."""
     for index, case in enumerate(cases_of(framework)):
         expected = one_worker(spec_of(framework, *case, num_workers=1))
@@ -68,24 +66,24 @@ def check_two_are_one(framework: str, folder: Path) -> None:
             np.testing.assert_allclose(expected[name], rank_0[name], atol=2e-5, rtol=1e-3)
 
 
-def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
+def one_worker(spec):
     return train_result(spec, single_worker(spec.framework))
 
 
 @pytest.fixture(scope="module")
-def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def torch_group(tmp_path_factory):
     """Folder in which two workers of torch have saved their results."""
     pytest.importorskip("torch")
     run = partial(run_two, "worker_script.py", "torch", specs_of_two("torch"))
     return cached_folder(tmp_path_factory, "torch_group", run)
 
 
-def test_two_workers_equal_one_with_twice_the_batch(torch_group: Path) -> None:
+def test_two_workers_equal_one_with_twice_the_batch(torch_group):
     """`test_two_workers` compares TensorFlow."""
     check_two_are_one("torch", torch_group)
 
 
-def test_accumulation_equals_one_large_batch(framework: str) -> None:
+def test_accumulation_equals_one_large_batch(framework):
     settings = {"workload": "mlp", "optimizer": "sgd", "learning_rate": 0.01, "dataset": DATASET}
     whole = one_worker(small_spec(framework, batch_size_per_worker=48, **settings))
     in_three = {"batch_size_per_worker": 16, "accumulate": 3}
@@ -95,17 +93,16 @@ def test_accumulation_equals_one_large_batch(framework: str) -> None:
     np.testing.assert_allclose(whole["weights0"], parts["weights0"], atol=2e-5, rtol=1e-3)
 
 
-def unpacked(saved: bytes) -> dict[str, Any]:
+def unpacked(saved):
     """Return the state that a training loop in torch has saved."""
     from raybench.training.torch.world import Adapter
 
     kind, content = state_of(saved)
     assert kind == "torch"
-    state: dict[str, Any] = Adapter(single_worker("torch")).unpack(content)
-    return state
+    return Adapter(single_worker("torch")).unpack(content)
 
 
-def assert_same_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_same_state(state, expected):
     assert state["model"].keys() == expected["model"].keys()
     for name, array in state["model"].items():
         np.testing.assert_allclose(array, expected["model"][name], rtol=0, atol=1e-5)
@@ -116,7 +113,7 @@ def assert_same_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
         )
 
 
-def test_sharded_model_equals_a_replicated_one_with_half_the_memory(torch_group: Path) -> None:
+def test_sharded_model_equals_a_replicated_one_with_half_the_memory(torch_group):
     assert_same_state(
         unpacked((torch_group / "fsdp-whole").read_bytes()),
         unpacked((torch_group / "ddp-whole").read_bytes()),
@@ -129,9 +126,7 @@ def test_sharded_model_equals_a_replicated_one_with_half_the_memory(torch_group:
     assert (whole.get("refused"), sharded["refused"]) == (None, ErrorCode.USER_CODE)
 
 
-def test_state_of_a_sharded_model_resumes_on_two_workers_and_on_one(
-    torch_group: Path,
-) -> None:
+def test_state_of_a_sharded_model_resumes_on_two_workers_and_on_one(torch_group):
     from sharded_loop import EPOCHS, MIDDLE, trained
 
     whole = unpacked((torch_group / "fsdp-whole").read_bytes())
@@ -143,7 +138,7 @@ def test_state_of_a_sharded_model_resumes_on_two_workers_and_on_one(
 
 
 @pytest.mark.parametrize(("framework", "strategy"), [("python", "fsdp"), ("torch", "zero3")])
-def test_unknown_or_unsupported_strategy_is_refused(framework: str, strategy: Any) -> None:
+def test_unknown_or_unsupported_strategy_is_refused(framework, strategy):
     world = PlainWorld("cpu") if framework == "python" else single_worker(framework)
     run = Run(RunSpec(workload="train.py:train", framework=framework), world, Ledger("setup"))
     with refused(ErrorCode.USER_CODE, strategy, framework):
