@@ -48,8 +48,7 @@ def test_search_and_race_runs_rank_and_solo_runs_are_printed(tmp_path):
 
 
 def test_the_cold_run_of_the_first_trial_does_not_rank(tmp_path):
-    race = [run_line("0000-race0", 4.0, role="race"), run_line("0000-race1", 4.0, role="race")]
-    results = study_of(tmp_path, race)
+    results = study_of(tmp_path, raced("0000", 0.0, [4.0, 4.0])[1:])
     assert (row_of(results, "0000")["runs"], row_of(results, "0000")["expected_s"]) == (2, 4.0)
 
 

@@ -213,26 +213,19 @@ NEAR_GUESSING = {
 
 def test_a_winner_with_solo_misses_is_not_replaced_by_an_untested_one(tmp_path):
     """The other candidate was never tested, so its validation value must exceed luck."""
-    runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
-    runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
+    runs = [*raced("0000", 2.0, [2.0], best_value=0.6), *raced("0001", 3.0, [2.0], best_value=0.6)]
     missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
     solo_run = run_line("0000-confirm0", role="confirm", **missed)
-    raced = results_folder(tmp_path / "raced", runs, **NEAR_GUESSING)
-    assert verdict_of(raced) is not None, "it has not been tested yet"
-    assert (
-        verdict_of(results_folder(tmp_path / "alone", [*runs, solo_run], **NEAR_GUESSING)) is None
-    )
+    before = results_folder(tmp_path / "before", runs, **NEAR_GUESSING)
+    assert verdict_of(before) is not None, "it has not been tested yet"
+    after = results_folder(tmp_path / "after", [*runs, solo_run], **NEAR_GUESSING)
+    assert verdict_of(after) is None
 
 
 def test_a_candidate_awaits_its_test_if_others_beat_guessing(tmp_path):
     lines = [run_line("0000", 9.0, best_value=0.595)]
-    for trial, seconds in (("0001", 4.0), ("0002", 4.2)):
-        names = [(trial, "trial"), *((f"{trial}-race{n}", "race") for n in range(3))]
-        lines += [run_line(name, seconds, best_value=0.605, role=role) for name, role in names]
-    for number, seconds in enumerate((4.0, 4.1, None)):
-        values = {"best_value": 0.605, "test_value": 0.61}
-        values |= {} if seconds else {"stop": "max_train_seconds"}
-        lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **values))
+    lines += raced("0001", 4.0, [4.0] * 3, [4.0, 4.1, None], best_value=0.605, test_value=0.61)
+    lines += raced("0002", 4.2, [4.2] * 3, best_value=0.605)
     verdict = verdict_of(results_folder(tmp_path, lines, **NEAR_GUESSING))
     assert verdict is not None
     assert verdict.fastest == "0002"
@@ -284,7 +277,6 @@ def test_intervals_of_other_metrics_include_the_recorded_error(tmp_path):
     names = ("0000", "0000-confirm0", "0000-confirm1")
     lines = [line | {"value_error": 0.02} for name in names for line in curve(name, [0.5])]
     lines += at_budget("0000", 0.5, [0.5, 0.5], objective=budget)
-    lines += at_budget("0001", 0.9, objective=budget)
     baselines = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=baselines)
     reach = 1.645 * 0.02
