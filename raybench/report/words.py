@@ -83,7 +83,8 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Return text such as `reached it once, in 0 of 3 runs with new seeds`.
+    """Return text such as `reached the target in the search, but in none of 3 runs with new
+    seeds`.
 
     The text is empty if the trial did not reach the target in the search, or if its configuration
     did not run again. Call this only for a study without a confirmed winner.
@@ -92,14 +93,14 @@ def refuted_words(results: Study, trial: str) -> str:
     if configuration is None or results.runs[trial].time_to_target_s is None:
         return ""
     runs = counted(len(configuration.printed_runs), "run")
-    return f"reached it once, in 0 of {runs} with new seeds"
+    return f"reached the target in the search, but in none of {runs} with new seeds"
 
 
 def price_of(results: Study, worker_seconds: float, trial: str) -> str:
-    """Return text such as `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`.
+    """Return text such as ` (0.11 at 4 per worker-hour, 0.02 of it for training)`.
 
-    The text is empty if the study has no price. The cost includes startup, setup, compilation and
-    evaluation.
+    The text is empty if the study has no price. The first number, the bill, includes startup,
+    setup, compilation and evaluation.
 
     Args:
         results: The study.
@@ -114,7 +115,7 @@ def price_of(results: Study, worker_seconds: float, trial: str) -> str:
     names = [trial] if configuration is None else configuration.printed_runs
     money = worker_seconds / 3600 * price
     bill = money * billing_ratio(results.runs[name] for name in names)
-    return f", cost {bill:.3g} at {price:g} per worker-hour ({money:.3g} for training alone)"
+    return f" ({bill:.3g} at {price:g} per worker-hour, {money:.3g} of it for training)"
 
 
 def target_words(metric: Metric, target: float) -> str:
