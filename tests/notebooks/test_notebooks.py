@@ -78,9 +78,7 @@ def test_notebooks_and_docs_import_only_the_public_package() -> None:
     codes |= {path: "\n".join(CODE.findall(path.read_text())) for path in pages}
     codes |= {path: path.read_text() for path in (ROOT / "examples").glob("*.py")}
     assert [path.name for path, code in codes.items() if BELOW.search(code)] == []
-    assert BELOW.search("x\nfrom raybench.report import x"), (
-        "the pattern matches an internal import"
-    )
+    assert BELOW.search("x\nfrom raybench.report import x"), "the pattern matches such an import"
 
 
 def test_neither_ray_nor_a_framework_is_imported(executed: NotebookNode) -> None:
@@ -112,9 +110,8 @@ def test_committed_outputs_reveal_nothing_about_the_machine(
 def run_here(name: str) -> None:
     """Run all cells in this process and raise their errors."""
     names: dict[str, Any] = {"display": lambda *values: None}
-    with pd.option_context(
-        "display.precision", 6, "display.max_colwidth", 50
-    ):  # options that cells change
+    # Cells change these options.
+    with pd.option_context("display.precision", 6, "display.max_colwidth", 50):
         for cell in nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells:
             if cell.cell_type == "code":
                 lines = [line for line in cell.source.splitlines() if not line.startswith("%")]

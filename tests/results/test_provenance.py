@@ -5,8 +5,6 @@ import pytest
 from raybench.spec.text import redact
 
 SECRET = "hunter2,x=1:y"
-
-
 HIDDEN = (
     *(f"token={SECRET}", f"fixed.hf_token={SECRET}", f"a.db_passwd={SECRET}"),
     *(f"MY_SECRET={SECRET}", f"x.client_secret_value={SECRET}", f"apikey={SECRET}"),

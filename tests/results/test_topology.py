@@ -28,9 +28,8 @@ OLD = run_line("0004", 5.0, num_workers=2)
 
 def test_runs_on_more_hosts_than_others_of_their_size_are_not_ranked(tmp_path):
     results = results_folder(tmp_path, [OVER_TWO, PACKED, WIDE])
-    assert list(ranked_runs(results.trials)["trial"]) == ["0003", "0000"], (
-        "four workers fit on no single host"
-    )
+    # Four workers fit on no single host.
+    assert list(ranked_runs(results.trials)["trial"]) == ["0003", "0000"]
     assert verdict_of(results).fastest == "0003"
     text = shown(results)
     assert all(words in text for words in ("2 hosts", "trial 0001"))
@@ -71,9 +70,8 @@ def test_each_gpu_model_has_its_own_winner(tmp_path):
     text = shown(results)
     for line in ("A100: Train", "H100: Not confirmed"):
         assert text.count(line) == 1
-    assert set(reached_target(results)["trial"]) == {"0001", "0002"}, (
-        "runs on the GPU model of the winner"
-    )
+    on_model_of_winner = set(reached_target(results)["trial"])
+    assert on_model_of_winner == {"0001", "0002"}
 
 
 def test_topology_columns_are_on_the_screen_only_if_they_differ(tmp_path):

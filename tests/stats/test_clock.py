@@ -3,7 +3,7 @@ import os
 import pytest
 
 from raybench.stats import clock as module
-from raybench.stats.clock import WORKER_PHASES, CpuUse, Ledger, cpu_use, merge_ranks
+from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, CpuUse, Ledger, cpu_use, merge_ranks
 
 
 class FakeClock:
@@ -33,9 +33,7 @@ def test_every_second_is_in_exactly_one_phase(clock):
 
 def test_the_ledger_continues_from_earlier_seconds(clock):
     ledger = Ledger("setup", clock=clock, earlier={"setup": 1.0, "train": 5.0, "input": 0.5})
-    zeros = dict.fromkeys(
-        ("compile", "eval", "checkpoint", "report", "train_cpu", "disturbed"), 0.0
-    )
+    zeros = dict.fromkeys((*WORKER_PHASES, *CPU_NAMES), 0.0)
     assert ledger.snapshot() == zeros | {"setup": 1.0, "train": 5.0}
     clock.now += 2.0
     ledger.enter("train")
@@ -87,10 +85,8 @@ def test_cpu_usage_is_read_only_when_training_begins_and_ends(clock):
     [
         ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC numbers its cores from 0
         ({"proc/stat": None}, 0.0),
-        (
-            {},
-            1.0,
-        ),  # 8 workers, each pinned to one core, under a quota of 3.5: throttled 4 s in total
+        # 8 workers, each pinned to one core, under a quota of 3.5: throttled 4 s in total
+        ({}, 1.0),
         ({"sys/fs/cgroup/cpu.max": None}, 0.5),
         ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
     ],
