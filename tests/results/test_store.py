@@ -234,28 +234,32 @@ def test_the_message_of_a_failure_names_the_file_of_its_traceback(tmp_path):
     assert (tmp_path / "errors" / "0003.txt").read_text() == "Traceback\noutput: logs/0003.txt\n"
 
 
-@pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])
-def test_a_folder_deleted_during_the_study_raises_a_study_error(tmp_path, how):
+def replace_records(folder):
+    (folder / RECORDS_FILE).rename(folder / "old")
+    (folder / RECORDS_FILE).write_text("")
+
+
+@pytest.mark.parametrize(
+    ("harm", "is_gone"),
+    [
+        (shutil.rmtree, True),
+        (lambda folder: folder.rename(folder.with_name("elsewhere")), True),
+        (lambda folder: (folder / RECORDS_FILE).unlink(), False),
+        (replace_records, False),
+    ],
+)
+def test_a_folder_deleted_during_the_study_raises_a_study_error(tmp_path, harm, is_gone):
     folder = tmp_path / "study"
-    store = Store(folder)
-    store.append(LINES[0])
-    writes = [lambda: store.append(LINES[1])]
-    if how == "folder":
-        shutil.rmtree(folder)
-        writes += [lambda: store.write_yaml("s.yaml", {}), lambda: store.write_error("0000", "x")]
-    elif how == "file":
-        (folder / RECORDS_FILE).unlink()
-    elif how == "moved":
-        folder.rename(tmp_path / "elsewhere")
-    else:
-        (folder / RECORDS_FILE).rename(folder / "old")
-        (folder / RECORDS_FILE).write_text("")
-    for write in writes:
-        with pytest.raises(StudyError) as refusal:
-            write()
-        assert "\n" not in str(refusal.value)
-    assert folder.exists() == (how in ("file", "replaced"))
-    store.close()
+    with Store(folder) as store:
+        harm(folder)
+        writes = [lambda: store.append(LINES[1])]
+        if is_gone:
+            writes += [lambda: store.write_yaml("s", {}), lambda: store.write_error("0000", "x")]
+        for write in writes:
+            with pytest.raises(StudyError) as refusal:
+                write()
+            assert "\n" not in str(refusal.value)
+    assert folder.exists() != is_gone
 
 
 OBJECTIVE: dict[str, Any] = {"objective": {"target": 0.95}}

@@ -178,14 +178,10 @@ def coverage(seed: int, number: int) -> tuple[float, float]:
     others = np.array([anywhere() for _ in range(60)])
     mean, covariance = model.predict(others)
     errors = np.abs(np.array([true_log(point) for point in others]) - mean)
-    posteriors = {
-        run: model.posterior(run)
-        for run, curve in model.curves.items()
-        if curve.reached is None and curve.amounts
-    }
-    covered = [
-        abs(logs[run] - at) < 1.645 * math.sqrt(var) for run, (at, var) in posteriors.items()
-    ]
-    return float((errors < 1.645 * np.sqrt(np.diag(covariance))).mean()), float(
-        np.mean(covered or [1])
-    )
+    covered = []
+    for run, curve in model.curves.items():
+        if curve.reached is None and curve.amounts:
+            log, variance = model.posterior(run)
+            covered.append(abs(logs[run] - log) < 1.645 * math.sqrt(variance))
+    new_share = (errors < 1.645 * np.sqrt(np.diag(covariance))).mean()
+    return float(new_share), float(np.mean(covered or [1]))

@@ -173,10 +173,9 @@ def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> 
         ):
             learned |= {(due_run.name, due_run.round): run(due_run.name) for due_run in due}
             runs_left -= len(due)
-        new = {name: {r: x for (n, r), x in learned.items() if n == name} for name in costs}
-        groups = {
-            candidate.name: group_of(candidate, new[candidate.name], axis="worker_seconds")
-            for candidate in candidates
-        }
+        groups = {}
+        for candidate in candidates:
+            new = {number: x for (name, number), x in learned.items() if name == candidate.name}
+            groups[candidate.name] = group_of(candidate, new, axis="worker_seconds")
         num_apart += len(ties_of(groups).repeated) == 1
     assert num_apart <= 6
