@@ -182,6 +182,9 @@ def fits_two(request):
 LEEWAY = {"equal_frameworks": True, "batch_statistics": False, "reads": True, "fits": fits_two}
 
 
+ON_GPU = {"gpus_per_worker": 1}
+
+
 def variants(axis, spec, **changes):
     return variants_of(axis, spec, Leeway(**(LEEWAY | changes)))
 
@@ -195,6 +198,9 @@ def variants(axis, spec, **changes):
         ("workers", {"num_workers": 2, "accumulate": 3}, ["2x64", "1x128"]),
         ("compile", {}, ["none", "default", "max-autotune"]),
         ("compile", {"framework": "tensorflow", "compile": "xla"}, ["xla", "none"]),
+        # CUDA graphs are tried on GPUs, and not with several passes.
+        ("compile", ON_GPU, ["none", "default", "reduce-overhead", "max-autotune"]),
+        ("compile", ON_GPU | {"accumulate": 2}, ["none", "default"]),
         ("prefetch", {"prefetch": 3, "cpus_per_worker": 2}, ["3", "0", "1", "2"]),
         ("framework", {"compile": "default"}, ["torch", "tensorflow"]),
     ],
@@ -222,18 +228,6 @@ def test_variants_begin_with_that_of_the_spec(axis, changes, expected):
 )
 def test_variants_that_change_the_learning_curve_are_not_measured(axis, changes, leeway, reason):
     assert reason in str(variants(axis, RunSpec(**changes), **leeway))
-
-
-def test_cuda_graphs_are_tried_on_gpus_and_not_with_several_passes():
-    on_gpu = RunSpec(gpus_per_worker=1)
-    assert list(variants("compile", on_gpu)) == [
-        "none",
-        "default",
-        "reduce-overhead",
-        "max-autotune",
-    ]
-    passes = on_gpu.model_copy(update={"accumulate": 2})
-    assert list(variants("compile", passes)) == ["none", "default"]
 
 
 def found_of(times, compile_s=None):

@@ -159,15 +159,19 @@ def test_an_invalid_file_is_refused(text, code, names, tmp_path):
         read_measurements(file)
 
 
-@pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "8,x"])
-def test_invalid_worker_counts_are_refused(predict, good):
-    with refused(ErrorCode.INVALID_VALUE, "--predict", predict[:40]):
+@pytest.mark.parametrize(
+    ("predict", "code", "name"),
+    [
+        ("8,,16", ErrorCode.INVALID_VALUE, "--predict"),
+        ("9" * 5000, ErrorCode.INVALID_VALUE, "--predict"),
+        ("-8", ErrorCode.INVALID_VALUE, "--predict"),
+        ("8,x", ErrorCode.INVALID_VALUE, "--predict"),
+        ("nowhere.csv", ErrorCode.NOT_FOUND, ""),
+    ],
+)
+def test_invalid_worker_counts_and_missing_files_of_cells_are_refused(predict, code, name, good):
+    with refused(code, name, predict[:40]):
         cells_to_predict(predict, read_measurements(good))
-
-
-def test_a_missing_file_of_cells_is_refused(good):
-    with refused(ErrorCode.NOT_FOUND, "nowhere.csv"):
-        cells_to_predict("nowhere.csv", read_measurements(good))
 
 
 @pytest.mark.parametrize(

@@ -108,14 +108,6 @@ def test_batch_sizes_that_miss_or_lie_beyond_a_miss_are_not_usable(reached, miss
     assert [size for size in sizes if not curve.reaches(size)] == unusable
 
 
-def test_a_single_batch_size_is_refused():
-    with refused(ErrorCode.TOO_FEW):
-        fit(runs([64]))
-    with refused(ErrorCode.TOO_FEW):
-        fit(pd.concat([runs([64]), pd.DataFrame({"batch_size": [8, 8, 8]})]))
-    assert leave_one_out(runs([64, 128])).empty
-
-
 @pytest.mark.skipif(
     not (DATA / "mlperf/convergence.csv").is_file(), reason="RAYBENCH_DATA has no mlperf"
 )
@@ -151,6 +143,15 @@ def test_the_median_counts_runs_that_missed(samples, median):
     assert read(table).batch_sizes[0].samples == median
 
 
-def test_a_table_without_any_median_is_refused():
-    with refused(ErrorCode.NO_RESULT):
-        read(table_of([8, 16], [None, None]))
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        (runs([64]), ErrorCode.TOO_FEW),
+        (pd.concat([runs([64]), table_of([8] * 3, [None] * 3)]), ErrorCode.TOO_FEW),
+        (table_of([8, 16], [None, None]), ErrorCode.NO_RESULT),
+    ],
+)
+def test_a_table_with_fewer_than_two_medians_is_refused(table, code):
+    with refused(code):
+        fit(table)
+    assert leave_one_out(runs([64, 128])).empty, "it needs three"
