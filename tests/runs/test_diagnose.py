@@ -44,7 +44,6 @@ class Workers:
         self.seen.append((name, spec))
         self.on_run(name)
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
-        assert eval_interval is not None
         outcome = RunOutcome(num_parameters=1000, workers_per_node=(1, 1))
         if self.failure is not None and self.fails(spec):
             yield replace(outcome, is_over=True, failure=self.failure, message="no room.")

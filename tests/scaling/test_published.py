@@ -8,7 +8,6 @@ from functools import cache
 
 import pytest
 
-from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.layers import num_parameters
 from raybench.scaling.cells import cell_table
@@ -241,7 +240,6 @@ def test_workloads_of_the_studies_train_on_their_data(name):
             assert spec.prefetch == 0
             assert dataset.train.is_on_demand == (spec.dataset.name == "workload")
             assert len(dataset.train) == 1257
-            assert isinstance(workload, LayerWorkload)
             count = num_parameters(workload.layers, workload.input_shape)
             assert count == PARAMETERS[spec.workload]
     if name == STUDY_3:
