@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from read_back import tensorboard_scalars
+from read_back import log, tensorboard_scalars
 
 from raybench.commands import cli
 from raybench.loggers import to_tensorboard
@@ -88,9 +88,7 @@ def test_a_hanging_logger_is_dropped(tmp_path, point, monkeypatch):
 
 def test_only_runs_of_this_session_are_logged_by_default(tmp_path, point):
     results_folder(tmp_path, [run_line("0000", 2.0)])
-    with Store(tmp_path) as store, loggers(tmp_path, []) as running:
-        running.start()
-        store.append(run_line("0001", 3.0))
+    log("tensorboard", tmp_path, run_line("0001", 3.0))
     assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == ["0001"]
 
 
