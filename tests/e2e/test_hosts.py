@@ -17,7 +17,7 @@ from tests.factories import wait_for
 from tests.test_readme import CLUSTER_COMMANDS, ROOT
 
 from .commands import RAY, command
-from .hosts import Host, Hosts, why_not
+from .hosts import Hosts, why_not
 
 pytestmark = [
     pytest.mark.ray,
@@ -59,29 +59,20 @@ def done(ended: "subprocess.CompletedProcess[str]") -> str:
     return ended.stdout
 
 
-def start_head(host: Host) -> None:
-    """Start Ray's head on a host, with a token."""
-    done(host.run(RAY, *documented("ray get-auth-token"), **TOKEN))
-    words = (*documented("ray start --head"), f"--num-cpus={CPUS}")
-    done(host.run(RAY, *words, timeout=LIMIT_S, **NODE))
-
-
-def start_node(host: Host, head: Host) -> None:
-    """Add a host to the head's cluster, with the head's token."""
-    token = done(head.run("sh", "-c", f"cat {TOKEN_FILE}"))
-    keep = f"mkdir -p $HOME/.ray && umask 077 && printf %s '{token}' > {TOKEN_FILE}"
-    done(host.run("sh", "-c", keep))
-    words = [word.replace("HEAD", head.address) for word in documented("ray start --address")]
-    done(host.run(RAY, *words, f"--num-cpus={CPUS}", timeout=LIMIT_S, **NODE))
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Hosts]:
-    """Two hosts, the first of which is Ray's head."""
+    """Two hosts, the first of which is Ray's head; the other one has the head's token."""
     pytest.importorskip("torch")
     with Hosts(2) as hosts:
-        start_head(hosts[0])
-        start_node(hosts[1], hosts[0])
+        head, node = hosts
+        options = {"timeout": LIMIT_S, **NODE}
+        done(head.run(RAY, *documented("ray get-auth-token"), **TOKEN))
+        done(head.run(RAY, *documented("ray start --head"), f"--num-cpus={CPUS}", **options))
+        token = done(head.run("sh", "-c", f"cat {TOKEN_FILE}"))
+        keep = f"mkdir -p $HOME/.ray && umask 077 && printf %s '{token}' > {TOKEN_FILE}"
+        done(node.run("sh", "-c", keep))
+        words = [word.replace("HEAD", head.address) for word in documented("ray start --address")]
+        done(node.run(RAY, *words, f"--num-cpus={CPUS}", **options))
         yield hosts
 
 
@@ -123,8 +114,7 @@ def test_job_trains_inside_a_host_and_over_both(cluster, tmp_path):
     raced = [run for run in runs.values() if run.role == "race"]
     assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
-    verdict = verdict_of(results)
-    assert verdict.is_confirmed
+    assert verdict_of(results).is_confirmed
 
 
 def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(cluster, tmp_path):

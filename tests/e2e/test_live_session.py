@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,10 +44,11 @@ pytestmark = pytest.mark.ray
 SPEC = RunSpec(
     batch_size_per_worker=32, objective=Objective(target=1.0, max_train_seconds=1.5), seed=3
 )
+TO_THE_LAST_EPOCH = Objective(kind="best_at_budget", max_train_seconds=1e6)
 CONTINUED = RunSpec(
     workload="tests.training.regularised:Regularised",
     dataset=DatasetSpec(limit=300),
-    objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
+    objective=TO_THE_LAST_EPOCH,
     optimizer="lamb",
     schedule="cosine",
     epochs=3.0,
@@ -63,7 +63,6 @@ TRAIN = RunSpec(
     objective=Objective(target=0.9, max_train_seconds=60),
     learning_rate=0.003,
 )
-
 PLAIN = RunSpec(
     workload=f"{LOOPS}:plain",
     framework="python",
@@ -109,19 +108,15 @@ def test_seconds_in_the_queue_do_not_count_as_training(session):
     holder = RunClient(session.pool, "holder", SPEC.model_copy(update={"num_workers": 2}))
     holder.step()
     waiting = RunClient(session.pool, "waiting", SPEC)
-    ended: list[RunOutcome] = []
-    thread = threading.Thread(target=lambda: ended.append(to_the_end(waiting)))
-    thread.start()
-    wait_for(lambda: "waiting" in session.waiting())
-    began = time.monotonic()
-    time.sleep(0.5)
-    waited = time.monotonic() - began
-    holder.finish()
-    thread.join()
-    ledger = ended[0].ledger
-    assert ledger["queue"] >= waited
-    assert ledger["train"] <= ended[0].wall_s - ledger["queue"]
-    assert ended[0].stop == "max_train_seconds"
+    with ThreadPoolExecutor(1) as threads:
+        ending = threads.submit(to_the_end, waiting)
+        wait_for(lambda: "waiting" in session.waiting())
+        time.sleep(0.5)
+        holder.finish()
+        outcome = ending.result()
+    assert outcome.ledger["queue"] >= 0.5
+    assert outcome.ledger["train"] <= outcome.wall_s - outcome.ledger["queue"]
+    assert outcome.stop == "max_train_seconds"
 
 
 # A TensorFlow worker in a collective does not notice that another worker is dead.
@@ -215,7 +210,7 @@ def test_resident_memory_is_flat(session, framework):
             batch_size_per_worker=(32, 128)[number % 2],
             optimizer=("adam", "lamb", "lars")[number % 3],
             epochs=1.0,
-            objective=Objective(kind="best_at_budget", max_train_seconds=30),
+            objective=TO_THE_LAST_EPOCH,
             seed=number,
         )
         assert to_the_end(RunClient(session.pool, f"{framework}{number}", spec)).stop == "epochs"
@@ -306,8 +301,7 @@ def test_a_loop_of_torch_trains_over_workers(session):
 @pytest.mark.all
 def test_a_loop_that_lost_its_workers_goes_on_from_what_it_saved(session):
     """How a library's trainer goes on is in `training/test_trainers.py`."""
-    objective = Objective(kind="best_at_budget", max_train_seconds=1000)
-    update = {"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": objective}
+    update = {"checkpoint_every_s": 1e-9, "epochs": 5.0, "objective": TO_THE_LAST_EPOCH}
     client = RunClient(session.pool, "victim", TRAIN.model_copy(update=update))
     assert [client.step() for _ in range(3)][-1].saved == 3
     os.kill(pids_of(session, "victim")[-1], signal.SIGKILL)

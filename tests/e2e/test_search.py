@@ -134,12 +134,7 @@ def test_best_yaml_runs_again_and_its_model_loads(folder):
     saved = work / "results" / "train-best"
     trial = raybench.load(saved).trials.iloc[0]
     assert trial["time_to_target_s"] > 0
-    assert accuracy_of_saved(saved) == pytest.approx(trial["test_accuracy"], abs=1e-9)
-
-
-def accuracy_of_saved(folder: Path) -> float:
-    """Return the accuracy of a saved model on the test split, computed from the model alone."""
-    (spec,) = raybench.load(folder).specs.values()
+    (spec,) = raybench.load(saved).specs.values()
     test = load_dataset(spec.dataset).test
-    outputs = raybench.load_model(folder).raybench.outputs(test.inputs)
-    return float((outputs.argmax(axis=1) == test.labels).mean())
+    classes = raybench.load_model(saved).raybench.outputs(test.inputs).argmax(axis=1)
+    assert (classes == test.labels).mean() == pytest.approx(trial["test_accuracy"], abs=1e-9)

@@ -174,8 +174,7 @@ def test_a_study_is_resumed_whatever_ended_its_drivers(tmp_path):
     lines = [x for x in read_lines(results(tmp_path) / "records.jsonl") if x["kind"] == "run"]
     ended = [line["trial"] for line in lines if line["stop"] != "interrupted"]
     assert len(ended) == len(set(ended)), "no run was repeated"
-    verdict = verdict_of(raybench.load(results(tmp_path)))
-    assert verdict.is_confirmed
+    assert verdict_of(raybench.load(results(tmp_path))).is_confirmed
 
 
 SCALING_STUDY = f"""\
