@@ -102,13 +102,14 @@ def test_the_size_of_a_split_that_texts_already_have_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "names"),
+    ("content", "keys", "code", "names"),
     [
-        (b"short", "TOO_FEW", ["5", "dataset.sequence_length 128"]),
-        (b"ok\nna\xefve", "INVALID_FILE", ["line 2", "naïve"]),
+        (b"short", {}, "TOO_FEW", ["5", "dataset.sequence_length 128"]),
+        (b"a" * 45, {"test_size": 7, "sequence_length": 10}, "TOO_FEW", ["45"]),
+        (b"ok\nna\xefve", {}, "INVALID_FILE", ["line 2", "naïve"]),
     ],
 )
-def test_invalid_texts_are_refused(tmp_path, content, code, names):
+def test_invalid_texts_are_refused(tmp_path, content, keys, code, names):
     (tmp_path / "t.txt").write_bytes(content)
     with refused(ErrorCode[code], tmp_path / "t.txt", *names):
-        load(tmp_path / "t.txt", tokens="characters")
+        load(tmp_path / "t.txt", tokens="characters", **keys)

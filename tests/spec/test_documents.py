@@ -10,6 +10,7 @@ from pydantic import Field
 from raybench.spec.documents import (
     Document,
     apply_settings,
+    content_of,
     parse_settings,
     parse_yaml,
     plain_data,
@@ -177,3 +178,7 @@ def test_python_objects_become_plain_data(value, expected):
 def test_unsupported_objects_are_refused_by_key(value):
     with refused(ErrorCode.INVALID_VALUE, "'space.n'"):
         plain_data({"space": {"n": [value]}}, "space")
+
+
+def test_a_mapping_in_place_of_a_file_becomes_plain_data():
+    assert content_of({"n": np.arange(2)}, "space") == ({"n": [0, 1]}, "space")

@@ -42,6 +42,7 @@ def test_shipped_spaces_are_valid_and_yield_run_specs(path):
         ({"fixed": {"workload": "mnist_small"}}, "CONFLICT", ["'fixed.workload'"]),
         ({"fixed": {"presicion": "fp32"}}, "UNKNOWN_KEY", ["'presicion'", "'precision'"]),
         ({"fixed": {"exchange_gradients": False}}, "CONFLICT", ["'fixed.exchange_gradients'"]),
+        ({"space": {"exchange_gradients": [True]}}, "UNKNOWN_KEY", ["'space.exchange_gradients'"]),
         ({"confirm": {"race": 201}}, "INVALID_VALUE", ["'confirm.race'", 200, 201]),
         ({"confirm": {"rase": 3}}, "UNKNOWN_KEY", ["'confirm.rase'", "'race'"]),
         ({"dataset": "cifar"}, "INVALID_VALUE", ["'dataset.name'", "'digits'", "'cifar'"]),
