@@ -5,8 +5,8 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import jsonschema
 import pytest
@@ -196,32 +196,11 @@ def test_placements_of_the_network_measurement(hosts, between, inside):
     assert measured is None or measured.framework == "tensorflow"
 
 
-class FakeSession:
-    """Session whose worker pool returns a given allocation and a given reply to every command."""
-
-    warning = "workers are nice"
-
-    def __init__(self, answer: Any, allocation: Any) -> None:
-        self.acquired: list[str] = []
-        self.released: list[tuple[str, dict[str, bool]]] = []
-
-        def acquire(name: str, request: ResourceRequest) -> Any:
-            self.acquired.append(name)
-            return allocation
-
-        def release(name: str, **options: bool) -> None:
-            self.released.append((name, options))
-
-        methods = {"acquire": acquire, "command": lambda *arguments: answer, "release": release}
-        self.pool = SimpleNamespace(
-            **{name: SimpleNamespace(remote=method) for name, method in methods.items()}
-        )
-
-
 def examined(
     monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any, allocation: Any = None
 ) -> dict[str, Any]:
-    """Return the document of the doctor for hosts with 4 cores each."""
+    """Return the document of the doctor for hosts with 4 cores each, and for a pool that returns an
+    allocation and an answer to every command."""
 
     def get(result: Any, timeout: float = 0.0) -> Any:
         if isinstance(result, doctor.ray.exceptions.GetTimeoutError):
@@ -234,12 +213,15 @@ def examined(
     monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))
     monkeypatch.setattr(doctor.ray, "get", get)
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
-    session: Any = FakeSession(answer, allocation)
+    session = Mock(warning="workers are nice")
+    session.pool.acquire.remote.return_value = allocation
+    session.pool.command.remote.return_value = answer
     document = doctor.examine(session, "auto")
-    for_good = {"keep": False, "for_good": True}
     names = [doctor.NAME, doctor.INSIDE][: 1 + (document["inside"] is not None)]
-    assert session.acquired == names, "the pool refuses a name that was released for good"
-    assert session.released == [(name, for_good) for name in names]
+    acquired = [each.args[0] for each in session.pool.acquire.remote.call_args_list]
+    assert acquired == names, "the pool refuses a name that was released for good"
+    released = session.pool.release.remote.call_args_list
+    assert released == [call(name, keep=False, for_good=True) for name in names]
     return document
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import cloudpickle as pickle
 import pytest
@@ -56,36 +57,25 @@ def torch_options(tmp_path):
     return options(str(tmp_path))
 
 
-class FakeController:
-    """Fake TrainController; the real one would start workers."""
-
-    worker_group_cls: Any = None
-
-    def __init__(self, **arguments: Any) -> None:
-        self.arguments, self.has_run = arguments, False
-
-    async def run(self) -> None:
-        self.has_run = True
-
-    def get_result(self) -> Any:
-        return SimpleNamespace(error=None, controller=self)
-
-
 class TestController:
     """Train's controller runs in the process of the pool; without internals: in its own actor."""
 
     @pytest.mark.parametrize("is_local", [True, False])
     def test_fit_runs_our_controller(self, is_local, torch_options, monkeypatch):
-        monkeypatch.setattr(controller, "TrainController", FakeController)
+        fake = Mock(run=AsyncMock())
+        fake.return_value = fake
+        fake.get_result.return_value.error = None
+        monkeypatch.setattr(controller, "TrainController", fake)
         monkeypatch.setattr(data_parallel_trainer, "ObjectRefWrapper", lambda function: function)
         request = ResourceRequest("torch", 2)
         pool_options = options(torch_options.scratch, is_local=is_local)
-        fake = build_trainer(0, request, pool_options, ("id-a", "id-b")).fit().controller
+        build_trainer(0, request, pool_options, ("id-a", "id-b")).fit()
         why = "otherwise Train's controller is an actor"
-        assert fake.has_run, why
-        assert fake.arguments.keys() <= inspect.signature(TrainController).parameters.keys(), why
-        assert type(fake.arguments["scaling_policy"]) is controller.FixedPlace, why
-        callbacks = {type(callback).__name__ for callback in fake.arguments["callbacks"]}
+        assert fake.run.await_count == 1, why
+        arguments = fake.call_args.kwargs
+        assert arguments.keys() <= inspect.signature(TrainController).parameters.keys(), why
+        assert type(arguments["scaling_policy"]) is controller.FixedPlace, why
+        callbacks = {type(callback).__name__ for callback in arguments["callbacks"]}
         assert not callbacks & set(trainer_internals.UNUSED_CALLBACKS)
 
     def test_scaling_policy_decides_the_workers_without_ray(self, torch_options):

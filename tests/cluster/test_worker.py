@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray.train
 
 from raybench.cluster import session_files, worker, worker_group
-from raybench.cluster.protocol import Advance, Close, Command, Finished, Ready, Reply, RunFailed
+from raybench.cluster.protocol import Advance, Close, Finished, Ready, RunFailed
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ResourceRequest
@@ -151,26 +152,11 @@ def test_hanging_first_exchange_is_refused(monkeypatch):
     worker.try_exchange(SimpleNamespace(num_workers=1))
 
 
-class FakePool:
-    """Worker pool that returns the given answers in order; an exception type is raised."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers, self.calls = list(answers), list[tuple[int, Reply | None]]()
-        self.exchange = self
-
-    def remote(self, group: int, rank: int, turn: int, reply: Reply | None) -> Any:
-        self.calls.append((turn, reply))
-        return self.answers.pop(0)
-
-
 def test_worker_repeats_its_reply_until_it_has_an_answer(monkeypatch):
-    def get(answer: Any, *, timeout: float) -> Command | None:
-        if isinstance(answer, type):
-            raise answer("lost")
-        return answer
-
-    monkeypatch.setattr(session_files.ray, "get", get)
+    answers = [ray.exceptions.GetTimeoutError("lost"), None, None, Close()]
+    monkeypatch.setattr(session_files.ray, "get", Mock(side_effect=answers))
     monkeypatch.setattr(session_files, "ASK_AGAIN_S", 0.0)
-    pool = FakePool(ray.exceptions.GetTimeoutError, None, None, Close())
+    pool = Mock()
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
-    assert pool.calls == [(7, FIRST), (7, FIRST), (7, None), (7, None)]
+    sent = [each.args[2:] for each in pool.exchange.remote.call_args_list]
+    assert sent == [(7, FIRST), (7, FIRST), (7, None), (7, None)]
