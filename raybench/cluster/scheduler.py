@@ -499,7 +499,7 @@ class RequestQueue:
         groups = self._scheduler.needed()
         wanted = internals.resource_bundles(groups, self._scheduler.taken) if groups else []
         is_old = bool(wanted) and time.monotonic() - self._sent_at > RESEND_S
-        if not self._options.scales or (wanted == self._sent and not is_old):
+        if not self._options.grows or (wanted == self._sent and not is_old):
             return
         try:
             await asyncio.to_thread(self._autoscale, wanted)

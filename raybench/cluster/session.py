@@ -228,7 +228,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         scratch=scratch,
         search_path=str(Path.cwd()),
         is_local=is_local,
-        scales=capacity.grows,
+        grows=capacity.grows,
         interface=os.environ.get(INTERFACE_VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)

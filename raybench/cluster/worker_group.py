@@ -49,7 +49,7 @@ class PoolOptions:
     """Folder of the user's own modules (`module:Class`)."""
     is_local: bool
     """Whether raybench has started Ray itself, on this machine only."""
-    scales: bool = False
+    grows: bool = False
     """Whether the cluster has an autoscaler."""
     interface: str | None = None
     """Network interface that the user has set for all hosts; None to detect it on each host."""

@@ -19,7 +19,7 @@ from tests.refusals import shortage_in
 
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
 ONE, TWO = ResourceRequest("torch", 1), ResourceRequest("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, grows=True)
 
 
 @pytest.fixture(autouse=True)
@@ -227,7 +227,7 @@ async def test_trial_waits_for_resources_of_others_and_reports_them():
 
 async def test_without_an_autoscaler_nothing_is_requested():
     bundles: Requests = []
-    requests = queue(scheduler(A), listed(A), bundles, options=replace(OPTIONS, scales=False))
+    requests = queue(scheduler(A), listed(A), bundles, options=replace(OPTIONS, grows=False))
     await requests.wait("a", ONE)
     assert bundles == []
 
