@@ -83,7 +83,7 @@ def test_a_resumed_study_keeps_its_reference_settings() -> None:
     resumed = earlier_settings(study, {"study": before})
     assert (resumed.objective.target, resumed.fixed) == (0.912, {"eval_every_samples": 345})
     assert not resumed.needs_reference
-    for other in ({}, before | {"is_set": False}, before | {"auto": ["target"]}):
+    for other in (None, before | {"is_set": False}, before | {"auto": ["target"]}):
         assert earlier_settings(study, {"study": other}).needs_target
 
 
@@ -108,7 +108,7 @@ class Machine:
     def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         if name in self.failing:
             yield RunOutcome(is_over=True, failure="error", message="made up")
-        seconds, limit_s = 0.0, spec.objective.max_train_seconds
+        limit_s = spec.objective.max_train_seconds
         for index in itertools.count():
             samples = (index + 1) * (spec.eval_every_samples or 1000)
             seconds = self.seconds[name] = samples / 100.0
