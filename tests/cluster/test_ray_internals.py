@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -146,14 +147,11 @@ class TestSignOfLife:
         ],
     )
     def test_worker_without_answer_is_lost(self, error, is_lost, monkeypatch):
-        def get(answers: list[str], timeout: float) -> None:
-            assert (answers, timeout) == (["answer"], 5.0)
-            if error is not None:
-                raise error
-
+        get = Mock(side_effect=error)
         monkeypatch.setattr(ray, "get", get)
         actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "answer"))
         assert trainer.has_lost_one([actor], timeout_s=5.0) is is_lost
+        get.assert_called_once_with(["answer"], timeout=5.0)
 
 
 class TestWords:
@@ -179,12 +177,9 @@ class TestWords:
         ],
     )
     async def test_known_errors_get_a_short_message(self, words, message, monkeypatch):
-        def fit() -> None:
-            raise RuntimeError(f"Training failed\n{words}\n")
-
-        monkeypatch.setattr(
-            worker_group, "build_trainer", lambda *arguments: SimpleNamespace(fit=fit)
-        )
+        fake_trainer = Mock()
+        fake_trainer.fit.side_effect = RuntimeError(f"Training failed\n{words}\n")
+        monkeypatch.setattr(worker_group, "build_trainer", lambda *arguments: fake_trainer)
         options = PoolOptions(scratch="", search_path="", is_local=True)
         with pytest.raises(RunFailed) as caught:
             await WorkerGroup(0, ResourceRequest("torch", 1), options).start()

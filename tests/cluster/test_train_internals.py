@@ -94,21 +94,16 @@ class TestController:
         assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
         assert "._start()" in inspect.getsource(WorkerGroup.create), why
 
-        fault = RuntimeError("unreached")
-
-        def fail(self: object) -> None:
-            raise fault
-
-        calls: list[str] = []
-        monkeypatch.setattr(WorkerGroup, "_start", fail)
+        fault, abort = RuntimeError("unreached"), Mock()
+        monkeypatch.setattr(WorkerGroup, "_start", Mock(side_effect=fault))
         monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
-        monkeypatch.setattr(WorkerGroup, "abort", lambda self: calls.append("abort"))
+        monkeypatch.setattr(WorkerGroup, "abort", abort)
         with pytest.raises(RuntimeError) as failure:
             ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)._start()
         assert failure.value is fault
         assert len(ReleasingWorkerGroup.started) == 1
         ReleasingWorkerGroup.started.clear()
-        assert calls == (["abort"] if has_started else [])
+        assert abort.call_count == has_started
 
     def test_placement_group_is_removed_even_if_workers_hang(self, monkeypatch):
         why = "otherwise a group that hangs at its start keeps its GPUs until the session ends"
@@ -116,15 +111,14 @@ class TestController:
         assert "pg_handle = self._create_placement_group(" in start, why
         handles = inspect.getsource(worker_group.placement_group_handle)
         assert "remove_placement_group" in handles, why
-        removed: list[str] = []
-        handle = SimpleNamespace(shutdown=lambda: removed.append("handle"))
+        handle = Mock()
         monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, context: handle)
         group = ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
-        assert removed == [], "no placement group exists yet"
         assert group._create_placement_group(None) is handle
+        assert handle.shutdown.call_count == 0
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
-        assert removed == ["handle"]
+        assert handle.shutdown.call_count == 1
         trainer_internals.end_workers(None)
 
 

@@ -6,8 +6,8 @@ import shutil
 import time
 from collections.abc import Awaitable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -319,17 +319,12 @@ async def test_run_resumes_from_the_restored_checkpoint(answering, tmp_path):
 
 
 def test_worker_on_another_host_transfers_states_in_chunks(pool, monkeypatch):
-    def call(name: str) -> Any:
-        def remote(*arguments: Any) -> Any:
-            answer = getattr(pool, name)(*arguments)
-            return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
-
-        return SimpleNamespace(remote=remote)
-
+    remote_pool = Mock()
+    remote_pool.incoming_file.remote.return_value = Path("/elsewhere/there")
+    remote_pool.write_chunk.remote = lambda *arguments: asyncio.run(pool.write_chunk(*arguments))
+    remote_pool.read_chunk.remote = lambda *arguments: asyncio.run(pool.read_chunk(*arguments))
     monkeypatch.setattr(session_files, "CHUNK_BYTES", 3)
     monkeypatch.setattr(session_files.ray, "get", lambda answer, timeout: answer)
-    remote_pool = SimpleNamespace(write_chunk=call("write_chunk"), read_chunk=call("read_chunk"))
-    remote_pool.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
     assert session_files.send_state(remote_pool, 0, io.BytesIO(b"weights")) == 7
     file = pool._states.keep(0, "a-1", 7)
     monkeypatch.setattr(Path, "is_file", lambda path: False)
@@ -339,10 +334,8 @@ def test_worker_on_another_host_transfers_states_in_chunks(pool, monkeypatch):
 
 
 async def test_full_disk_fails_the_run(answering, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left")
-
-    monkeypatch.setattr(session_files.os, "fdopen", full)
+    full = OSError(28, "No space left")
+    monkeypatch.setattr(session_files.os, "fdopen", Mock(side_effect=full))
     await answering.acquire("a", TWO)
     with pytest.raises(RunFailed) as failed:
         await answering.command("a", Finish(save=True), 1.0)
@@ -372,10 +365,8 @@ async def test_output_is_kept_by_run_until_it_is_over(answering):
 
 
 async def test_output_of_lost_workers_is_kept(answering, monkeypatch):
-    async def ask(self: Any, commands: list[Command], timeout_s: float) -> list[Reply]:
-        raise RunFailed("worker_lost", "a worker process has died")
-
-    monkeypatch.setattr(AnsweringGroup, "ask", ask)
+    lost = RunFailed("worker_lost", "a worker process has died")
+    monkeypatch.setattr(AnsweringGroup, "ask", AsyncMock(side_effect=lost))
     await answering.acquire("a", TWO)
     await assert_fails(answering.command("a", Start(spec=SPEC), 1.0), "worker_lost")
     assert answering.printed("a") == b"lost\n"
