@@ -10,7 +10,7 @@ import raybench
 from raybench.api import call_options
 from raybench.cluster.signals import Interrupt
 from raybench.runs import scale as body
-from raybench.runs.options import OPTIONS, TuneOptions
+from raybench.runs.options import OPTIONS
 from raybench.runs.train import names_target, read_spec
 from raybench.search.resolve import study_content
 from raybench.spec.documents import to_yaml
@@ -30,9 +30,7 @@ _fixtures = (_no_ray, made_up_runs, no_pictures)
 
 def tuned(space=SPACE, **changes):
     """Return the study of a call, and the name of its results."""
-    options = call_options("tune", {"space": space} | changes)
-    assert isinstance(options, TuneOptions)
-    content, source, name = study_content(options)
+    content, source, name = study_content(call_options("tune", {"space": space} | changes))
     return build_study(content, source)[0], name
 
 
