@@ -48,28 +48,11 @@ def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
             axis=1,
         )
 
-    return relative_least_squares(design([cell for cell, _ in rows]), rows, design(cells))
-
-
-def relative_least_squares(
-    measured_columns: Floats, rows: MeasuredSteps, asked_columns: Floats
-) -> Floats:
-    """Fit a linear combination with non-negative coefficients to step times, and predict with it.
-
-    Args:
-        measured_columns: Terms of the linear combination at the measured cells, shape [measured
-            cells, terms].
-        rows: Measured step times, of which the relative errors are minimized.
-        asked_columns: The same terms at the cells to predict, shape [cells, terms].
-
-    Returns:
-        Predicted seconds per step, shape [cells].
-    """
     seconds = np.array([step_s for _, step_s in rows])
-    matrix = measured_columns / seconds[:, None]
+    matrix = design([cell for cell, _ in rows]) / seconds[:, None]
     widths = np.maximum(matrix.max(axis=0), 1e-12)
     coefficients = nnls(matrix / widths, np.ones(len(seconds)), maxiter=1000)[0] / widths
-    return np.asarray(np.maximum(asked_columns @ coefficients, LEAST_S))
+    return np.asarray(np.maximum(design(cells) @ coefficients, LEAST_S))
 
 
 def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
