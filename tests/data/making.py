@@ -21,6 +21,13 @@ def dataset_of(inputs, labels, num_classes=2, weights=None, **fields):
     return Dataset("own", num_classes, split, split, split, **fields)
 
 
+def split_of(labels, shape=(4,)):
+    """Return a split with these classes (integers) or numbers as labels, whose inputs are all 1."""
+    labels = np.asarray(labels)
+    labels = labels.astype(np.int64 if labels.dtype.kind == "i" else np.float32)
+    return Split(np.ones((len(labels), *shape), np.float32), labels)
+
+
 def sizes(dataset):
     """Return the numbers of samples of train, validation and test."""
     return [len(split) for split in dataset.splits.values()]

@@ -12,16 +12,11 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
-from tests.data.making import dataset_of
+from tests.data.making import dataset_of, split_of
 from tests.refusals import refused
 
-
-def split(labels, shape=(4,)):
-    return Split(np.ones((len(labels), *shape), np.float32), np.array(labels, np.int64))
-
-
 THIRDS = [0, 1, 2] * 3
-GOOD = Dataset("own", 3, train=split(THIRDS), validation=split(THIRDS), test=split(THIRDS))
+GOOD = dataset_of(np.ones((9, 4), np.float32), THIRDS, 3)
 
 
 def numbers(inputs, labels, weights=None):
@@ -53,13 +48,13 @@ def changed(dataset=GOOD, **fields):
     ("dataset", "names"),
     [
         (changed(num_classes=None), ["num_classes", "None"]),
-        (changed(train=split([])), ["train"]),
-        (changed(train=split([0, 3])), ["train", "3", "sample 1", "0 to 2"]),
-        (changed(train=split([0, -1, -1])), ["-1", "sample 1", "(2 "]),
-        (changed(test=split([0, 5])), ["test", "5"]),
+        (changed(train=split_of([])), ["train"]),
+        (changed(train=split_of([0, 3])), ["train", "3", "sample 1", "0 to 2"]),
+        (changed(train=split_of([0, -1, -1])), ["-1", "sample 1", "(2 "]),
+        (changed(test=split_of([0, 5])), ["test", "5"]),
         (changed(train=Split(WITH_NAN, GOOD.train.labels)), ["train", "NaN", "sample 7"]),
-        (changed(validation=split(THIRDS, (5,))), ["validation", "float32 (5,)"]),
-        (changed(train=split(THIRDS, (0,))), ["train", "(9, 0)"]),
+        (changed(validation=split_of(THIRDS, (5,))), ["validation", "float32 (5,)"]),
+        (changed(train=split_of(THIRDS, (0,))), ["train", "(9, 0)"]),
         (numbers(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
         (numbers(FOUR, np.ones(4, "f")), ["4", "1.0"]),
         (ONE_CLASS, ["4", "0"]),

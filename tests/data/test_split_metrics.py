@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset
 from raybench.data.split_metrics import (
     baselines,
     constant_predictions,
@@ -17,7 +17,7 @@ from raybench.data.split_metrics import (
 )
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
-from tests.data.making import dataset_of
+from tests.data.making import dataset_of, split_of
 
 OF_SCIKIT_LEARN = {
     "f1": lambda labels, answers: metrics.f1_score(labels, answers, average="macro"),
@@ -87,14 +87,9 @@ def test_the_baseline_is_a_constant_prediction(name, value):
     assert constant_predictions(METRICS[name], np.array([1, 2]), 3).shape[0] == 3
 
 
-def split(labels):
-    labels = np.asarray(labels)
-    labels = labels.astype(np.int64 if labels.dtype.kind == "i" else np.float32)
-    return Split(np.zeros((len(labels), 2), np.float32), labels)
-
-
 def classes(train, validation, number, **fields):
-    return Dataset("made up", number, split(train), split(validation), split(validation), **fields)
+    splits = map(split_of, (train, validation, validation))
+    return Dataset("made up", number, *splits, **fields)
 
 
 def baseline_value(name, dataset):
