@@ -206,8 +206,8 @@ class ResourceScheduler:
         return lay_out(request, self.free(without=without), self.nodes)
 
     def free(self, *, without: Collection[Reservation] = ()) -> list[Node]:
-        """Return the free resources of every node; those of the reservations `without` also count
-        as free."""
+        """Return the free resources of every node; resources of the reservations `without` count as
+        free, too."""
         free = list(self.nodes)
         for node, (cpus, gpus) in enumerate(self.taken):
             if not free[node].is_gone:

@@ -282,7 +282,7 @@ def _connect(address: str) -> None:
 
 
 def _capacity(*, is_local: bool) -> Capacity:
-    """Return the resources of the Ray that this process is connected to."""
+    """Return the resources of the Ray instance to which this process is connected."""
     entries = ray.nodes()
     memory_bytes = sum(
         float(entry["Resources"].get("memory", 0.0)) for entry in entries if entry["Alive"]

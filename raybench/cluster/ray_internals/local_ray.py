@@ -98,7 +98,7 @@ def _reload_token() -> None:
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
-    """Context manager: replace an attribute of a module of Ray, if the module has it."""
+    """Context manager: replace an attribute of one of Ray's modules, if it exists."""
     if not hasattr(module, name):
         yield
         return
