@@ -161,10 +161,11 @@ def default_rate_of(values: Mapping[str, Any], fixed_values: Mapping[str, Any]) 
 
     if (optimizer := value("optimizer")) not in BASE_RATES:
         return 1.0
-    batch = values.get(GLOBAL_BATCH)
-    if batch is None:
-        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
-    return default_rate(optimizer, batch)
+    keys = ("batch_size_per_worker", "num_workers", "accumulate")
+    sizes = map(value, (GLOBAL_BATCH,) if GLOBAL_BATCH in values else keys)
+    # In the user's own Optuna study, a name may have another meaning, such as 0 loader workers.
+    counts: list[int] = [size if isinstance(size, int) and size > 0 else 1 for size in sizes]
+    return default_rate(optimizer, math.prod(counts))
 
 
 def batch_power(optimizer: str) -> float:

@@ -85,11 +85,12 @@ def test_trials_that_report_nothing_are_drawn_at_random() -> None:
     assert len({trial.params["x"] for trial in study.trials}) == 12
 
 
-def test_a_parameter_with_steps_keeps_to_them() -> None:
+def test_parameters_keep_to_their_steps_and_may_have_names_of_our_keys() -> None:
     def objective(trial: optuna.Trial) -> float:
         number = trial.suggest_int("whole", 10, 50, step=10)
         fraction = trial.suggest_float("part", 0.0, 1.0, step=0.25)
         trial.suggest_int("num_workers", 0, 4)  # of a data loader, where 0 is usual
+        trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True)
         for samples in (10, 20):
             trial.report(1 - abs(number - 30) / 40 - fraction / 2, samples)
         return fraction
