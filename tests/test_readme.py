@@ -170,7 +170,7 @@ def test_documented_command_runs(line, folder, monkeypatch):
         shutil.rmtree(Path("results") / words[-1])
     elif words[0] not in AS_THEY_ARE and not {"--dry-run", "--fit"} & {*words}:
         words.append("--dry-run")
-    if words[0] == "tune" and {"tiny_lm.yaml", "results/next"} & {*words}:
+    if words[0] == "tune" and {"tiny_lm.yaml", "results/next", "my_model:MyModel"} & {*words}:
         words.append("--fresh")  # later commands use the recorded results in this folder
     assert raybench(*words).strip()
 
