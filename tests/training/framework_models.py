@@ -1,7 +1,5 @@
 """Helpers for models of both frameworks: their modules, and conversion of arrays."""
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 
@@ -10,12 +8,12 @@ from raybench.spec.metric import ACCURACY
 from raybench.training.base import find_part
 
 
-def model_module(framework: str) -> ModuleType:
+def model_module(framework):
     pytest.importorskip(framework)
     return find_part(framework, "model")
 
 
-def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):
+def losses_and_values(framework, workload, outputs, labels, metric=ACCURACY, scale=1.0):
     """Return the loss of each sample and the values that the metric averages, as arrays."""
     module = model_module(framework)
     outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
@@ -24,7 +22,7 @@ def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY
     return to_numpy(losses), to_numpy(values)
 
 
-def to_framework(array: np.ndarray, framework: str):
+def to_framework(array, framework):
     if framework == "torch":
         import torch
 
@@ -34,17 +32,17 @@ def to_framework(array: np.ndarray, framework: str):
     return tf.constant(array)
 
 
-def to_numpy(tensor) -> np.ndarray:
+def to_numpy(tensor):
     return tensor.detach().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
 
 
-def assert_all_close(arrays, expected_arrays, **tolerance) -> None:
+def assert_all_close(arrays, expected_arrays, **tolerance):
     """Compare arrays of different shapes pair by pair, as `np.testing.assert_allclose` does."""
     for array, expected in zip(arrays, expected_arrays, strict=True):
         np.testing.assert_allclose(array, expected, **tolerance)
 
 
-def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
+def logits(framework, model, inputs):
     prepared = model_module(framework).prepare_inputs(to_framework(inputs, framework))
     if framework == "torch":
         return to_numpy(model.eval()(prepared))

@@ -5,8 +5,6 @@ of libraries, such as `torch:SGD`.
 `test_worker_equality` train with those of libraries.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

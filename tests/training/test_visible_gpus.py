@@ -16,27 +16,22 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
-class FakeTensorFlow:
-    """Replaces functions of TensorFlow that list GPUs; records which GPUs are made visible."""
+def fake_gpus(monkeypatch, number):
+    """Let TensorFlow list GPUs; return all, and those that are made visible and may grow."""
+    import tensorflow as tf
 
-    def __init__(self, monkeypatch, gpus):
-        import tensorflow as tf
-
-        self.all = [SimpleNamespace(name=f"GPU:{index}") for index in range(gpus)]
-        self.visible, self.growing = list(self.all), []
-        experimental = tf.config.experimental
-        for place, name, does in (
-            (tf.config, "list_physical_devices", lambda kind: self.all),
-            (tf.config, "get_visible_devices", lambda kind: self.visible),
-            (tf.config, "set_visible_devices", self._see),
-            (experimental, "set_memory_growth", lambda gpu, wanted: self.growing.append(gpu)),
-            (experimental, "get_device_details", lambda gpu: {"device_name": "H100"}),
-        ):
-            monkeypatch.setattr(place, name, does)
-
-    def _see(self, gpus, kind):
-        assert kind == "GPU"
-        self.visible = gpus
+    gpus = [SimpleNamespace(name=f"GPU:{index}") for index in range(number)]
+    fake = SimpleNamespace(all=gpus, visible=gpus, growing=[])
+    experimental = tf.config.experimental
+    for place, name, does in (
+        (tf.config, "list_physical_devices", lambda kind: fake.all),
+        (tf.config, "get_visible_devices", lambda kind: fake.visible),
+        (tf.config, "set_visible_devices", lambda gpus, kind: setattr(fake, "visible", gpus)),
+        (experimental, "set_memory_growth", lambda gpu, wanted: fake.growing.append(gpu)),
+        (experimental, "get_device_details", lambda gpu: {"device_name": "H100"}),
+    ):
+        monkeypatch.setattr(place, name, does)
+    return fake
 
 
 @needs_tensorflow
@@ -53,7 +48,7 @@ def test_tensorflow_sees_the_gpus_of_its_worker(num_gpus, monkeypatch):
         "MultiWorkerMirroredStrategy",
         lambda **options: strategy_options.append(options) or local_strategy,
     )
-    gpus = FakeTensorFlow(monkeypatch, 4)
+    gpus = fake_gpus(monkeypatch, 4)
     joined = world.join(rank=0, num_workers=1, device="", num_threads=1, num_gpus=num_gpus)
     assert gpus.visible == gpus.growing == gpus.all[:num_gpus]
     assert joined.gpus == tuple(range(num_gpus))
@@ -73,7 +68,7 @@ def test_exchange_options_of_a_run_keep_nccl():
 
 def test_framework_that_does_not_see_an_assigned_gpu_is_refused(framework, monkeypatch):
     if framework == "tensorflow":
-        FakeTensorFlow(monkeypatch, 0)
+        fake_gpus(monkeypatch, 0)
     else:
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with refused(ErrorCode.UNSUPPORTED, framework, "1 GPU"):

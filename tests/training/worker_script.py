@@ -3,19 +3,15 @@
 One group trains many specs because starting the processes takes longest.
 """
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 from local_runs import first_steps, new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 from worker_processes import run_worker
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import DistributedContext
 
 
-def work(framework: str, specs: Any, world: DistributedContext, folder: Path) -> None:
+def work(framework, specs, world, folder):
     for index, content in enumerate(specs):
         arrays = train_result(RunSpec.model_validate(content), world)
         np.savez(folder / f"{index}-{world.rank}.npz", **arrays)
@@ -27,7 +23,7 @@ def work(framework: str, specs: Any, world: DistributedContext, folder: Path) ->
         np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 
-def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
+def train_result(spec, world):
     """Train for two and a half epochs; return weights, sums over all workers, number of steps."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     chunk = first_steps(spec, dataset, world, round(2.5 * len(dataset.train)))
@@ -43,19 +39,19 @@ def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarr
     return named | {"sums": sums, "steps": np.array(len(chunk))}
 
 
-def weights_of(trainer: Any, framework: str) -> list[np.ndarray]:
+def weights_of(trainer, framework):
     """Return the trainable weights of a trainer's model."""
     if framework == "torch":
         return [value.detach().numpy().copy() for value in trainer._model.parameters()]
     return [variable.value.numpy() for variable in trainer._model.trainable_variables]
 
 
-def flat_weights(trainer: Any, framework: str) -> np.ndarray:
+def flat_weights(trainer, framework):
     """Return all trainable weights of a trainer's model as one vector."""
     return np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
 
 
-def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarray]:
+def keras_weights_of_the_paper(world):
     """Return the weights of each optimizer of IN_GROUPS after all steps of `optim_reference`."""
     return {
         f"{name}{index}": weights
@@ -64,7 +60,7 @@ def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarra
     }
 
 
-def keras_weights(name: str, strategy) -> list[np.ndarray]:
+def keras_weights(name, strategy):
     import keras
     import tensorflow as tf
 

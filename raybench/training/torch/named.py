@@ -168,8 +168,8 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
 def cached_timm(workload: NamedWorkload) -> Path:
     """Return the path of timm's pretrained weights in the Hugging Face cache; raise UserError if
     there are none."""
-    hub = str(_timm_config(workload)["hf_hub_id"] or "timm/")
-    return _find_in_hub_cache(workload, f"timm/{workload.model}" if hub == "timm/" else hub)
+    name = _timm_config(workload)["hf_hub_id"] or f"timm/{workload.model}"
+    return _find_in_hub_cache(workload, name)
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
