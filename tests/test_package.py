@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -88,8 +87,8 @@ def frameworks_of(binaries, folder):
 def assert_results_are_read_and_training_is_refused(binaries, folder):
     assert frameworks_of(binaries, folder) == []
     assert run_command(binaries / "raybench", "--version", cwd=folder).startswith("raybench 0.1")
-    shutil.copytree(ROOT / "tests" / "fixtures" / "digits_race", folder / "study")
-    assert "Answer:" in run_command(binaries / "raybench", "report", folder / "study", cwd=folder)
+    read = f"import raybench; print(raybench.load({str(ROOT / 'tests/fixtures/digits_race')!r}))"
+    assert "Train with" in run_command(binaries / "python", "-c", read, cwd=folder)
     output = run_command(binaries / "raybench", "tune", "--dry-run", cwd=folder, code=2)
     assert "'raybench[" in output
     assert "Traceback" not in output
