@@ -1,7 +1,7 @@
 """Your own model with its own settings, as in docs/models.md.
 
 raybench tune --workload my_model:MyModel --set space.framework=[torch] \
-    --set space.model.hidden_units=[64,128,256] --trials 6
+    --set space.model.hidden_units=[64,128,256] --trials 6 --out results/my_model
 """
 
 import torch
