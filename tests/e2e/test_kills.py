@@ -16,7 +16,6 @@ from collections import Counter
 from pathlib import Path
 
 import optuna
-import pandas as pd
 import psutil
 import pytest
 
@@ -57,9 +56,8 @@ DEATHS = ["setup", "eval"]
 def racing_run(folder: Path) -> str | None:
     """Return the confirmation run that has reached the last recorded evaluation and goes on, or
     None."""
-    if not (folder / "records.jsonl").is_file():
-        return None
-    *_, last = [{"kind": "", "trial": ""}, *read_lines(folder / "records.jsonl")]
+    file = folder / "records.jsonl"
+    *_, last = [{"kind": "", "trial": ""}, *(read_lines(file) if file.is_file() else ())]
     return last["trial"] if last["kind"] == "eval" and "-race" in last["trial"] else None
 
 
@@ -68,10 +66,9 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(t
     folder = tmp_path / "results" / "small"
     shutil.copy(WORKLOAD, tmp_path)
     (tmp_path / "space.yaml").write_text(DEADLY_SPACE)
-    deaths = {"DEATHS": ",".join(DEATHS), "DEATHS_FOLDER": str(tmp_path)}
-    workers: set[int] = set()
-    killed: str | None = None
-    with Watched("tune", "space.yaml", "--out", folder, cwd=tmp_path, **deaths) as search:
+    words = ("tune", "space.yaml", "--out", folder)
+    workers, killed = set[int](), None
+    with Watched(*words, cwd=tmp_path, DEATHS_FOLDER=str(tmp_path)) as search:
         while search.process.poll() is None:
             for process in search.left():
                 with contextlib.suppress(psutil.Error):  # it has ended
@@ -95,8 +92,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(t
     assert all((run.ledger["lost"] > 0) == (run.restarts > 0) for run in trials)
     restarted = {name for name, run in runs.items() if run.restarts and run.role == "race"}
     assert restarted == {killed}
-    verdict = verdict_of(raybench.load(folder))
-    assert verdict.is_confirmed
+    assert verdict_of(raybench.load(folder)).is_confirmed
     assert "Failed runs" not in search.printed
     assert "(raylet)" not in search.printed, "Ray's own messages are in ray.log"
 
@@ -228,19 +224,13 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
     assert sorted(trials["trial"]) == [f"{number:04d}" for number in range(TRIALS)]
     assert set(trials["state"]) == {"complete"}
     (journal,) = (other / "cache").rglob("optuna.log")
-    assert_sampler_knows(journal, trials)
-    runs = [line for line in map(json.loads, after) if line["kind"] == "run"]
-    names = [run["trial"] for run in runs]
-    assert len(names) == len(set(names)), "no run is recorded twice"
-
-
-def assert_sampler_knows(journal: Path, trials: pd.DataFrame) -> None:
-    """Check that Optuna's journal has the value of every trial in the table."""
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(journal))
-    )
+    backend = optuna.storages.journal.JournalFileBackend(str(journal))
+    storage = optuna.storages.JournalStorage(backend)
     study = optuna.load_study(study_name="raybench", storage=storage)
     known = {t.user_attrs["trial"]: t.value for t in study.trials if t.state.name == "COMPLETE"}
     # On a busy machine the time may be over before the first evaluation: then the worst is stored.
     accuracies = trials.set_index("trial")["best_accuracy"].fillna(0.0)
-    assert known == pytest.approx({name: 1 - accuracies[name] for name in accuracies.index})
+    assert known == pytest.approx((1 - accuracies).to_dict()), "the sampler knows every trial"
+    runs = [line for line in map(json.loads, after) if line["kind"] == "run"]
+    names = [run["trial"] for run in runs]
+    assert len(names) == len(set(names)), "no run is recorded twice"
