@@ -563,7 +563,7 @@ class Until:
             )
         least_sure = unsure[0][0]
         spread = least_sure.spread
-        head = f"Least sure is {describe_cell(least_sure.cell)}, ±{spread:.1%}, {num_measured}"
+        head = f"Least certain: {describe_cell(least_sure.cell)}, ±{spread:.1%}, {num_measured}"
         self.spreads.append(spread)
         if over is not None:
             reason = "the time is over" if over is StopReason.TIME_BUDGET else over

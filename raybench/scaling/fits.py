@@ -299,7 +299,7 @@ def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) 
         for proposal in cells
     ]
     return (
-        f"Least sure is {describe_cell(asked)}, ±{now.spread:.0%}; measure next "
+        f"Least certain: {describe_cell(asked)}, ±{now.spread:.0%}; measure next "
         f"{', then '.join(proposed)}."
     )
 

@@ -10,14 +10,13 @@ import numpy as np
 from raybench.cluster.layout import Capacity, Node
 from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset
-from raybench.models.find import load_workload_dataset
+from raybench.models.find import find_workload, load_workload_dataset, require_framework
 from raybench.models.user_code import user_code_errors
 from raybench.runs.preflight import (
     GPUS,
     check_starts,
     check_task,
     first_values,
-    is_installed,
     seed_warnings,
     unused_key_warnings,
     uses_gpus,
@@ -51,24 +50,49 @@ AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
 
-def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop from a shipped space the frameworks that are not installed, unless none would remain.
+def drop_frameworks(
+    content: dict[str, Any], is_usable: Callable[[str], bool], reason: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Drop from a shipped space the frameworks that cannot be used, unless none would remain.
+
+    Args:
+        content: Content of the space file.
+        is_usable: Whether a framework can be used.
+        reason: Why a framework cannot be used, for the sentence.
 
     Returns:
         - The content of the space file.
         - Sentences about what was dropped.
     """
     frameworks = content["space"].get("framework")
-    installed = (
-        [framework for framework in frameworks if is_installed(framework)]
-        if isinstance(frameworks, list)
-        else []
-    )
-    if not installed or installed == frameworks:
+    if not isinstance(frameworks, list):
         return content, []
-    left_out = [framework for framework in frameworks if framework not in installed]
-    sentence = f"Skipping {' and '.join(left_out)}: not installed; pip install 'raybench[all]'."
-    return content | {"space": content["space"] | {"framework": installed}}, [sentence]
+    usable = [framework for framework in frameworks if is_usable(framework)]
+    if not usable or usable == frameworks:
+        return content, []
+    left_out = [framework for framework in frameworks if framework not in usable]
+    sentence = f"Skipping {' and '.join(left_out)}: {reason}."
+    return content | {"space": content["space"] | {"framework": usable}}, [sentence]
+
+
+def drop_frameworks_without_model(
+    content: dict[str, Any], study: StudySpec, space: Space
+) -> tuple[dict[str, Any], list[str]]:
+    """Drop from a shipped space the frameworks for which the workload of the study has no model; see
+    `drop_frameworks`."""
+    spec = study.run_spec(first_values(study, space))
+    if ":" not in spec.workload or is_own_loop(spec.workload):
+        return content, []
+    workload = find_workload(spec.workload, model=spec.model)
+
+    def has_model(framework: str) -> bool:
+        try:
+            require_framework(workload, framework)
+        except UserError as error:
+            return error.code is not ErrorCode.UNSUPPORTED
+        return True
+
+    return drop_frameworks(content, has_model, f"workload {workload.name} has no model for it")
 
 
 def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, list[str]]:

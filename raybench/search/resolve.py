@@ -27,7 +27,7 @@ from raybench.results.place import (
 from raybench.results.storage import check_place, unused_url
 from raybench.results.store import STUDY_FILE
 from raybench.runs.options import TuneOptions
-from raybench.runs.preflight import check_address, check_gpus
+from raybench.runs.preflight import check_address, check_gpus, is_installed
 from raybench.search import preflight
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.sampling.default_rates import check_grid, first_specs, num_outside, num_trials
@@ -88,7 +88,7 @@ def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
         space = shipped_space(space) or Path(space)
     source = str(space) if isinstance(space, Path) else "space"
     content = with_absolute_paths(load_content(space, options.study_settings()))
-    is_shipped = isinstance(options.space, str) and shipped_space(options.space) is not None
+    is_shipped = isinstance(options.space, str) and bool(shipped_space(options.space))
     if is_shipped and options.command is not None and "framework" in content.get("space", {}):
         raise UserError(
             f"--command: the space {options.space} is for raybench's own models; name a space file "
@@ -201,9 +201,15 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     check_address(options.address)
     place = check_place(options.out or f"results/{name}")
     sentences: list[str] = []
-    if isinstance(options.space, str) and shipped_space(options.space):
-        content, sentences = preflight.drop_uninstalled_frameworks(content)
+    is_shipped = isinstance(options.space, str) and bool(shipped_space(options.space))
+    if is_shipped:
+        reason = "not installed; pip install 'raybench[all]'"
+        content, sentences = preflight.drop_frameworks(content, is_installed, reason)
     study, space = build_study(content, source)
+    if is_shipped:
+        content, without_model = preflight.drop_frameworks_without_model(content, study, space)
+        sentences += without_model
+        study, space = build_study(content, source)
     if capacity is not None:
         fitted, fit_sentences = _fitted(options, content, study, space, capacity)
         sentences += fit_sentences

@@ -23,8 +23,8 @@ def _visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: visible)
 
 
-def resolved(space: dict[str, Any], **options: Any) -> ResolvedStudy:
-    content = {"objective": {"target": 0.9}, "dataset": "digits", "space": space}
+def resolved(space: dict[str, Any], dataset: Any = "digits", **options: Any) -> ResolvedStudy:
+    content = {"objective": {"target": 0.9}, "dataset": dataset, "space": space}
     return resolve_study(call_options("tune", {"space": content, **options}), TWO_GPUS)
 
 
@@ -59,3 +59,24 @@ def test_an_empty_section_of_fixed_keys_is_accepted_for_a_training_loop(
     fitted = resolve_study(options, Capacity((Node(1, 0),), 0.0))
     assert fitted.study.fixed == {"framework": "tensorflow"}
     assert possible_values(fitted.space["num_workers"]) == [1]
+
+
+def test_frameworks_without_a_model_of_the_workload_are_left_out_of_a_shipped_space(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch_only.py").write_text(
+        "import raybench\n\nclass Net(raybench.Workload):\n"
+        "    name, input_shape, num_classes = 'net', (28, 28, 1), 10\n"
+        "    def build_torch(self):\n        raise AssertionError('not built before the search')\n"
+    )
+    shipped = call_options("tune", {"space": "digits", "workload": "torch_only:Net"})
+    fitted = resolve_study(shipped, TWO_GPUS)
+    assert possible_values(fitted.space["framework"]) == ["torch"]
+    assert "tensorflow" in fitted.sentences[0]
+    with refused(ErrorCode.UNSUPPORTED, "build_keras"):
+        resolved(
+            {"framework": ["torch", "tensorflow"]},
+            workload="torch_only:Net",
+            dataset={"name": "digits", "image_size": 28},
+        )
