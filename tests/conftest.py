@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,12 +23,12 @@ from tests.s3_server import S3Server
 EXIT_CODE = pytest.StashKey[int]()
 
 
-def pytest_sessionfinish(session, exitstatus):
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config.stash[EXIT_CODE] = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config):
+def pytest_unconfigure(config: pytest.Config) -> None:
     """End the process without the destructors of native libraries if Ray and TensorFlow share it.
 
     After all tests had passed, such a process crashed once while they were unloaded (SIGSEGV); no
@@ -42,7 +43,7 @@ def pytest_unconfigure(config):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_cores():
+def two_cores() -> Iterator[None]:
     """Let a machine with one core count as two, so that tests with two workers run."""
     with pytest.MonkeyPatch.context() as patch:
         if num_local_cores() < 2:
@@ -53,7 +54,7 @@ def two_cores():
 
 
 @pytest.fixture(scope="session")
-def tensorflow_on_one_thread():
+def tensorflow_on_one_thread() -> None:
     """Limit TensorFlow to one thread, which is possible only before its first use in a process."""
     with contextlib.suppress(ImportError):
         import tensorflow as tf

@@ -4,36 +4,39 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
+from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, RunOutcome
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
 
 
-def options_given(name, words):
+def options_given(name: str, words: Sequence[str]) -> Any:
     """Return the options of a command parsed from command-line arguments."""
     return cli.options_of(name, cli.parser_of(name).parse_args(words))
 
 
-def begun(seconds_ago):
+def begun(seconds_ago: float) -> Interrupt:
     """Return the signals of a command whose time budget began some seconds ago."""
     interrupt = Interrupt()
     interrupt.began -= seconds_ago
     return interrupt
 
 
-def read_lines(path):
+def read_lines(path: Path) -> list[Any]:
     """Return the decoded JSON lines of a file without an incomplete last line."""
     texts = texts_of(path)
     lines = [decoded(text, is_last=text is texts[-1]) for text in texts]
     return [line for line in lines if line is not TORN]
 
 
-def evaluation(seconds=1.0, *, index=0, **changes):
+def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
     """Return the evaluation after epoch `index` + 1 of 1,000 samples and after `seconds`."""
     values = {
         "index": index,
@@ -48,7 +51,9 @@ def evaluation(seconds=1.0, *, index=0, **changes):
     return Evaluation(**({"best_value": values["value"]} | values))
 
 
-def outcome(seconds=1.0, *, index=0, failure=None, **changes):
+def outcome(
+    seconds: float = 1.0, *, index: int = 0, failure: Failure | None = None, **changes: Any
+) -> RunOutcome:
     """Return the outcome after evaluation `index`; it is over with a `stop` or a `failure`."""
     last = evaluation(seconds, index=index, **changes)
     return RunOutcome(
@@ -62,18 +67,18 @@ def outcome(seconds=1.0, *, index=0, failure=None, **changes):
 
 
 def record(
-    name="0000",
-    spec=None,
-    seconds=1.0,
+    name: str = "0000",
+    spec: RunSpec | None = None,
+    seconds: float = 1.0,
     *,
-    role="trial",
-    source=None,
-    stop="target",
-    stopped_by="scheduler",
-    failure=None,
-    score=None,
-    **changes,
-):
+    role: Role = "trial",
+    source: str | None = None,
+    stop: StopReason | None = "target",
+    stopped_by: StopReason = "scheduler",
+    failure: Failure | None = None,
+    score: float | None = None,
+    **changes: Any,
+) -> RunRecord:
     """Return the record of a run that reached the target after `seconds`, unless `stop` is another.
 
     With `stop` None the run was ended by `stopped_by`. `score` overrides the computed score.
@@ -85,7 +90,12 @@ def record(
     return ended if score is None else replace(ended, score=score)
 
 
-def wait_for(condition, seconds=600.0, *, problem=lambda: None):
+def wait_for(
+    condition: Callable[[], Any],
+    seconds: float = 600.0,
+    *,
+    problem: Callable[[], str | None] = lambda: None,
+) -> Any:
     """Wait until a condition is true; return its value.
 
     The test fails after `seconds`, which are many because the machine may be busy, and as soon as
@@ -100,7 +110,7 @@ def wait_for(condition, seconds=600.0, *, problem=lambda: None):
     return value
 
 
-def start_python(*code):
+def start_python(*code: str) -> "subprocess.Popen[str]":
     """Start a process of this repository that runs the pieces of code, one after the other."""
     return subprocess.Popen(
         [sys.executable, "-c", "".join(map(textwrap.dedent, code))],

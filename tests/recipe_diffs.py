@@ -8,13 +8,13 @@ SCRIPTS = ROOT / "examples" / "scripts"
 BLOCK = re.compile(r"```diff\n# (\S+)\n(.*?)```", re.DOTALL)
 
 
-def diffs():
+def diffs() -> dict[str, list[str]]:
     """Return the lines of each diff by script name."""
     text = (ROOT / "docs" / "recipes.md").read_text()
     return {name: body.splitlines() for name, body in BLOCK.findall(text)}
 
 
-def changed(name):
+def changed(name: str) -> str:
     """Return a script with its diff applied; diffs have no line numbers, and their lines are in
     the order of the script."""
     lines, at = (SCRIPTS / name).read_text().splitlines(), 0
@@ -32,7 +32,7 @@ def changed(name):
     return "\n".join(lines) + "\n"
 
 
-def num_changed(name):
+def num_changed(name: str) -> int:
     """Return the number of lines that a diff adds, replaces or removes."""
     number = removed = 0
     for line in [*diffs().get(name, []), " "]:

@@ -1,15 +1,16 @@
 """Checks of messages by error code, names and values, independent of their wording."""
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 
 @contextmanager
-def refused(code, *names):
+def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
     """Expect a UserError with a code, whose message contains names and values.
 
     Args:
@@ -23,11 +24,11 @@ def refused(code, *names):
         assert name in str(caught.value)
 
 
-def numbers_in(sentence):
+def numbers_in(sentence: str) -> list[float]:
     """Return the numbers of a sentence in order."""
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", sentence)]
 
 
-def shortage_in(sentence):
+def shortage_in(sentence: str) -> list[str]:
     """Return the counts (with CPU or GPU if given) and hosts of a sentence in order."""
     return re.findall(r"\d+(?: [CG]PUs?)?|host \w+", sentence)

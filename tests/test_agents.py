@@ -9,7 +9,8 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -35,7 +36,7 @@ def test_commands_of_the_skill_are_parsed(line):
 
 
 @pytest.fixture
-def loop(tmp_path, monkeypatch):
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The loop module in a copy of its folder."""
     for file in (ROOT / "examples/agent").glob("*.py"):
         shutil.copy(file, tmp_path)
@@ -50,7 +51,7 @@ def test_the_loop_keeps_changes_that_compare_finds_better(loop, monkeypatch):
     """A batch size of 16 is slower in a single run; of the other edits only rate 3e-3 is better."""
     compared = []
 
-    def run(*words):
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
         code = Path("candidate.py").read_text() if Path("candidate.py").exists() else ""
         if words[0] == "train":
             slow = "BATCH_SIZE = 16" in code
@@ -73,7 +74,7 @@ def test_the_loop_keeps_changes_that_compare_finds_better(loop, monkeypatch):
 
 def test_the_loop_ends_on_invalid_input(loop, monkeypatch):
 
-    def in_process(command, **_):
+    def in_process(command: list[str], **_: object) -> SimpleNamespace:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = cli.main(command[3:])

@@ -3,6 +3,7 @@
 import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ SPACE = {
 _fixtures = (_no_ray, made_up_runs, no_pictures)
 
 
-def tuned(space=SPACE, **changes):
+def tuned(space: Any = SPACE, **changes: Any) -> Any:
     """Return the study of a call, and the name of its results."""
     content, source, name = study_content(call_options("tune", {"space": space} | changes))
     return build_study(content, source)[0], name
@@ -165,7 +166,7 @@ def test_a_call_returns_the_results_of_its_folder(made_up_runs, capsys):
 def test_ctrl_c_is_raised_after_results_are_written(monkeypatch, made_up_runs):
     run = body.run_study
 
-    def interrupted(study, single_run, progress):
+    def interrupted(study: Any, single_run: Any, progress: Any) -> None:
         run(study, single_run, progress)
         single_run.deadline._interrupt.is_set = True
 

@@ -160,7 +160,7 @@ def test_a_full_disk_exits_with_1_and_one_line(tmp_path, capsys):
 
     (tmp_path / "records.jsonl").symlink_to("/dev/full")
 
-    def command():
+    def command() -> int:
         with Store(tmp_path) as store:
             store.append({"kind": "run"})
         return 0

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ NAMES = [name for name in raybench.__all__ if name != "__version__"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the studies, data and loop that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
     studies = {"digits": "digits_race", "batch_size_vs_workers": "batch_size_vs_workers"}
@@ -28,7 +29,7 @@ def folder(tmp_path_factory):
         yield folder
 
 
-def save_training(folder):
+def save_training(folder: Path) -> None:
     """Write `results/train` as `raybench train` does, with weights that are not trained."""
     torch = pytest.importorskip("torch")
     from raybench.training.torch.model import build_model

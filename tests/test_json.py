@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
+from raybench.cluster.session_files import Capture
 from raybench.commands import cli
 from raybench.report.answer import summary_of
 from raybench.spec.objective import Objective
@@ -20,7 +22,7 @@ SCHEMA = json.loads((ROOT / "docs/answer.schema.json").read_text())
 FIXTURES = ROOT / "tests/fixtures"
 
 
-def run_json(capsys, *words, code=0):
+def run_json(capsys: Capture, *words: object, code: int = 0) -> dict[str, Any]:
     """Run a command with `--json`; return its document, the only output."""
     try:
         exit_code = cli.main([*map(str, words), "--json"])
@@ -32,7 +34,7 @@ def run_json(capsys, *words, code=0):
     return document
 
 
-def copied(name, folder):
+def copied(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(FIXTURES / name, folder / name))
 
 

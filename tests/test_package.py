@@ -15,7 +15,7 @@ UV = Path(sys.executable).with_name("uv")
 pytestmark = [pytest.mark.all, pytest.mark.timeout(900)]
 
 
-def run_command(*words, cwd, code=0):
+def run_command(*words: object, cwd: Path, code: int = 0) -> str:
     """Run a command outside the checkout; return what it printed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     ended = subprocess.run(
@@ -26,7 +26,7 @@ def run_command(*words, cwd, code=0):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with an sdist, and the wheel that uv builds from it."""
     if not UV.is_file():
         pytest.skip("no uv in this environment")
@@ -78,13 +78,13 @@ def test_the_package_works_without_and_with_a_framework(framework, built, tmp_pa
     run_command(binaries / "raybench", "tune", "--dry-run", cwd=tmp_path)
 
 
-def frameworks_of(binaries, folder):
+def frameworks_of(binaries: Path, folder: Path) -> list[str]:
     """Return the frameworks that an environment has."""
     find = "import importlib.util as u; print(*filter(u.find_spec, ('torch', 'tensorflow')))"
     return run_command(binaries / "python", "-c", find, cwd=folder).split()
 
 
-def assert_results_are_read_and_training_is_refused(binaries, folder):
+def assert_results_are_read_and_training_is_refused(binaries: Path, folder: Path) -> None:
     assert frameworks_of(binaries, folder) == []
     assert run_command(binaries / "raybench", "--version", cwd=folder).startswith("raybench 0.1")
     read = f"import raybench; print(raybench.load({str(ROOT / 'tests/fixtures/digits_race')!r}))"

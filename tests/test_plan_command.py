@@ -33,7 +33,7 @@ big:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A study with a target on CPUs, and a short run of two cells on A100s, five times as fast."""
     cpus = reaching(tmp_path_factory.mktemp("cpus"), batch_sizes=SIZES, epoch=1100).folder
     base = {"gpus_per_worker": 1, "accelerator_type": "A100"}
@@ -44,7 +44,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture
-def prices(tmp_path, monkeypatch):
+def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.yaml").write_text(PRICES)
     return tmp_path / "prices.yaml"

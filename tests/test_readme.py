@@ -11,13 +11,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import yaml
 
 from raybench import api
+from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.report import figures
 from raybench.report.page import document
@@ -57,7 +60,7 @@ AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast", "import")
 """Commands that start nothing; the others get --dry-run."""
 
 
-def of_slurm(line):
+def of_slurm(line: str) -> str:
     """Return the command that `deploy/slurm.sbatch` runs on the first node."""
     options, _, command = line.partition(" deploy/slurm.sbatch ")
     assert options == "sbatch --nodes=2"
@@ -67,12 +70,12 @@ def of_slurm(line):
 OF_SLURM = list(map(of_slurm, SLURM_COMMANDS))
 
 
-def block(kind, containing):
+def block(kind: str, containing: str) -> str:
     """Return the first code block of a kind that contains some text."""
     return next(text for _, k, text in BLOCKS if k == kind and containing in text)
 
 
-def raybench(*words):
+def raybench(*words: str) -> str:
     """Run a command in this process; return what it printed."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -83,7 +86,7 @@ def raybench(*words):
 COMMITTER = "-c user.name=reader -c user.email=reader@example.org"
 
 
-def store_optuna_trials():
+def store_optuna_trials() -> None:
     """Write `optuna.log` with trials of a plain Optuna script."""
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend("optuna.log")
@@ -93,7 +96,7 @@ def store_optuna_trials():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A reader's folder with recorded studies, the examples, and my_data.yaml, which init has
     written."""
     folder = tmp_path_factory.mktemp("reader")
@@ -209,7 +212,7 @@ def test_documented_python_reads_a_study(page, code, folder):
 def test_documented_python_calls_are_valid(code, folder, monkeypatch):
     planned = []
 
-    def plan(options, interrupt):
+    def plan(options: Any, interrupt: Interrupt) -> errors.Ended:
         ended = cli.run_with_options(options.model_copy(update={"dry_run": True}), interrupt)
         planned.append(options.OF)
         return errors.Ended(ended.code, "results/digits")

@@ -78,7 +78,7 @@ def drop_frameworks(
 def drop_frameworks_without_model(
     content: dict[str, Any], study: StudySpec, space: Space
 ) -> tuple[dict[str, Any], list[str]]:
-    """Drop from a shipped space the frameworks for which the workload of the study has no model; see
+    """Drop from a shipped space the frameworks for which the study's workload has no model; see
     `drop_frameworks`."""
     spec = study.run_spec(first_values(study, space))
     if ":" not in spec.workload or is_own_loop(spec.workload):

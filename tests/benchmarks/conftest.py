@@ -4,7 +4,9 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,10 +17,10 @@ PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
 
 
 @pytest.fixture
-def data():
+def data() -> Callable[[str], Path]:
     """Function that returns RAYBENCH_DATA, and skips the test if a folder is missing there."""
 
-    def folder_with(name):
+    def folder_with(name: str) -> Path:
         folder = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
         if not (folder / name).is_dir():
             pytest.skip(f"RAYBENCH_DATA has no {name}")
@@ -28,7 +30,7 @@ def data():
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Function that imports a module of the benchmarks by name."""
     for folder in (BENCHMARKS.parent, BENCHMARKS, *FOLDERS):
         monkeypatch.syspath_prepend(str(folder))
@@ -38,14 +40,16 @@ def module(monkeypatch):
 
 
 @pytest.fixture
-def modules():
+def modules() -> list[str]:
     """Names of the modules in the folders of the benchmarks, and of those that they share."""
     names = [file.stem for folder in FOLDERS for file in folder.glob("*.py")]
     return ["benchmarks.installed", "benchmarks.output", *names]
 
 
 @pytest.fixture
-def bare(module, modules, monkeypatch):
+def bare(
+    module: Callable[[str], ModuleType], modules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], ModuleType]:
     """Function that imports a module of the benchmarks as if no other tool were installed."""
     pytest.importorskip("torch")  # the benchmarks train
     for name in modules:

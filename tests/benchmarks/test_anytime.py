@@ -1,12 +1,13 @@
 """Replays of `benchmarks/search/anytime.py`."""
 
 import math
+from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def anytime(bare):
+def anytime(bare: Any) -> Any:
     return bare("anytime")
 
 

@@ -1,6 +1,7 @@
 """Every printed probability is simulated, and the documentation has the last results."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ QUICK = 80
 
 
 @pytest.fixture
-def calibration(module):
+def calibration(module: Any) -> Any:
     return module("calibration")
 
 

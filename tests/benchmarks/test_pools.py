@@ -1,27 +1,28 @@
 """Pools of recorded runs: their data, and cost and winner of a study on one."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 
 @pytest.fixture
-def worlds(module):
+def worlds(module: Any) -> Any:
     return module("pool_worlds")
 
 
 @pytest.fixture
-def make(worlds):
+def make(worlds: Any) -> Any:
     """Build a pool from seconds to the target; infinite: 100 s without it."""
 
-    def run(seconds):
+    def run(seconds: float) -> Any:
         last = seconds if math.isfinite(seconds) else 100.0
         times = np.array([last / 4, last / 2, last])
         value = 1.0 if math.isfinite(seconds) else 0.5
         return worlds.Run(times, np.array([0.1, 0.4, value]), seconds)
 
-    def pool(*options):
+    def pool(*options: tuple[float, ...]) -> Any:
         made = [
             worlds.Option("adam" if number % 2 else "sgd", number // 2, tuple(map(run, seconds)))
             for number, seconds in enumerate(options)

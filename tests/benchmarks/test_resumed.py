@@ -1,11 +1,13 @@
 """Searches that are killed and resumed (`benchmarks/search/resumed.py`)."""
 
+from typing import Any
+
 
 def test_interrupted_trials_resume_and_none_runs_twice(bare, monkeypatch):
     contestant, resumed = bare("contestant"), bare("resumed")
     made = []
 
-    def make(*arguments, **options):
+    def make(*arguments: Any, **options: Any) -> Any:
         made.append(contestant.Raybench(arguments[1].space, arguments[2], arguments[3]))
         return made[-1]
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from raybench.scaling.throughput import PRIORS
 
@@ -9,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/benchmarks.md").read_text()
 
 
-def results_of(name):
+def results_of(name: str) -> Any:
     return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
 
 

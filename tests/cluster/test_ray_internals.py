@@ -7,7 +7,7 @@ import os
 import pkgutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from tests.factories import wait_for
 
 
 @pytest.fixture(autouse=True)
-def _ray_stays_down():
+def _ray_stays_down() -> Iterator[None]:
     yield
     assert not ray.is_initialized()
 

@@ -56,7 +56,7 @@ class FakeSocket:
 
 
 @pytest.fixture
-def several_interfaces(monkeypatch):
+def several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this host "b", with the interfaces and routes above."""
     interfaces = {
         name: [SimpleNamespace(family=family, address=address) for family, address in addresses]

@@ -23,7 +23,7 @@ OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, grows=True)
 
 
 @pytest.fixture(autouse=True)
-def _short_poll_interval(monkeypatch):
+def _short_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
 
 

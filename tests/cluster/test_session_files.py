@@ -37,7 +37,7 @@ with scratch_folder() as folder:
 
 
 @pytest.fixture
-def own_folder(tmp_path, monkeypatch):
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(session_files, "_locks", {})
 

@@ -5,6 +5,7 @@ import asyncio
 import importlib.util
 import inspect
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from raybench.spec.run import ResourceRequest, RunSpec
 
 
 @pytest.fixture(autouse=True)
-def _ray_stays_down():
+def _ray_stays_down() -> Iterator[None]:
     yield
     assert not ray.is_initialized()
 
@@ -52,7 +53,7 @@ def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
 
 
 @pytest.fixture
-def torch_options(tmp_path):
+def torch_options(tmp_path: Path) -> PoolOptions:
     pytest.importorskip("torch")
     return options(str(tmp_path))
 
@@ -182,7 +183,7 @@ class TestNetworkMeeting:
     """Interfaces are chosen and checked on a cluster; without internals: frameworks guess them."""
 
     @pytest.fixture(params=["torch", "tensorflow"])
-    def framework(self, request):
+    def framework(self, request: pytest.FixtureRequest) -> str:
         pytest.importorskip(request.param)
         return str(request.param)
 

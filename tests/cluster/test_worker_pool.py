@@ -73,7 +73,7 @@ class FakeGroup(WorkerGroup):
 
 
 @pytest.fixture
-def pool(monkeypatch, tmp_path):
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
     FakeGroup.hangs, FakeGroup.is_training = False, True
@@ -280,7 +280,7 @@ class AnsweringGroup(FakeGroup):
 
 
 @pytest.fixture
-def answering(pool, monkeypatch):
+def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """Worker pool whose groups are `AnsweringGroup`."""
     monkeypatch.setattr(worker_pool, "WorkerGroup", AnsweringGroup)
     AnsweringGroup.commands, AnsweringGroup.pool = [], pool

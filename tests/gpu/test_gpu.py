@@ -8,7 +8,9 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.results.verdict import verdict_of
 from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 from raybench.training.machine import gpus_of_driver
 from tests.e2e.commands import raybench as run
 
@@ -84,7 +87,9 @@ print(json.dumps(report))
 """
 
 
-def trained(framework, device, folder, **changes):
+def trained(
+    framework: str, device: str, folder: Path, **changes: str
+) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Return the report and the weights of a run on a device."""
     pytest.importorskip(framework)
     file = folder / f"{device}{''.join(changes.values())}.npz"
@@ -100,11 +105,13 @@ def trained(framework, device, folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, str], tuple[dict[str, Any], list[np.ndarray]]]:
     """`trained` without changes, cached by framework and device."""
 
     @functools.cache
-    def train(framework, device):
+    def train(framework: str, device: str) -> tuple[dict[str, Any], list[np.ndarray]]:
         return trained(framework, device, tmp_path_factory.mktemp(framework))
 
     return train
@@ -187,7 +194,9 @@ def test_two_workers_sum_gradients_and_are_reused_by_the_next_trial(
             )
 
 
-def trained_on(session, name, spec):
+def trained_on(
+    session: Session, name: str, spec: RunSpec
+) -> tuple[RunOutcome, dict[str, np.ndarray]]:
     """Train a run to its end; return its outcome and its weights."""
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:

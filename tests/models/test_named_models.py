@@ -21,7 +21,7 @@ IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")
 TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="tokens")
 
 
-def shape_of(input_shape):
+def shape_of(input_shape: object) -> DataShape:
     return DataShape(input_shape=input_shape, num_outputs=2)
 
 
@@ -108,7 +108,7 @@ def test_weight_files_are_read(kind, tmp_path):
 class RunsCode:
     """Object that creates the file `ran` when it is unpickled."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, tuple[str]]:
         return (Path.touch, (Path("ran"),))
 
 

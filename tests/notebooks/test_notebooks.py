@@ -69,7 +69,7 @@ def shown(notebook: NotebookNode) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def test_notebooks_and_docs_import_only_the_public_package() -> None:
+def test_notebooks_and_docs_import_only_the_public_package():
     codes = {
         path: "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
         for path in FOLDER.glob("*.ipynb")
@@ -81,14 +81,12 @@ def test_notebooks_and_docs_import_only_the_public_package() -> None:
     assert BELOW.search("x\nfrom raybench.report import x"), "the pattern matches such an import"
 
 
-def test_neither_ray_nor_a_framework_is_imported(executed: NotebookNode) -> None:
+def test_neither_ray_nor_a_framework_is_imported(executed):
     assert shown(executed)[-1].strip() == "[]"
     assert not [output for output in outputs(executed) if output.get("name") == "stderr"]
 
 
-def test_committed_outputs_match_the_committed_cells(
-    committed: NotebookNode, executed: NotebookNode
-) -> None:
+def test_committed_outputs_match_the_committed_cells(committed, executed):
     assert kinds(committed) == kinds(executed)[:-1]
     assert shown(committed) == shown(executed)[:-1]
     tables = [
@@ -98,9 +96,7 @@ def test_committed_outputs_match_the_committed_cells(
     assert tables[0] == tables[1]
 
 
-def test_committed_outputs_reveal_nothing_about_the_machine(
-    name: str, committed: NotebookNode
-) -> None:
+def test_committed_outputs_reveal_nothing_about_the_machine(name, committed):
     text = (FOLDER / f"{name}.ipynb").read_text()
     for private in ("/home/", "/root/", "/tmp/", "/work/", "/Users/", "site-packages"):
         assert private not in text
@@ -121,15 +117,13 @@ def run_here(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "study"), [("tune_results", "digits_study"), ("scaling", "batch_size_vs_workers")]
 )
-def test_the_study_of_the_environment_variable_is_opened(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, study: str
-) -> None:
+def test_the_study_of_the_environment_variable_is_opened(monkeypatch, capsys, name, study):
     monkeypatch.setenv(STUDY_VARIABLE, str(FIXTURES / study))
     run_here(name)
     assert f"Opened: {FIXTURES / study}\n" in capsys.readouterr().out
 
 
-def test_claims_of_studies_without_runs_are_the_published_claims() -> None:
+def test_claims_of_studies_without_runs_are_the_published_claims():
     published = raybench.published_claims()
     assert len(published) == 5
     for table in published.values():

@@ -22,7 +22,7 @@ def shown(state: LiveState, now: float, width: int = 80, height: int = 40) -> li
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_the_screen_matches_the_stored_screens() -> None:
+def test_the_screen_matches_the_stored_screens():
     """After an intended change, run with RAYBENCH_SCREENS=write to rewrite `live_screens.txt`."""
     state, at = busy_state()
     missed = LiveState(0.0)
@@ -37,7 +37,7 @@ def test_the_screen_matches_the_stored_screens() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40])
-def test_numbers_are_not_cut_on_a_narrow_screen(width: int) -> None:
+def test_numbers_are_not_cut_on_a_narrow_screen(width):
     lines = shown(*busy_state(), width)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
@@ -46,7 +46,7 @@ def test_numbers_are_not_cut_on_a_narrow_screen(width: int) -> None:
     assert "92.1 %" in text or width < 30
 
 
-def test_a_low_terminal_counts_hidden_runs() -> None:
+def test_a_low_terminal_counts_hidden_runs():
     state, at = busy_state()
     for number in range(100):
         state.started(f"1{number:03d}", spec(), at)
@@ -62,7 +62,7 @@ def test_a_low_terminal_counts_hidden_runs() -> None:
 @pytest.mark.parametrize(
     "text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J\u202ea\nb\r", "日本語" * 30]
 )
-def test_hostile_text_does_not_break_the_screen(text: str) -> None:
+def test_hostile_text_does_not_break_the_screen(text):
     state = LiveState(0.0, keys=("schedule",))
     hostile = spec().model_copy(update={"schedule": text})
     state.started(text, hostile, 0.0)
@@ -80,7 +80,7 @@ def test_hostile_text_does_not_break_the_screen(text: str) -> None:
         )
 
 
-def test_a_screen_without_runs_or_values_is_drawn() -> None:
+def test_a_screen_without_runs_or_values_is_drawn():
     state = LiveState(0.0)
     assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0.00 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
@@ -91,7 +91,7 @@ def test_a_screen_without_runs_or_values_is_drawn() -> None:
     assert "none" in " ".join(shown(state, 1.0))
 
 
-def test_other_encodings_fall_back_to_ascii() -> None:
+def test_other_encodings_fall_back_to_ascii():
     state, at = busy_state()
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="latin-1"), width=120)
     with console.capture() as taken:
@@ -100,7 +100,7 @@ def test_other_encodings_fall_back_to_ascii() -> None:
     assert "curve" not in taken.get()
 
 
-def test_the_best_is_a_search_trial_with_a_report() -> None:
+def test_the_best_is_a_search_trial_with_a_report():
     state = LiveState(0.0)
     state.finished(record("reference0", role="reference"), 1.0)
     # The score of a run that the time budget ended does not count.
@@ -114,7 +114,7 @@ def test_the_best_is_a_search_trial_with_a_report() -> None:
     assert (state.num_reached, state.num_searched, state.target) == (2, 4, OBJECTIVE.target)
 
 
-def test_remaining_time_needs_enough_runs_or_a_budget() -> None:
+def test_remaining_time_needs_enough_runs_or_a_budget():
     state = LiveState(0.0)
     state.begin(Phase.SEARCH, 12, 0.0, after_s=60.0)
     for number in range(2):

@@ -3,7 +3,6 @@
 import platform
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,9 +82,7 @@ def test_a_running_study_is_loaded_and_marked(tmp_path):
         (run_line("0001", failure="oom"), "1 of 1 run failed so far"),
     ],
 )
-def test_a_running_study_without_a_hit_is_not_judged(
-    tmp_path: Path, line: dict[str, Any], words: str
-) -> None:
+def test_a_running_study_without_a_hit_is_not_judged(tmp_path, line, words):
     study = results_folder(tmp_path, [line], study={"search": {"trials": 10}})
     locked_by(tmp_path)
     answer = summary_of(study).lines[0]

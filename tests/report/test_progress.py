@@ -44,7 +44,7 @@ def values_of(line: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in shlex.split(line) if "=" in part)
 
 
-def test_a_pipe_gets_one_timestamped_line_per_event(clock: Clock) -> None:
+def test_a_pipe_gets_one_timestamped_line_per_event(clock):
     progress, out = piped(clock, num_workers=lambda spec: 4, ends_in_s=500.0)
     with progress:
         progress.started("0000", spec())
@@ -80,7 +80,7 @@ def test_a_pipe_gets_one_timestamped_line_per_event(clock: Clock) -> None:
     assert (values_of(lines[7])["outcome"], "best" in values_of(lines[7])) == ("no report", False)
 
 
-def test_events_are_written_as_json_lines(clock: Clock) -> None:
+def test_events_are_written_as_json_lines(clock):
     lines = io.StringIO()
     progress, out = piped(clock, lines=lines)
     with progress:
@@ -105,7 +105,7 @@ def test_events_are_written_as_json_lines(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J", 'a "b"\n='])
-def test_event_lines_never_contain_line_breaks(clock: Clock, text: str) -> None:
+def test_event_lines_never_contain_line_breaks(clock, text):
     progress, out = piped(clock)
     progress.finished(record(text, failure="error", message=text))
     progress.say(text)
@@ -120,7 +120,7 @@ def terminal() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=100, height=30, force_terminal=True, _environ=environment), out
 
 
-def test_a_terminal_shows_a_screen_and_each_new_cause_once_above_it(clock: Clock) -> None:
+def test_a_terminal_shows_a_screen_and_each_new_cause_once_above_it(clock):
     console, out = terminal()
     with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.started("0007", spec())
@@ -150,9 +150,7 @@ class Page:
         self.shown.append(bundle["text/html"])
 
 
-def test_notebook_output_is_updated_at_a_limited_rate(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notebook_output_is_updated_at_a_limited_rate(clock, monkeypatch):
     page, out = Page(), io.StringIO()
     monkeypatch.setattr(live, "notebook_display", lambda: page)
     monkeypatch.setattr(time, "monotonic", clock)
@@ -169,7 +167,7 @@ def test_notebook_output_is_updated_at_a_limited_rate(
     assert "trial 0000 &lt;b&gt;&amp;" in page.shown[-1]
 
 
-def test_a_training_prints_one_line_per_evaluation() -> None:
+def test_a_training_prints_one_line_per_evaluation():
     console, out = terminal()
     lines = CurveLines(console, spec())
     lines.begin()

@@ -43,7 +43,7 @@ def refusal(capsys: Capture, *words: object) -> tuple[str, str]:
     return error["code"], error["message"]
 
 
-def test_rows_of_a_table_become_a_study(capsys: Capture) -> None:
+def test_rows_of_a_table_become_a_study(capsys):
     Path("runs.csv").write_text(TABLE)
     document = imported(capsys, "runs.csv", "--metric", "accuracy", *NAMED)
     assert document["configurations"] == [], "no winner without known timing"
@@ -84,7 +84,7 @@ b,FAILED,file:x,0.8,0.2,adam,me
 
 
 @pytest.mark.parametrize("tool", EXPORTS)
-def test_exports_of_known_tools_need_no_column_names(tool: str, capsys: Capture) -> None:
+def test_exports_of_known_tools_need_no_column_names(tool, capsys):
     Path("runs.csv").write_text(EXPORTS[tool])
     named = ("--column", "value=accuracy") if tool == "optuna" else ()
     imported(capsys, "runs.csv", *named)
@@ -93,7 +93,7 @@ def test_exports_of_known_tools_need_no_column_names(tool: str, capsys: Capture)
     assert study.trials["best_accuracy"].tolist() == [0.9]
 
 
-def test_unusual_columns_and_values_are_imported(capsys: Capture) -> None:
+def test_unusual_columns_and_values_are_imported(capsys):
     """Unnamed index, class names of optimizers, huge numbers, percentages."""
     Path("runs.csv").write_text(",optimizer,lr,loss,samples\n0,AdamW,0.1,2,1e30\n1,SGD,0.1,1,5\n")
     imported(capsys, "runs.csv")
@@ -127,16 +127,14 @@ def test_unusual_columns_and_values_are_imported(capsys: Capture) -> None:
         ("lr,loss\n1,2\n", ("--direction", "max", "--metric", "loss"), "conflict", ("loss",)),
     ],
 )
-def test_missing_information_is_refused_with_the_option_to_give(
-    table: str, words: tuple[str, ...], code: str, names: tuple[str, ...], capsys: Capture
-) -> None:
+def test_missing_information_is_refused_with_the_option_to_give(table, words, code, names, capsys):
     Path("runs.csv").write_text(table)
     error_code, sentence = refusal(capsys, "runs.csv", *words)
     assert error_code == code, sentence
     assert [name for name in names if name not in sentence] == []
 
 
-def test_unreadable_sources_and_other_studies_are_refused(capsys: Capture) -> None:
+def test_unreadable_sources_and_other_studies_are_refused(capsys):
     Path("empty").mkdir()
     Path("no.db").write_text("{")
     codes = [refusal(capsys, source)[0] for source in ("nowhere", "empty", "no.db")]
@@ -153,7 +151,7 @@ SPACE: dict[str, Any] = {
 }
 
 
-def test_imported_seconds_order_the_first_trials_only(capsys: Capture, tmp_path: Path) -> None:
+def test_imported_seconds_order_the_first_trials_only(capsys, tmp_path):
     Path("runs.csv").write_text(TIMED)
     answer = imported(capsys, "runs.csv", "--target", "0.95")["answer"][0]
     assert "0002" in answer
@@ -175,7 +173,7 @@ def test_imported_seconds_order_the_first_trials_only(capsys: Capture, tmp_path:
             load_earlier("results/old", build_study(SPACE | changes, "test")[0])
 
 
-def test_imported_values_are_learned_by_the_sampler(capsys: Capture, tmp_path: Path) -> None:
+def test_imported_values_are_learned_by_the_sampler(capsys, tmp_path):
     Path("runs.csv").write_text("lr,accuracy\n0.1,0.95\n0.01,0.9\n")
     imported(capsys, "runs.csv")
     budget = SPACE | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
@@ -186,7 +184,7 @@ def test_imported_values_are_learned_by_the_sampler(capsys: Capture, tmp_path: P
     )
 
 
-def test_comparing_imported_runs_is_refused(capsys: Capture) -> None:
+def test_comparing_imported_runs_is_refused(capsys):
     Path("runs.csv").write_text(TIMED)
     imported(capsys, "runs.csv", "--target", "0.95")
     for words in (("report", "--compare"), ("compare", "--dry-run")):
@@ -196,7 +194,7 @@ def test_comparing_imported_runs_is_refused(capsys: Capture) -> None:
         assert "results/old" in error["message"]
 
 
-def test_runs_of_mlflow_are_imported(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_mlflow_are_imported(capsys, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     client = mlflow.MlflowClient(str(Path("mlruns").absolute()))
@@ -223,7 +221,7 @@ def test_runs_of_mlflow_are_imported(capsys: Capture, monkeypatch: pytest.Monkey
     assert len(read_mlflow(Path(f"mlruns/{other}")).rows) == 0
 
 
-def test_trials_of_optuna_are_imported(capsys: Capture) -> None:
+def test_trials_of_optuna_are_imported(capsys):
     study = optuna.create_study(storage="sqlite:///optuna.db", direction="maximize")
 
     def objective(trial: optuna.Trial) -> float:

@@ -2,7 +2,6 @@
 
 import csv
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,7 +56,7 @@ NAME = "metrics/Top1's acc [%] {x}: <b>$y$"
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_a_metric_is_shown_with_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_metric_is_shown_with_its_own_name(tmp_path, capsys):
     objective = Objective(metric=NAME, direction="max", is_share=True, target=0.95)
     lines = [*curve("0000", [0.5, 0.96]), run_line("0000", 2.0, objective=objective)]
     study = results_folder(tmp_path, lines, objective=objective)
@@ -82,7 +81,7 @@ def test_a_metric_is_shown_with_its_own_name(tmp_path: Path, capsys: pytest.Capt
         ("x" * 81, ErrorCode.INVALID_VALUE),
     ],
 )
-def test_invalid_metric_names_are_refused(name: str, code: ErrorCode) -> None:
+def test_invalid_metric_names_are_refused(name, code):
     objective = Objective(metric=name, direction="max", target=0.9)
     spec = RunSpec(workload="$ true", objective=objective)
     with refused(code, "objective.metric"):

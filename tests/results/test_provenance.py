@@ -18,7 +18,7 @@ SHOWN = ["space.framework=[torch]", "fixed.num_tokens=512", "tokenizer=bpe", "se
 SHOWN += ["http://host:8265", "--address=ray://head:10001", "passes=3"]
 
 
-def test_values_of_secret_keys_and_flags_are_redacted() -> None:
+def test_values_of_secret_keys_and_flags_are_redacted():
     for argument in HIDDEN:
         (shown,) = redact([argument], {})
         assert "hunter2" not in shown
@@ -29,7 +29,7 @@ def test_values_of_secret_keys_and_flags_are_redacted() -> None:
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "ENC_KEY"])
-def test_values_of_secret_variables_are_redacted(name: str) -> None:
+def test_values_of_secret_variables_are_redacted(name):
     arguments = ["--set", "workload=m:C?k=s3cr3t!", "--out", "s3cr3t!", "as3cr3t!b"]
     shown = redact(arguments, {name: "s3cr3t!", "OTHER_TOKEN": "abc", "EMPTY_TOKEN": ""})
     assert shown == ["--set", "workload=m:C?k=***", "--out", "***", "a***b"]

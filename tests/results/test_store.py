@@ -278,5 +278,5 @@ OBJECTIVE: dict[str, Any] = {"objective": {"target": 0.95}}
         ({"study": "not a study"}, StudyKind.SEARCH),
     ],
 )
-def test_the_kind_follows_from_the_keys(content: dict[str, Any], kind: StudyKind) -> None:
+def test_the_kind_follows_from_the_keys(content, kind):
     assert study_kind(content) is kind

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from raybench.report.study import load
+from raybench.report.study import StudyResults, load
 from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import build_scaling_study, study_cells
+from raybench.spec.scaling_study import ScalingStudy, build_scaling_study, study_cells
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.step_times import StepTimes
 from tests.search.made_up import evaluation, record
 
@@ -17,18 +20,20 @@ StepSeconds = Callable[[RunSpec, int], float]
 """Function that returns the seconds of a step of a run spec in a repeat."""
 
 
-def study_of(**content):
+def study_of(**content: Any) -> ScalingStudy:
     """Return a study of weak and strong scaling: 1 and 2 workers, batches of 64, two repeats."""
     usual = {"num_workers": [1, 2], "batch_sizes": [64], "repeats": 2, "base": {}}
     return build_scaling_study(usual | content, "test", name="made_up")
 
 
-def ideal(spec, repeat):
+def ideal(spec: RunSpec, repeat: int) -> float:
     """Return seconds of a step with ideal scaling: one millisecond per sample of each worker."""
     return spec.batch_size_per_worker / 1000
 
 
-def run_of(study, step_s=ideal, **changes):
+def run_of(
+    study: ScalingStudy, step_s: StepSeconds = ideal, **changes: Any
+) -> tuple[dict[str, RunRecord], dict[str, list[Evaluation]]]:
     """Return the records and the curves of all runs; `changes` apply to every record."""
     runs = {}
     curves = {}
@@ -50,19 +55,19 @@ NEEDED, CRITICAL = 4000, 256
 """Samples to the target at small batches, and the batch size where they double."""
 
 
-def law(spec, repeat):
+def law(spec: RunSpec, repeat: int) -> float:
     """Return seconds of a step: compute and communication added in quadrature, with 2 % spread."""
     wire = 0.02 if spec.num_workers > 1 else 0.0
     compute = 0.004 + spec.batch_size_per_worker / 2000
     return math.hypot(compute, wire) * (1.0, 1.02, 0.98)[repeat % 3]
 
 
-def needed(batch):
+def needed(batch: float) -> float:
     """Return samples to the target of a global batch size."""
     return NEEDED * (1 + batch / CRITICAL)
 
 
-def reaching(folder, *, epoch=EPOCH, **content):
+def reaching(folder: Path, *, epoch: int = EPOCH, **content: Any) -> StudyResults:
     """Return a study of 1, 2 and 4 workers, three repeats, whose runs reach the target
     after `needed` samples; evaluations are 100 samples apart."""
     objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
@@ -90,7 +95,7 @@ def reaching(folder, *, epoch=EPOCH, **content):
     return load(write(folder / "made_up", study, runs, curves))
 
 
-def point(index, rate, **changes):
+def point(index: int, rate: float, **changes: Any) -> Evaluation:
     """Return the evaluation after epoch `index` + 1 at `rate` samples per second."""
     samples = EPOCH * (index + 1)
     usual = {"samples": samples, "samples_per_s": rate}
@@ -103,7 +108,13 @@ def equal_steps(num, seconds):
     return StepTimes(num=num, **dict.fromkeys(names, seconds))
 
 
-def write(folder, study, runs, curves, **sections):
+def write(
+    folder: Path,
+    study: ScalingStudy,
+    runs: dict[str, RunRecord],
+    curves: dict[str, list[Evaluation]],
+    **sections: Any,
+) -> Path:
     """Write a results folder; return it."""
     with Store(folder) as store:
         for name, ended in runs.items():

@@ -8,18 +8,18 @@ import raybench
 from raybench.results.records import read_records
 from raybench.results.store import CODE, STUDY_FILE, Store
 from raybench.results.trials import trial_table
-from raybench.runs.code_change import code_versions, digests_of, version_of
+from raybench.runs.code_change import Versions, code_versions, digests_of, version_of
 from raybench.spec.errors import ErrorCode
 from tests.factories import record
 from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def write(**files):
+def write(**files: str) -> None:
     for name, text in files.items():
         path = Path(name.replace("__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +78,11 @@ def test_library_workloads_have_no_user_files(workload):
     assert version_of({}) is None
 
 
-def versions(*, is_kept=False):
+def versions(*, is_kept: bool = False) -> Versions:
     return code_versions({"loop.py:train"}, "out", Path("out"), is_kept=is_kept)
 
 
-def run_with(known, *names):
+def run_with(known: Versions, *names: str) -> None:
     """Write the study file and the records of a session that ran these trials."""
     with Store(Path("out"), versions=known) as store:
         store.write_yaml(STUDY_FILE, {CODE: store.versions})

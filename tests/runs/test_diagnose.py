@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,21 +27,21 @@ FOUR_CORES = Capacity((Node(4, 0),), 0.0)
 class Workers:
     """Train for the seconds of a formula; `seen` are the runs in order."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seen = []
         self.compute, self.exchange, self.reading, self.noise = 0.001, 0.2, 0.0, [1.0]
         self.failure = None
         self.fails = lambda spec: True
         self.on_run = lambda name: None
 
-    def step_s(self, spec):
+    def step_s(self, spec: RunSpec) -> float:
         noise = self.noise[len(self.seen) % len(self.noise)]
         worked = 0.002 + self.compute * spec.batch_size_per_worker
         exchange = self.exchange if spec.exchange_gradients and spec.num_workers > 1 else 0.0
         reads = self.reading if spec.dataset.name != "synthetic" else 0.0
         return (worked + exchange + reads) * noise
 
-    def train(self, name, spec):
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         self.seen.append((name, spec))
         self.on_run(name)
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
@@ -61,13 +62,13 @@ class Workers:
             yield replace(outcome, evaluation=point, is_over=is_last)
 
     @staticmethod
-    def epoch(spec):
+    def epoch(spec: RunSpec) -> int:
         num_samples = 1257 if spec.dataset.name == "digits" else spec.dataset.num_samples
         return num_samples * spec.dataset.repeat
 
 
 @pytest.fixture
-def workers(tmp_path, monkeypatch):
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     made_up = Workers()
 
     use_session(monkeypatch, body, lambda: FOUR_CORES)
@@ -78,7 +79,7 @@ def workers(tmp_path, monkeypatch):
     return made_up
 
 
-def run(*arguments):
+def run(*arguments: str) -> int:
     return cli.main(["diagnose", "spec.yaml", "--out", "out", *arguments])
 
 
@@ -151,7 +152,7 @@ def test_a_failed_probe_ends_the_diagnosis_with_its_cause(workers, capsys):
     assert all(name in error for name in ("as_it_is-pilot", "oom", "no room.\n"))
 
 
-def interrupt():
+def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -202,27 +203,27 @@ def test_a_dry_run_names_the_probes(workers, capsys):
     assert not Path("out").exists()
 
 
-def read_spec_file(name):
+def read_spec_file(name: str) -> RunSpec:
     return RunSpec.model_validate(read_mapping(Path(name))).without_defaults()
 
 
 class Faster(Workers):
     """Micro-batches of half the size and compilation are faster, two workers are not."""
 
-    def step_s(self, spec):
+    def step_s(self, spec: RunSpec) -> float:
         micro = {32: 1.0, 16: 0.5}.get(spec.batch_size_per_worker, 0.8)
         compiled = {"default": 0.5}.get(spec.compile, 1.0)
         return 0.1 * micro * compiled * spec.num_workers * (2 if spec.framework != "torch" else 1)
 
 
 @pytest.fixture
-def faster(workers, monkeypatch):
+def faster(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Faster:
     made_up = Faster()
     use_clients(monkeypatch, made_up.train)
     return made_up
 
 
-def fastest(*arguments):
+def fastest(*arguments: str) -> int:
     return run("--fastest", "--set", "num_workers=1", *arguments)
 
 

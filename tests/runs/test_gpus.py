@@ -3,7 +3,9 @@ after connecting. The driver, the frameworks and the cluster are faked."""
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,26 +39,26 @@ every_command = pytest.mark.parametrize("name", COMMANDS)
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path, monkeypatch):
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, (_, text, _) in COMMANDS.items():
         Path(f"{name}.yaml").write_text(text)
 
 
 @pytest.fixture
-def two_gpus(monkeypatch):
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fake driver with two GPUs, of which both frameworks see none."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     frameworks_see(GpusSeen(), monkeypatch)
 
 
-def frameworks_see(gpus, monkeypatch):
+def frameworks_see(gpus: GpusSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (preflight, machine):
         monkeypatch.setattr(place, "gpus_of_framework", lambda framework: gpus)
 
 
-def dry_run(capsys, name, *words, code=cli.DONE):
+def dry_run(capsys: Any, name: str, *words: str, code: int = cli.DONE) -> dict[str, Any]:
     return run_json(capsys, name, f"{name}.yaml", "--dry-run", *words, code=code)
 
 
@@ -90,14 +92,14 @@ class Cluster:
 
     is_local, capacity = False, TWO_GPUS
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         raise UserError(BEGUN, ErrorCode.UNSUPPORTED)
 
 
 @pytest.fixture
-def cluster(monkeypatch):
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def live_session(*arguments):
+    def live_session(*arguments: object) -> Iterator[Cluster]:
         yield Cluster()
 
     for body, _, _ in COMMANDS.values():

@@ -1,9 +1,11 @@
 """Runs outside Ray Tune, from the request for workers to the record. `test_ray_tune` covers
 trials of a search."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,10 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
 from raybench.runs.wait_watch import Deadline
+from raybench.spec.objective import StopReason
+from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
-from raybench.stats.record import RunOutcome
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
 from tests.factories import evaluation, outcome, read_lines
@@ -25,13 +29,13 @@ pytestmark = pytest.mark.usefixtures("no_ray")
 class Desk:
     """Trains runs on a fake pool in a folder and records the displayed events."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.deadline = folder, Store(folder), Deadline(None)
         self.saved = FakeSavedRuns()
         self.said = []
         self.shown = []
 
-    def single_run(self, pool, **options):
+    def single_run(self, pool: FakePool, **options: Any) -> SingleRun:
         progress = SimpleNamespace(
             started=lambda name, spec: self.shown.append(name),
             evaluated=lambda name, point: self.shown.append(point.index),
@@ -47,26 +51,26 @@ class Desk:
             **options,
         )
 
-    def train(self, pool, name="a", **options):
+    def train(self, pool: FakePool, name: str = "a", **options: Any) -> RunRecord:
         ended = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
         assert self.shown[-1] is ended
         if self.deadline.fault is None:
             assert read_records(self.folder).runs[name] == ended
         return ended
 
-    def indices(self):
+    def indices(self) -> list[int | None]:
         """Return the indices of the recorded evaluations, and None for a run's record."""
         return [line.get("index") for line in read_lines(self.folder / "records.jsonl")]
 
 
 @pytest.fixture
-def desk(tmp_path):
+def desk(tmp_path: Path) -> Iterator[Desk]:
     made_up = Desk(tmp_path)
     with made_up.store:
         yield made_up
 
 
-def ended_at(index, reason):
+def ended_at(index: int, reason: StopReason) -> Callable[[Evaluation], StopReason | None]:
     return lambda point: reason if point.index >= index else None
 
 
@@ -120,7 +124,7 @@ def test_a_run_stopped_while_waiting_is_not_trained(desk):
 
 
 def test_workers_are_returned_after_any_error(desk):
-    def broken(point):
+    def broken(point: Evaluation) -> StopReason:
         raise ZeroDivisionError
 
     pool = FakePool()
@@ -150,7 +154,7 @@ def test_workers_lost_at_the_end_are_only_noted(desk):
     assert all(LOST.message in sentence for sentence in desk.said)
 
 
-def lifecycle(desk):
+def lifecycle(desk: Desk) -> RunLifecycle:
     return RunLifecycle(desk.single_run(FakePool()), "a", SPEC, "trial")
 
 
@@ -183,7 +187,7 @@ def test_a_solo_run_ended_by_the_budget_is_a_miss_if_it_exceeded_its_cap(desk, c
     """The training time after the last evaluation, at 3 s, also counts against the cap."""
     desk.deadline = Deadline(1000.0)
 
-    def resume(name, spec):
+    def resume(name: str, spec: RunSpec) -> tuple[()]:
         desk.deadline.reserve(2000.0)  # the budget is over after the first evaluation
         return ()
 

@@ -2,6 +2,7 @@
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from raybench.training.machine import GpusSeen
 from tests.refusals import refused
 
 
-def checked(**objective):
+def checked(**objective: Any) -> Any:
     spec = RunSpec.model_validate({"dataset": "digits", "objective": objective})
     return check_task(spec, ["torch"])[0]
 
@@ -99,7 +100,7 @@ def test_invalid_addresses_are_refused(address):
 
 
 @pytest.fixture
-def torch_alone(monkeypatch):
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs that TensorFlow does not see."""
     visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
     monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)

@@ -5,8 +5,11 @@ import errno
 import inspect
 import io
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,23 +23,23 @@ from raybench.runs import lifecycle as module
 from raybench.runs.lifecycle import SavedRuns
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
-from raybench.stats.checkpoint import RunState, latest_checkpoint
+from raybench.stats.checkpoint import Checkpoint, RunState, latest_checkpoint
 from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec()
 LEDGER = {"train": 1.0, "eval": 0.5, "input": 0.0}
 
 
-def state(points, spec=SPEC):
+def state(points: int, spec: RunSpec = SPEC) -> RunState:
     curve = [evaluation(float(i + 1), index=i, ledger=LEDGER) for i in range(points)]
     return RunState.after(spec, curve)
 
 
-def weights(points):
+def weights(points: int) -> bytes:
     return bytes([points]) * 100
 
 
-def is_one_of(checkpoint, points):
+def is_one_of(checkpoint: Checkpoint | None, points: int) -> bool:
     assert checkpoint is not None
     return (checkpoint.state, checkpoint.weights.read_bytes()) == (state(points), weights(points))
 
@@ -44,20 +47,20 @@ def is_one_of(checkpoint, points):
 class PoolOfThisProcess:
     """A pool whose methods are called as those of an actor are."""
 
-    def __init__(self, scratch):
+    def __init__(self, scratch: Path) -> None:
         options = PoolOptions(scratch=str(scratch), search_path="", is_local=True)
         self.pool = WorkerPool(ResourceScheduler([]), options)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(
             remote=lambda *arguments, **options: self._call(name, arguments, options)
         )
 
-    def _call(self, name, arguments, options):
+    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         answer = getattr(self.pool, name)(*arguments, **options)
         return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
-    def hold(self, name, points, spec=SPEC):
+    def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
         """Hold a checkpoint as if a worker had sent it."""
         content = weights(points)
         assert session_files.send_state(self, 0, io.BytesIO(content)) == len(content)
@@ -68,7 +71,7 @@ class PoolOfThisProcess:
         self.pool._without_state(name, 0, reply)
 
     @property
-    def held(self):
+    def held(self) -> dict[str, Checkpoint]:
         runs = self.pool._runs.items()
         return {name: run.checkpoint for name, run in runs if run.checkpoint is not None}
 
@@ -76,7 +79,7 @@ class PoolOfThisProcess:
 class Bench:
     """A store, a pool, and messages to the user."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         scratch = folder.with_name("raybench-scratch")
         scratch.mkdir()
         self.store = Store(folder)
@@ -84,17 +87,17 @@ class Bench:
         self.said = []
         self.faults = []
 
-    def saved(self):
+    def saved(self) -> SavedRuns:
         return SavedRuns(self.pool, self.store, say=self.said.append, on_fault=self.faults.append)
 
-    def write(self, name, points, spec=SPEC):
+    def write(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
         with self.saved() as saved:
             self.pool.hold(name, points, spec)
             saved.save(name)
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(module.ray, "get", lambda answer, timeout=None: answer)
     made_up = Bench(tmp_path / "study")
     with made_up.store:
@@ -174,7 +177,7 @@ def test_unusable_checkpoints_are_moved_aside_and_reported(is_damaged, bench):
 
 @pytest.mark.parametrize("of", ["pool", "driver"])
 def test_a_full_disk_ends_the_study_and_is_raised(of, bench, monkeypatch):
-    def full(*_):
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left")
 
     if of == "pool":
@@ -190,7 +193,7 @@ def test_a_full_disk_ends_the_study_and_is_raised(of, bench, monkeypatch):
 def test_a_checkpoint_replaced_while_it_is_copied_is_no_fault(bench, monkeypatch):
     place, newer = session_files.link_or_copy, [2]
 
-    def overtaken(*arguments):
+    def overtaken(*arguments: Any) -> None:
         if newer:
             bench.pool.hold("0001", newer.pop())
         place(*arguments)

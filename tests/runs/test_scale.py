@@ -1,9 +1,11 @@
 """`raybench scale` without Ray: invalid arguments, dry runs, resuming, files, and the order of the
 runs."""
 
+from collections.abc import Generator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,14 +20,15 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import frame
 from raybench.runs import scale as body
-from raybench.runs.lifecycle import SingleRun
+from raybench.runs.lifecycle import FirstRuns, SingleRun
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import first_runs_of, run_order, run_study
 from raybench.runs.wait_watch import Deadline
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode, StudyError
-from raybench.spec.scaling_study import study_cells
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.stats.record import RunOutcome
 from tests.factories import outcome, record
 from tests.fake_client import use_clients, use_session
@@ -40,16 +43,16 @@ TWO_CORES = Capacity((Node(2, 0),), 0.0)
 
 
 @pytest.fixture(autouse=True)
-def _no_ray(elsewhere, monkeypatch):
+def _no_ray(elsewhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "local_capacity", lambda: TWO_CORES)
 
 
 @pytest.fixture
-def made_up_runs(monkeypatch, tmp_path):
+def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ScalingStudy]:
     """Fake the runs; return the list of studies that were run."""
     studies = []
 
-    def run(study, single_run, progress):
+    def run(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         studies.append(study)
         store = single_run.store
         recorded = read_records(store.folder).runs
@@ -67,18 +70,18 @@ def made_up_runs(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip tables and page, which are slow and not used by most tests."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
     monkeypatch.setattr(frame, "try_page", lambda *arguments: [])
 
 
-def study_file(text=GOOD):
+def study_file(text: str = GOOD) -> str:
     Path("my.yaml").write_text(text)
     return "my.yaml"
 
 
-def refusal(capsys, *arguments):
+def refusal(capsys: Any, *arguments: str) -> tuple[str, str]:
     """Return the code and the message of the error that ends `scale`."""
     capsys.readouterr()
     error = run_json(capsys, "scale", *arguments, code=cli.WRONG_INPUT)["error"]
@@ -218,7 +221,7 @@ def test_an_interrupted_study_prints_its_results_and_how_to_resume(
 ):
     run = body.run_study
 
-    def interrupted(study, single_run, progress):
+    def interrupted(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         run(study, single_run, progress)
         single_run.deadline._interrupt.is_set = True
 
@@ -231,7 +234,7 @@ def test_an_interrupted_study_prints_its_results_and_how_to_resume(
 def test_a_study_whose_runs_all_failed_exits_with_an_error(
     capsys, monkeypatch, made_up_runs, no_pictures
 ):
-    def fail(study, single_run, progress):
+    def fail(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         runs, _ = run_of(study, state="failed", failure="oom", stop=None, message="too large")
         for ended in runs.values():
             single_run.store.append(ended.line())
@@ -245,7 +248,7 @@ def test_a_study_whose_runs_all_failed_exits_with_an_error(
 UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
 
 
-def note_of_until(capsys, *arguments):
+def note_of_until(capsys: Any, *arguments: str) -> str:
     """Run the study with `--until` and --json; return the note about the reached precision."""
     notes = run_json(capsys, "scale", study_file(), *UNTIL, *arguments)["notes"]
     (note,) = [note for note in notes if "measured" in note]
@@ -302,7 +305,7 @@ STUDY = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes={"precision"
 CELLS = study_cells(STUDY)
 
 
-def orders(repeats, *, seed=0):
+def orders(repeats: int, *, seed: int = 0) -> list[tuple[str, ...]]:
     names = [(cell.name, number) for cell, number in run_order(CELLS, repeats, seed=seed)]
     assert [number for _, number in names] == sorted(number for _, number in names)
     return [tuple(name for name, number in names if number == repeat) for repeat in range(repeats)]
@@ -330,19 +333,21 @@ def test_a_worker_group_is_requested_once_per_repeat():
 class Machine:
     """Fake workers that record the runs and interrupt after `stops_after` runs."""
 
-    def __init__(self, monkeypatch, *, stops_after=None):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops_after: int | None = None) -> None:
         self.ran = []
         self.interrupt, self.stops_after = Interrupt(), stops_after
         self.clients = use_clients(monkeypatch, self.train)
 
-    def train(self, name, spec):
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         self.ran.append((name, spec))
         if len(self.ran) == self.stops_after:
             self.interrupt.is_set = True
             yield outcome()
         yield outcome(stop="target", time_to_target_s=1.0)
 
-    def run(self, folder, study, first_runs=None):
+    def run(
+        self, folder: Path, study: ScalingStudy, first_runs: FirstRuns | None = None
+    ) -> list[int]:
         """Run the remaining runs; return their number as the screen shows it."""
         progress = Mock()
         with Store(folder) as store:
@@ -395,7 +400,7 @@ class BrokenMachine(Machine):
     able = ()
     failure = "error"
 
-    def train(self, name, spec):
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         self.ran.append((name, spec))
         if spec.num_workers in self.able:
             yield outcome(stop="target", time_to_target_s=1.0)

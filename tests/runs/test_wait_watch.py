@@ -27,20 +27,22 @@ SHORT = WaitingTrial("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 class Stage:
     """A mock screen and a mock session on which some runs wait, and others are silent."""
 
-    def __init__(self, *, waiting=None, silent_s=None):
+    def __init__(self, *, waiting: WaitingTrial = None, silent_s=None) -> None:
         self.screen, self.session = Mock(is_starting=True), Mock()
         self.session.waiting.return_value = waiting or {}
         self.session.stop_running.side_effect = chain([silent_s or {}], repeat({}))
         self.interrupt = Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
 
-    def run(self, wait_s=None, *, until=lambda session: session.method_calls):
+    def run(
+        self, wait_s: float | None = None, *, until=lambda session: session.method_calls
+    ) -> None:
         with WaitWatch(self.session, self.deadline, self.screen, wait_s=wait_s):
             wait_for(lambda: until(self.session))
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch):
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
 
 

@@ -12,21 +12,21 @@ from raybench.scaling.averaged import HeldOutErrors, ThroughputModel, pollux
 from raybench.scaling.measurements import Cell, Observed
 
 
-def affine(cell):
+def affine(cell: Cell) -> float:
     """Return seconds of a step by Ernest's law, which ours does not contain."""
     return 0.05 + 0.001 * cell.batch_size_per_worker + 0.02 * cell.num_workers
 
 
-def cells(*workers):
+def cells(*workers: int) -> list[Cell]:
     return [Cell(k, math.ceil(k / 8), b) for k in workers for b in (16, 64, 256)]
 
 
 @cache
-def fit(*workers):
+def fit(*workers: int) -> ThroughputModel:
     return ThroughputModel.fit(Observed.of([(cell, affine(cell)) for cell in cells(*workers)]))
 
 
-def errors(law, new_cells):
+def errors(law: ThroughputModel, new_cells: list[Cell]) -> list[float]:
     return [
         abs(prediction.step_s / affine(prediction.cell) - 1)
         for prediction in law.predict(new_cells)
@@ -70,7 +70,7 @@ def test_intervals_are_wider_after_held_out_misses():
 
 
 def test_pollux_finds_a_law_of_its_form():
-    def law(cell):
+    def law(cell: Cell) -> float:
         compute = 0.02 + 0.001 * cell.batch_size_per_worker
         if cell.num_workers == 1:
             return cell.accumulate * compute

@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,11 +30,12 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.scaling_study import ScalingStudy, WrittenCell, study_cells
+from raybench.stats.record import Evaluation
 from tests.refusals import refused
 from tests.runs.made_up import EPOCH, equal_steps, point, run_of, study_of, write
 
 
-def table_of(study, *arguments, **changes):
+def table_of(study: ScalingStudy, *arguments: Any, **changes: Any) -> pd.DataFrame:
     return cell_table(study, *run_of(study, *arguments, **changes))
 
 
@@ -43,11 +45,11 @@ def weak(**content):
     return study, *run_of(study)
 
 
-def written(*cells):
+def written(*cells: WrittenCell) -> ScalingStudy:
     return ScalingStudy(name="x", base=RunSpec(), cells=list(cells), repeats=1)
 
 
-def at(table, **keys):
+def at(table: pd.DataFrame, **keys: Any) -> Any:
     """Return the only row with these values."""
     for key, value in keys.items():
         table = table[table[key] == value]
@@ -91,7 +93,7 @@ def test_a_dropped_title_does_not_drop_columns_that_begin_with_it():
 
 
 def test_speedup_is_relative_to_the_best_single_worker_of_any_batch():
-    def step(spec, repeat):
+    def step(spec: RunSpec, repeat: int) -> float:
         return (10 + spec.batch_size_per_worker) / 1000
 
     table = table_of(study_of(batch_sizes=[10, 90], scaling="weak"), step)
@@ -148,7 +150,7 @@ def test_another_gpu_model_is_another_row():
 def test_the_spread_of_a_speedup_pairs_repeats_of_the_same_round():
     """All runs of a round are equally slower: throughput varies, the speedup does not."""
 
-    def step(spec, repeat):
+    def step(spec: RunSpec, repeat: int) -> float:
         return spec.batch_size_per_worker / 1000 * (1 + repeat)
 
     row = at(table_of(study_of(scaling="weak", repeats=3), step), num_workers=2)
@@ -168,7 +170,7 @@ def test_failed_runs_are_counted_and_interrupted_runs_are_not():
 
 
 def test_shares_of_a_step_use_one_worker_and_the_cell_without_exchange():
-    def step(spec, repeat):
+    def step(spec: RunSpec, repeat: int) -> float:
         return 0.1 if spec.num_workers == 1 or not spec.exchange_gradients else 0.125
 
     study = study_of(scaling="weak", axes={"exchange_gradients": [True, False]})
@@ -344,7 +346,7 @@ def test_a_stall_is_an_outlier_and_does_not_change_the_median(stalled, repeats, 
 
 
 def test_ordinary_noise_is_no_outlier():
-    def step(spec, repeat):
+    def step(spec: RunSpec, repeat: int) -> float:
         return spec.batch_size_per_worker / 1000 * (1, 1.2, 0.9)[repeat]
 
     assert table_of(study_of(repeats=3), step)["outliers"].sum() == 0
@@ -366,7 +368,7 @@ def test_input_share_is_of_the_steady_state():
     assert cell_table(study, runs, short)["input_share"].tolist() == pytest.approx([0.9, 0.9])
 
 
-def epochs_of(size, seconds, *, step_s):
+def epochs_of(size: int, seconds: float, *, step_s: float | None) -> list[Evaluation]:
     """Return evaluations after three epochs of `size` samples; their full steps took `step_s`."""
     steps = None if step_s is None else equal_steps(1, step_s)
     return [

@@ -2,6 +2,7 @@
 uncertainty; variants that keep the learning curve, and the choice of the fastest."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from raybench.scaling.diagnosis import (
     gains_sentence,
     variants_of,
 )
-from raybench.scaling.shares import Probes
+from raybench.scaling.shares import Probe, Probes
 from raybench.scaling.throughput import FEED_OVERLAP
-from raybench.spec.run import RunSpec
+from raybench.spec.run import ResourceRequest, RunSpec
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -122,7 +123,7 @@ def test_with_prefetching_each_step_hides_its_own_reading():
     def longer(worked, reading):
         return float(np.linalg.norm([worked, reading], FEED_OVERLAP))
 
-    def step(probe):
+    def step(probe: Probe) -> float:
         reading = 0.06 * probe.batch_size_per_worker / 64 * probe.reads
         return longer(step_of(probe, reading=0.0, **parts), reading)
 
@@ -175,7 +176,7 @@ def test_extreme_parts_give_finite_gains():
             assert all(math.isfinite(value) for value in (gain.times, gain.low, gain.high))
 
 
-def fits_two(request):
+def fits_two(request: ResourceRequest) -> bool:
     return request.num_workers <= 2
 
 
@@ -185,7 +186,7 @@ LEEWAY = {"equal_frameworks": True, "batch_statistics": False, "reads": True, "f
 ON_GPU = {"gpus_per_worker": 1}
 
 
-def variants(axis, spec, **changes):
+def variants(axis: str, spec: RunSpec, **changes: Any) -> dict[str, RunSpec] | str:
     return variants_of(axis, spec, Leeway(**(LEEWAY | changes)))
 
 
@@ -229,7 +230,9 @@ def test_variants_that_change_the_learning_curve_are_not_measured(axis, changes,
     assert reason in str(variants(axis, RunSpec(**changes), **leeway))
 
 
-def found_of(times, compile_s=None):
+def found_of(
+    times: dict[str, list[float]], compile_s: dict[str, list[float]] | None = None
+) -> AxisProbes:
     return AxisProbes(next(iter(times)), times, compile_s or {})
 
 

@@ -3,13 +3,15 @@
 import csv
 import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.report.study import load
+from raybench.report.study import StudyResults, load
 from raybench.scaling.fits import (
     cells_to_predict,
     fit_series,
@@ -33,13 +35,13 @@ COLUMNS = [
 ]
 
 
-def step(workers, nodes, batch, speed):
+def step(workers: int, nodes: int, batch: int, speed: float) -> float:
     wire = 0.0 if workers == 1 else 0.03 * (1 if nodes == 1 else 3) * 2 * (workers - 1) / workers
     return math.hypot(0.01 + batch / speed, wire)
 
 
 @pytest.fixture
-def several(tmp_path):
+def several(tmp_path: Path) -> Path:
     """Measurements of two models, each on another GPU type, with repeats."""
     path = tmp_path / "measured.csv"
     with path.open("w", newline="") as file:
@@ -57,13 +59,13 @@ def several(tmp_path):
 
 
 @pytest.fixture
-def good(tmp_path):
+def good(tmp_path: Path) -> Path:
     path = tmp_path / "measured.csv"
     path.write_text(GOOD)
     return path
 
 
-def run(*arguments):
+def run(*arguments: object) -> int:
     return cli.main(["scale", *map(str, arguments)])
 
 
@@ -103,7 +105,7 @@ def test_a_file_of_cells_is_predicted_for_every_series(several, tmp_path):
 
 
 def test_unmeasured_conditions_are_reported(good):
-    def sentences(predict):
+    def sentences(predict: str) -> list[str]:
         measured = read_measurements(good)
         (fitted,) = fit_series(measured, cells_to_predict(predict, measured))
         return fitted.sentences()
@@ -234,7 +236,7 @@ def test_a_known_network_speed_narrows_the_interval(tmp_path, capsys):
     assert steps[2] > 1.5 * steps[1]
 
 
-def scaling_results(folder, **content):
+def scaling_results(folder: Path, **content: Any) -> StudyResults:
     study = study_of(**content)
     return load(write(folder / "made", study, *run_of(study, law)))
 

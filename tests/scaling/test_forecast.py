@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,20 +30,22 @@ LARGE = 2e9, 4e10
 CELLS = ((1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9))
 
 
-def optimum(parameters, samples):
+def optimum(parameters: float, samples: float) -> tuple[float, float, float]:
     """Return the optimal rate and batch, and their loss."""
     rate = 1e-3 * (parameters / 1e8) ** -0.5 * (samples / 1e9) ** 0.2
     batch = 2e5 * (samples / 1e9) ** 0.5
     return rate, batch, 1.5 + 0.4 * (parameters / 1e9) ** -0.34 + 0.5 * (samples / 1e10) ** -0.3
 
 
-def run(parameters, samples, rate, batch, noise=0.0):
+def run(
+    parameters: float, samples: float, rate: float, batch: float, noise: float = 0.0
+) -> SmallRun:
     best_rate, best_batch, least = optimum(parameters, samples)
     off = 0.5 * 0.02 * (math.log(rate / best_rate) ** 2 + math.log(batch / best_batch) ** 2)
     return SmallRun(parameters, samples, batch, rate, least * math.exp(off + noise))
 
 
-def runs(seed=0, cells=CELLS):
+def runs(seed: int = 0, cells: tuple[tuple[float, float], ...] = CELLS) -> list[SmallRun]:
     rng = np.random.default_rng(seed)
     return [
         run(*cell, rate, batch, 0.002 * rng.standard_normal())
@@ -148,12 +151,12 @@ def test_runs_that_cannot_be_extrapolated_are_refused(known, code):
 
 
 @pytest.fixture
-def run_forecast(capsys):
+def run_forecast(capsys: pytest.CaptureFixture[str]) -> Any:
     """Function that runs the command with --json, and returns its document."""
     return partial(run_json, capsys, "forecast")
 
 
-def assert_refused(run_forecast, words, code, names):
+def assert_refused(run_forecast: Any, words: list[Any], code: ErrorCode, names: list[str]) -> None:
     error = run_forecast(*words, code=cli.WRONG_INPUT)["error"]
     assert error["code"] == code
     for name in names:
@@ -161,7 +164,7 @@ def assert_refused(run_forecast, words, code, names):
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path: Path) -> Path:
     """A CSV file of runs with other column names and a diverged run."""
     names = {"samples": "tokens", "learning_rate": "lr"}
     rows = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
@@ -230,7 +233,9 @@ WIDTHS = {
 }
 
 
-def train(content, configurations, folder):
+def train(
+    content: dict[str, Any], configurations: list[dict[str, Any]] | None, folder: Path
+) -> str:
     """Write the results of a made-up search (by default of the configurations of `search.first`);
     models have 100 parameters per squared width, epochs have 4e9 samples."""
     study, space = build_study(content, "made")
@@ -361,7 +366,9 @@ fixed: {num_workers: 2, batch_size_per_worker: 32}
 """
 
 
-def study_of(folder, *, size, rate_factor=1.0, error=1.0, **changes):
+def study_of(
+    folder: Path, *, size: int | None, rate_factor: float = 1.0, error: float = 1.0, **changes: Any
+) -> Path:
     """Write a study: the fixture with another model size, other rates, errors and run-spec keys."""
     folder.mkdir()
     (folder / "study.yaml").write_bytes((RACE / "study.yaml").read_bytes())

@@ -11,18 +11,18 @@ IRREDUCIBLE, SIZE_TERM, SAMPLES_TERM = 1.4, 600.0, 600.0
 ALPHA, BETA = 0.34, 0.33
 
 
-def loss(parameters, samples):
+def loss(parameters: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return the losses of a known law of Hoffmann's form."""
     return IRREDUCIBLE + SIZE_TERM * parameters**-ALPHA + SAMPLES_TERM * samples**-BETA
 
 
-def optimum(compute):
+def optimum(compute: float) -> float:
     """Return the compute-optimal parameters of that law."""
     term = (ALPHA * SIZE_TERM / (BETA * SAMPLES_TERM)) ** (1 / (ALPHA + BETA))
     return float(term * (compute / 6) ** (BETA / (ALPHA + BETA)))
 
 
-def measured(seed, noise=0.002):
+def measured(seed: int, noise: float = 0.002) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return parameters, samples and noisy losses of runs at four compute budgets."""
     rng = np.random.default_rng(seed)
     budgets = np.repeat([1e19, 3e19, 1e20, 3e20], 7)
@@ -48,7 +48,7 @@ def test_loss_and_optimum_at_ten_times_the_compute_are_predicted():
 
 
 def test_intervals_widen_with_the_distance_and_with_the_error_of_the_runs():
-    def widths(error):
+    def widths(error: float) -> list[float]:
         law = LossLaw(*measured(0), error)
         return [
             interval.high / interval.low

@@ -4,13 +4,14 @@ of studies whose steps follow a known law."""
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.report.study import load
+from raybench.report.study import StudyResults, load
 from raybench.scaling import plan as plans
 from raybench.scaling.fits import fit_study
 from raybench.scaling.measurements import NINE_OF_TEN, Cell, Predicted
@@ -19,6 +20,7 @@ from raybench.scaling.plan import (
     WITHIN,
     Offer,
     Overhead,
+    TargetPlan,
     answers,
     by_worker,
     chance,
@@ -237,7 +239,7 @@ def test_prices_need_a_measured_accelerator():
     assert (cpu.kind, cpu.machines(3)) == ("CPU", 2)
 
 
-def plan_of(results):
+def plan_of(results: StudyResults) -> TargetPlan:
     (target_plan,) = target_plans([results], fit_study(results, predict="8"))
     return target_plan
 
@@ -260,7 +262,7 @@ def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path):
     assert 512 not in set(plan_of(lost).table["global_batch_size"])
 
 
-def missed(folder):
+def missed(folder: Path) -> StudyResults:
     """Return a study whose runs missed the target."""
     objective = {"kind": "best_at_budget", "target": 0.99, "max_train_seconds": 600.0}
     study = study_of(base={"objective": objective})
@@ -297,7 +299,7 @@ def test_the_time_of_a_step_covers_all_passes(batch, passes):
     """The measured step has four passes; a batch that they do not divide takes fewer."""
     predicted = []
 
-    def predict(cells):
+    def predict(cells: list[Cell]) -> list[SimpleNamespace]:
         predicted.extend(cells)
         return [SimpleNamespace(step_s=1.0, low_s=1.0, high_s=1.0)]
 

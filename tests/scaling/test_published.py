@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+import pandas as pd
 import pytest
 
 from raybench.models.find import load_workload_dataset, require_framework
@@ -13,7 +14,7 @@ from raybench.models.layers import num_parameters
 from raybench.scaling.cells import cell_table
 from raybench.scaling.published import NOT_MEASURED, STUDIES, Claim, MeasuredPoint, judged
 from raybench.spec.run import RunSpec
-from raybench.spec.scaling_study import study_cells
+from raybench.spec.scaling_study import ScalingStudy, study_cells
 from tests.runs.made_up import equal_steps, point, run_of
 
 PARAMETERS = {
@@ -38,7 +39,7 @@ class Machine:
     compile_s: float = 0.0
 
 
-def cells_on(machine, study):
+def cells_on(machine: Machine, study: ScalingStudy) -> pd.DataFrame:
     """Return the cell table of a study whose runs have two epochs of equal steps."""
     runs, curves = run_of(study, lambda spec, repeat: machine.step_s(spec))
     for name, run in runs.items():
@@ -62,7 +63,7 @@ def cells_on(machine, study):
     return cell_table(study, runs, curves)
 
 
-def usual(spec):
+def usual(spec: RunSpec) -> float:
     """Return seconds of a step: per sample, per step, and for the exchange."""
     slow = 2.0 if spec.framework == "torch" else 1.0
     exchange = 0.02 if spec.num_workers > 1 and spec.exchange_gradients else 0.0
@@ -70,13 +71,13 @@ def usual(spec):
 
 
 @cache
-def study_named(name, *, quick):
+def study_named(name: str, *, quick: bool) -> ScalingStudy:
     """Return a published study with one repeat, since all repeats of a made-up run are equal."""
     return STUDIES[name].study(quick).model_copy(update={"repeats": 1})
 
 
 @cache
-def compared(name, machine, *, quick=True):
+def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
     """Return the claims of a published study, as judged on a made-up machine."""
     study = study_named(name, quick=quick)
     return STUDIES[name].compare(study, cells_on(machine, study))
@@ -116,7 +117,7 @@ def test_every_claim_is_judged(name, quick):
     assert quick or undecided <= 2, "where made-up pairs disagree"
 
 
-def of(*values):
+def of(*values: float) -> Claim:
     claim = {"claim": "It is fast", "published": "2 times", "holds": {"above": 1}}
     cells = [MeasuredPoint(RunSpec(), "weak", {"samples_per_s": value}) for value in values]
     return judged(claim, cells)
@@ -135,34 +136,34 @@ def test_a_claim_on_which_pairs_disagree_is_undecided():
     assert [claim.holds for claim in judgments] == [False, False, None]
 
 
-def near_64(spec):
+def near_64(spec: RunSpec) -> float:
     return 0.9 - 0.0002 * abs(spec.global_batch_size - 64) - 0.001 * spec.num_workers
 
 
-def by_rule(spec):
+def by_rule(spec: RunSpec) -> float:
     return {"none": 0.8, "sqrt": 0.85, "linear": 0.9}[spec.learning_rate_scaling]
 
 
-def sooner(spec):
+def sooner(spec: RunSpec) -> float:
     return spec.global_batch_size / spec.num_workers**0.5
 
 
-def alike(spec):
+def alike(spec: RunSpec) -> float:
     return spec.num_workers * spec.batch_size_per_worker
 
 
-def many_parameters_send_more(spec):
+def many_parameters_send_more(spec: RunSpec) -> float:
     many = spec.workload.endswith(":SmallDecodedDigits")
     sends = (0.05 if many else 0.01) if spec.exchange_gradients else 0.0
     return 0.001 * spec.batch_size_per_worker + sends
 
 
-def times(factor):
+def times(factor: Callable[[RunSpec], float]) -> Machine:
     """Return the usual machine with steps longer by a factor."""
     return Machine(lambda spec: usual(spec) * factor(spec))
 
 
-def accurate(accuracy):
+def accurate(accuracy: Callable[[RunSpec], float]) -> Machine:
     return Machine(usual, accuracy)
 
 

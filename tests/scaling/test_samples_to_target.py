@@ -20,7 +20,7 @@ def law(batch, least=1e5, critical=500.0, power=1.0, small=0.0):
     return least * (1 + (batch / critical) ** power + small / batch)
 
 
-def runs(batches=BATCHES, *, noise=0.05, repeats=5, seed=0, **truth):
+def runs(batches=BATCHES, *, noise=0.05, repeats=5, seed=0, **truth) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     batch = np.repeat(batches, repeats)
     samples = law(batch, **truth) * np.exp(noise * rng.standard_normal(len(batch)))
@@ -129,7 +129,7 @@ def test_each_mlperf_benchmark_is_predicted_within_15_percent():
     assert 0.85 <= np.mean(inside) <= 0.97
 
 
-def table_of(batch, samples):
+def table_of(batch, samples) -> pd.DataFrame:
     return pd.DataFrame({"batch_size": batch, "samples_to_target": samples})
 
 

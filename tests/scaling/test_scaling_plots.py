@@ -11,17 +11,18 @@ from raybench.report.figures.scaling_plots import (
     plan_figure,
     read_model,
 )
-from raybench.report.study import load
+from raybench.report.study import StudyResults, load
+from raybench.spec.run import RunSpec
 from tests.runs.made_up import run_of, study_of, write
 
 
-def step(spec, repeat):
+def step(spec: RunSpec, repeat: int) -> float:
     together = 0.0 if spec.num_workers == 1 else 0.02
     return (spec.batch_size_per_worker / 1000 + together) * (1 + 0.05 * repeat)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], repeats=2)
     return load(write(tmp_path_factory.mktemp("made_up"), study, *run_of(study, step)))
 
@@ -59,7 +60,7 @@ def test_indistinguishable_parts_are_combined():
     )
 
 
-def made_model():
+def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
     cells = {"series": "torch, cnn", "num_workers": [1, 2, 4, 8], "batch_size_per_worker": 64}
     curve = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0, 600.0]})
     columns = {"low": [90.0, 170.0, 250.0, 300.0], "high": [110.0, 210.0, 450.0, 900.0]}

@@ -9,6 +9,7 @@ from made_up_probes import spec_of, times_of
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.find import load_workload_dataset
+from raybench.scaling.measurements import Floats
 from raybench.scaling.shares import (
     FEWEST_MEASURED,
     FEWEST_STEPS,
@@ -17,8 +18,10 @@ from raybench.scaling.shares import (
     PARTS,
     SYNTHETIC_BYTES,
     Estimate,
+    Probe,
     Probes,
     Shares,
+    SlowRank,
     probe_spec,
     rank_rows,
     slow_ranks,
@@ -28,6 +31,7 @@ from raybench.scaling.shares import (
 )
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
 from raybench.training.base import find_backend
 from raybench.training.run import run
 from tests.factories import evaluation
@@ -35,7 +39,7 @@ from tests.factories import evaluation
 MIXED = {"compute": 0.04, "overhead": 0.01, "exchange": 0.03, "reading": 0.02}
 
 
-def values(shares):
+def values(shares: Shares) -> dict[str, float]:
     return {part: shares[part].value for part in PARTS}
 
 
@@ -52,7 +56,7 @@ def test_overlapping_parts_are_split_evenly():
     """Reading and exchange overlap, 0.05 s each, after 0.05 s of compute."""
     probes = Probes.of(spec_of())
 
-    def seconds(probe):
+    def seconds(probe: Probe) -> float:
         slowest = 0.05 if probe.exchanges or probe.reads else 0.0
         return slowest + 0.05 * probe.batch_size_per_worker / 64
 
@@ -93,12 +97,12 @@ def test_equal_parts_are_rarely_ranked():
     assert np.mean(sure) < 0.1
 
 
-def dataset_of(number, shape=(4, 4, 1)):
+def dataset_of(number: int, shape: tuple[int, ...] = (4, 4, 1)) -> Dataset:
     split = Split(np.zeros((number, *shape), np.uint8), np.zeros(number, np.int64))
     return Dataset("made up", 3, train=split, validation=split, test=split)
 
 
-def curve_of(seconds, samples):
+def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
     pairs = enumerate(zip(seconds, samples, strict=True))
     return [evaluation(trained, index=i, samples=count) for i, (trained, count) in pairs]
 
@@ -168,13 +172,13 @@ def test_a_probe_trains_the_requested_intervals():
 WHERE = [f"host {rank // 2}, cuda:{rank % 2}" for rank in range(4)]
 
 
-def measured(times, *, rows=12, noise=0.03, seed=0):
+def measured(times: list[float], *, rows: int = 12, noise: float = 0.03, seed: int = 0) -> Floats:
     rng = np.random.default_rng(seed)
     drift = rng.uniform(1.0, 2.0, size=(rows, 1))  # common to all workers of the machine
     return np.asarray(times) * drift * np.exp(noise * rng.standard_normal((rows, len(times))))
 
 
-def slow(alone, reading):
+def slow(alone: Floats, reading: Floats) -> list[SlowRank]:
     rows = {"compute": list(alone), "cores": list(alone), "input": list(reading)}
     return slow_ranks(rows, WHERE * 2)
 
@@ -204,7 +208,9 @@ def test_persistently_slow_workers_are_named(alone, reading, found):
             assert name in rank.sentence
 
 
-def exchanging(compute, stolen, input_wait):
+def exchanging(
+    compute: list[float], stolen: list[float], input_wait: list[float]
+) -> list[Evaluation]:
     """Return the curve of ranks that exchange gradients and wait for the slowest: their own parts
     per interval, and 0.1 s of exchange."""
     rng = np.random.default_rng(0)

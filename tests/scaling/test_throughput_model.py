@@ -6,7 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from raybench.scaling.averaged import NUM_STEPS, ThroughputModel, least_sure, next_cells
+from raybench.scaling.averaged import (
+    NUM_STEPS,
+    StepPrediction,
+    ThroughputModel,
+    least_sure,
+    next_cells,
+)
 from raybench.scaling.fits import leave_one_out
 from raybench.scaling.measurements import Cell, Observed
 from tests.test_json import run_json
@@ -20,7 +26,7 @@ LARGE = ((16, 4), (64, 16))
 Rows = list[tuple[Cell, float]]
 
 
-def true_step(cell):
+def true_step(cell: Cell) -> float:
     """Return seconds of a step with a partly hidden ring all-reduce of a typical cluster."""
     k, batch = cell.num_workers, cell.batch_size_per_worker
     compute = 0.02 + 0.001 * batch
@@ -32,11 +38,11 @@ def true_step(cell):
     return (cell.accumulate - 1) * compute + last
 
 
-def cells_of(placements, batches=BATCHES):
+def cells_of(placements: tuple[tuple[int, int], ...], batches=BATCHES) -> list[Cell]:
     return [Cell(k, n, batch) for k, n in placements for batch in batches]
 
 
-def measured(cells, *, noise=0.05, seed=0, repeats=1):
+def measured(cells: list[Cell], *, noise: float = 0.05, seed: int = 0, repeats: int = 1) -> Rows:
     rng = np.random.default_rng(seed)
     return [
         (cell, true_step(cell) * float(np.exp(noise * rng.standard_normal())))
@@ -45,15 +51,15 @@ def measured(cells, *, noise=0.05, seed=0, repeats=1):
     ]
 
 
-def fit(rows):
+def fit(rows: Rows) -> ThroughputModel:
     return ThroughputModel.fit(Observed.of(rows))
 
 
-def error(prediction):
+def error(prediction: StepPrediction) -> float:
     return abs(prediction.step_s / true_step(prediction.cell) - 1)
 
 
-def width(prediction):
+def width(prediction: StepPrediction) -> float:
     return math.log(prediction.high_s / prediction.low_s)
 
 
@@ -157,14 +163,14 @@ ONE_HOST = [Cell(k, 1, batch) for k in (1, 2, 4) for batch in (16, 64)]
 ASKED = Cell(64, 16, 16)
 
 
-def exchanging_step(cell):
+def exchanging_step(cell: Cell) -> float:
     """Return seconds of a step with a slow exchange, three times slower between hosts."""
     k = cell.num_workers
     wire = 0.0 if k == 1 else 0.03 * (3 if cell.num_nodes > 1 else 1) * 2 * (k - 1) / k
     return math.hypot(0.01 + cell.batch_size_per_worker / 1000, wire)
 
 
-def fit_exactly(*cells):
+def fit_exactly(*cells: Cell) -> ThroughputModel:
     return fit([(cell, exchanging_step(cell)) for cell in cells])
 
 

@@ -42,7 +42,7 @@ def names_of(costs: list[Cost]) -> list[str]:
     return [cost.trial for cost in costs]
 
 
-def test_nothing_is_reserved_while_nothing_can_be_confirmed() -> None:
+def test_nothing_is_reserved_while_nothing_can_be_confirmed():
     budget = budget_of(reached("0000", None), reached("0001", 3.0, failure="nan"))
     assert budget.reserve_s() == budget.confirming_s() == 0.0
     budget.add(reached("0002", 3.0))
@@ -59,7 +59,7 @@ def with_four() -> ConfirmBudget:
     return budget
 
 
-def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
+def test_the_best_and_the_cheapest_race_and_winners_run_alone():
     budget = with_four()
     racing = budget.candidates()
     assert names_of(racing.fastest) == ["0001", "0002", "0003"]
@@ -83,16 +83,14 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
         ({"learning_rate": 1.2e-3, "weight_decay": 0.1}, ["0001", "0000"]),
     ],
 )
-def test_only_the_best_of_similar_configurations_races(
-    changes: dict[str, Any], racing: list[str]
-) -> None:
+def test_only_the_best_of_similar_configurations_races(changes, racing):
     first = reached("0000", 4.0)
     spec = first.spec.model_copy(update=changes)
     budget = budget_of(first, replace(first, trial="0001", spec=spec, time_to_target_s=3.0))
     assert names_of(budget.candidates().fastest) == racing
 
 
-def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
+def test_with_a_price_the_cheapest_have_the_lowest_bill():
     """The bill includes the time that workers do not train."""
     slow = reached("0001", 7.0)
     slow = replace(slow, ledger=slow.ledger | {"eval": 9.0})
@@ -100,7 +98,7 @@ def test_with_a_price_the_cheapest_have_the_lowest_bill() -> None:
     assert names_of(budget.candidates().cheapest) == ["0000", "0001"]
 
 
-def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
+def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run():
     budget = budget_of(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
     budget.left_s = 250.0  # what came before the search took time too
@@ -119,11 +117,11 @@ def test_the_reserve_is_a_part_of_the_budget_but_at_least_one_run() -> None:
         (1.0, Plan(0, 0)),
     ],
 )
-def test_little_time_is_shared_by_the_race_and_the_runs_alone(left_s: float, plan: Plan) -> None:
+def test_little_time_is_shared_by_the_race_and_the_runs_alone(left_s, plan):
     assert with_four().plan([], left_s) == plan
 
 
-def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
+def test_confirmation_runs_of_earlier_sessions_cost_nothing():
     budget = with_four()
     total_s = budget.confirming_s()
     race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
@@ -140,7 +138,7 @@ def test_confirmation_runs_of_earlier_sessions_cost_nothing() -> None:
     assert budget.num_solo_runs(["0001"], [], 1.0) == (0, 0)
 
 
-def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
+def test_the_lowest_values_of_a_loss_are_confirmed():
     """A repeat of a run that was stopped early costs as much as a whole run."""
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
@@ -156,7 +154,7 @@ def test_the_lowest_values_of_a_loss_are_confirmed() -> None:
     assert names_of(budget.winners()) == ["0001"]
 
 
-def test_the_cost_of_a_run_includes_the_time_to_its_next_evaluation() -> None:
+def test_the_cost_of_a_run_includes_the_time_to_its_next_evaluation():
     budget = budget_of()
     budget.baseline_value = 0.1
     spec = RunSpec(num_workers=2, objective=Objective(target=0.8))

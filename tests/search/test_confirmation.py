@@ -76,9 +76,7 @@ def way(
     ],
     ids=["fastest trials", "cheapest", "GPU models", "frameworks"],
 )
-def test_the_placements_predicted_to_win_are_run_once(
-    options: list[PlacementOption], checks: list[str]
-) -> None:
+def test_the_placements_predicted_to_win_are_run_once(options, checks):
     ordered = sorted(options, key=lambda option: option.prediction.time_to_target_s)
     assert [check.name for check in choose_checks(ordered)] == checks
 
@@ -200,7 +198,7 @@ def named(runs: dict[str, RunRecord], role: str) -> list[str]:
     return sorted(name for name, run in runs.items() if run.role == role)
 
 
-def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World) -> None:
+def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world):
     runs = world.run()
     # 8 runs: four contenders once, two of them again; the first trial has no run that counts.
     first = [name for name in named(runs, "race") if name.endswith("-race0")]
@@ -216,7 +214,7 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World)
     assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
 
 
-def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) -> None:
+def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world):
     world = make_world(race=20)
     runs = world.run()
     capped = [run for run in runs.values() if run.stop == "cap"]
@@ -225,15 +223,13 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) ->
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
-def test_a_run_at_the_target_is_not_capped_during_the_hold(make_world: Make) -> None:
+def test_a_run_at_the_target_is_not_capped_during_the_hold(make_world):
     world = make_world(race=20)
     world.value = 0.9
     assert "cap" not in {run.stop for run in world.run().values()}
 
 
-def test_an_interrupted_race_resumes_with_the_runs_that_are_left(
-    world: World, tmp_path: Path
-) -> None:
+def test_an_interrupted_race_resumes_with_the_runs_that_are_left(world, tmp_path):
     world.ends_after = 3
     with pytest.raises(StudyError):
         world.run()
@@ -255,9 +251,7 @@ def test_an_interrupted_race_resumes_with_the_runs_that_are_left(
 
 
 @pytest.mark.parametrize(("often", "is_confirmed"), [(1, True), (99, False)])
-def test_a_run_that_lost_its_workers_is_repeated_while_others_succeed(
-    often: int, is_confirmed: bool, world: World
-) -> None:
+def test_a_run_that_lost_its_workers_is_repeated_while_others_succeed(often, is_confirmed, world):
     world.breaks["0001-race0"] = often
     runs = world.run()
     assert (runs["0001-race0"].failure is None) == is_confirmed
@@ -266,9 +260,7 @@ def test_a_run_that_lost_its_workers_is_repeated_while_others_succeed(
     assert named(runs, "confirm"), "the others race on"
 
 
-def test_a_single_candidate_that_misses_has_no_solo_runs(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_candidate_that_misses_has_no_solo_runs(make_world, monkeypatch):
     for name in [*SEARCH][1:]:
         monkeypatch.delitem(SEARCH, name)
     world = make_world()
@@ -278,8 +270,8 @@ def test_a_single_candidate_that_misses_has_no_solo_runs(
 
 
 def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
-    make_world: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_world, tmp_path, monkeypatch
+):
     world = make_world(race=2)
     monkeypatch.setitem(TRULY, "0003", 0.6)
     before = world.run()
@@ -293,9 +285,7 @@ def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     assert "0003-confirm1" in {*before, *runs}
 
 
-def test_more_runs_decide_the_cheapest_once_the_fastest_is_known(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_runs_decide_the_cheapest_once_the_fastest_is_known(make_world, monkeypatch):
     times = {"0001": 5.0, "0002": 5.1, "0003": 3.0, "0000": 60.0, "0004": 60.0}
     for known in (TRULY, SEARCH):  # 0003 takes two workers
         for name, seconds in times.items():
@@ -306,7 +296,7 @@ def test_more_runs_decide_the_cheapest_once_the_fastest_is_known(
     assert {runs[name].source for name in named(runs, "race")} >= {"0001", "0002"}
 
 
-def test_a_new_winner_after_solo_misses_runs_alone_too(world: World, tmp_path: Path) -> None:
+def test_a_new_winner_after_solo_misses_runs_alone_too(world, tmp_path):
     world.ends_at, world.limit_s = ("0001-confirm",), 9.0
     alone = named(world.run(), "confirm")
     assert alone[:2] == ["0001-confirm0", "0001-confirm1"]
@@ -320,9 +310,7 @@ def test_a_new_winner_after_solo_misses_runs_alone_too(world: World, tmp_path: P
     ("requested", "seconds", "runs"),
     [(8, 6.0, 8), (24, 9.0, 16)],  # of 24: five contenders once, five again, and three twice more
 )
-def test_a_short_budget_runs_fewer_and_notes_it(
-    requested: int, seconds: float, runs: int, make_world: Make
-) -> None:
+def test_a_short_budget_runs_fewer_and_notes_it(requested, seconds, runs, make_world):
     world = make_world(race=requested)
     world.deadline = Deadline(seconds)
     new_runs = world.run()
@@ -332,7 +320,7 @@ def test_a_short_budget_runs_fewer_and_notes_it(
     assert f" {runs} confirmation runs" in world.notes[0]
 
 
-def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
+def test_values_race_if_all_runs_train_equally_long(world):
     world.by_budget([{"value": value} for value in (0.91, 0.90, 0.93, 0.92)])
     world.values = dict.fromkeys(("0000", "0002", "0003"), 0.90) | {"0001": 0.95}
     runs = world.run()
@@ -350,13 +338,11 @@ def test_values_race_if_all_runs_train_equally_long(world: World) -> None:
         ({STUDY_KEY_MORE: {"asked": 8, "until": 10**9}}, 8, 1, 9),
     ],
 )
-def test_an_interrupted_more_is_resumed_by_the_same_command(
-    state: dict[str, Any], requested: int, raced: int, until: int
-) -> None:
+def test_an_interrupted_more_is_resumed_by_the_same_command(state, requested, raced, until):
     assert more_until(requested, state, raced) == until
 
 
-def test_the_value_of_a_run_that_was_stopped_early_does_not_count(world: World) -> None:
+def test_the_value_of_a_run_that_was_stopped_early_does_not_count(world):
     world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
     with Store(world.folder) as store:
         confirmation = world.confirmation(store)

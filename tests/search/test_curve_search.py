@@ -1,7 +1,6 @@
 """Sampler `model` in a search: its proposals, and the trials that it stops."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def distance(run: RunRecord) -> float:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_the_search_finds_the_best_and_stops_slow_trials(tmp_path: Path, *, apart: bool) -> None:
+def test_the_search_finds_the_best_and_stops_slow_trials(tmp_path, *, apart):
     runs, _ = search_on(make_search(tmp_path, MODEL, apart=apart))
     assert len(runs) == 40
     assert min(map(distance, runs)) < 0.1
@@ -84,7 +83,7 @@ def test_the_search_finds_the_best_and_stops_slow_trials(tmp_path: Path, *, apar
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bool) -> None:
+def test_a_search_resumes_with_the_same_predictions(tmp_path, *, apart):
     content = changed(trials=16)
     search = make_search(tmp_path, content, apart=apart)
     runs, curves = search_on(search, most=14)
@@ -96,7 +95,7 @@ def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bo
     assert len(search_on(resumed)[0]) == 2
 
 
-def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path: Path) -> None:
+def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path):
     search = make_search(tmp_path, MODEL, apart=True, slots=3)
     search_on(search, most=12)
     assert search.placer is not None
@@ -110,7 +109,7 @@ def test_the_wait_for_workers_is_the_predicted_end_of_running_trials(tmp_path: P
     assert search.curves.left_s(name, spec) != before
 
 
-def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path: Path) -> None:
+def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path):
     """The speed of a trial is known although the value of its first evaluation was NaN."""
     search = make_search(tmp_path, MODEL, apart=True, slots=1)
     name, spec = ask(search)
@@ -120,7 +119,7 @@ def test_remaining_seconds_are_known_before_the_first_finite_value(tmp_path: Pat
     assert ask(search)[0] != name
 
 
-def test_proposals_keep_to_lists_and_to_ranges_that_depend_on_other_keys(tmp_path: Path) -> None:
+def test_proposals_keep_to_lists_and_to_ranges_that_depend_on_other_keys(tmp_path):
     """A list of fractions may contain a whole number, and a list of names may contain None."""
     decays = [
         {"when": {"optimizer": "adam"}, "values": [0, 1e-4, 1e-3]},
@@ -142,9 +141,7 @@ def test_proposals_keep_to_lists_and_to_ranges_that_depend_on_other_keys(tmp_pat
         ({"metric": "loss", "target": 0.1, "max_train_seconds": 10}, -1),
     ],
 )
-def test_other_objectives_are_optimized(
-    tmp_path: Path, objective: dict[str, Any], sign: int
-) -> None:
+def test_other_objectives_are_optimized(tmp_path, objective, sign):
     content = changed(trials=24) | {"objective": objective}
     search = make_search(tmp_path, content)
 
@@ -161,9 +158,7 @@ def test_other_objectives_are_optimized(
 
 
 @pytest.mark.parametrize("widen", [True, False])
-def test_learning_rates_beyond_their_range_are_tried_if_promising(
-    tmp_path: Path, *, widen: bool
-) -> None:
+def test_learning_rates_beyond_their_range_are_tried_if_promising(tmp_path, *, widen):
     narrow = {"low": 1e-4, "high": BEST / 3, "log": True}
     space = STUDY["space"] | {"optimizer": ["adam"], "learning_rate": narrow}
     content = changed(widen=widen, trials=25) | {"space": space}
@@ -173,7 +168,7 @@ def test_learning_rates_beyond_their_range_are_tried_if_promising(
     assert any(rate > BEST / 2 for rate in rates) == widen
 
 
-def test_nsga2_continues_slow_but_cheap_trials(tmp_path: Path) -> None:
+def test_nsga2_continues_slow_but_cheap_trials(tmp_path):
     """Where only seconds count it is stopped."""
     is_stopped = {}
     for sampler in ("nsga2", "random"):
@@ -192,7 +187,7 @@ def test_nsga2_continues_slow_but_cheap_trials(tmp_path: Path) -> None:
     assert is_stopped == {"nsga2": False, "random": True}
 
 
-def test_no_configuration_runs_more_than_a_few_times(tmp_path: Path) -> None:
+def test_no_configuration_runs_more_than_a_few_times(tmp_path):
     """Rates within 20 % count as one; a repeat has another seed."""
     runs, _ = search_on(make_search(tmp_path, changed(trials=30), apart=True))
     specs = [run.spec for run in runs]

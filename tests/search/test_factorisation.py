@@ -41,7 +41,7 @@ def factors(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Fac
     return factorized
 
 
-def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> None:
+def test_a_global_batch_stands_for_all_its_placements_most_workers_first():
     space = factors({})
     assert set(space.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     assert space.sampled[GLOBAL_BATCH] == Powers(16, 256)
@@ -60,9 +60,7 @@ BF16 = {"precision": "bf16"}
     [({}, False, {"framework": "torch"}), ({"precision": ["fp32", "bf16"]}, True, BF16)],
     ids=["frameworks of different networks", "precision"],
 )
-def test_a_key_of_a_placement_that_changes_the_curve_is_sampled(
-    changes: dict[str, Any], equal: bool, sampled: dict[str, Any]
-) -> None:
+def test_a_key_of_a_placement_that_changes_the_curve_is_sampled(changes, equal, sampled):
     factorized = factors(changes, equal=equal)
     assert sampled.keys() <= factorized.sampled.keys()
     placements = factorized.placements_for(BATCH | sampled)
@@ -89,9 +87,7 @@ COMPILED = {("torch", "none"), ("torch", "default"), ("tensorflow", "none"), ("t
         ("prefetch", [0, 1], ("prefetch",), {(0,), (1,)}),
     ],
 )
-def test_keys_that_change_only_the_speed_are_not_sampled(
-    key: str, values: Any, varies: tuple[str, ...], expected: set[Any]
-) -> None:
+def test_keys_that_change_only_the_speed_are_not_sampled(key, values, varies, expected):
     factorized = factors({"num_workers": None, key: values}, gpus_per_worker=1)
     assert set(factorized.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
     placements = factorized.placements_for(BATCH)
@@ -103,9 +99,7 @@ def test_keys_that_change_only_the_speed_are_not_sampled(
     ("workers", "batches", "products"),
     [([1, 3], [10, 20], (10, 20, 30, 60)), ([2], [64], (128,)), (None, None, (64,))],
 )
-def test_global_batches_that_are_no_range_of_powers_are_listed(
-    workers: list[int] | None, batches: list[int] | None, products: tuple[int, ...]
-) -> None:
+def test_global_batches_that_are_no_range_of_powers_are_listed(workers, batches, products):
     factorized = factors({"num_workers": workers, "batch_size_per_worker": batches})
     assert factorized.sampled[GLOBAL_BATCH] == Choices(products)
     placements = factorized.placements_for({GLOBAL_BATCH: products[0]})
@@ -131,9 +125,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({}, {"kind": "best_at_budget"}, "seconds"),
     ],
 )
-def test_spaces_that_cannot_be_factorized_name_the_reason(
-    changes: dict[str, Any], fixed: dict[str, Any], reason: str
-) -> None:
+def test_spaces_that_cannot_be_factorized_name_the_reason(changes, fixed, reason):
     explanation = take_apart(changes, **fixed)
     assert isinstance(explanation, str)
     assert reason in explanation
@@ -144,8 +136,8 @@ def test_spaces_that_cannot_be_factorized_name_the_reason(
     [([1, 2], {}, True), ([1], {}, False), ([1, 2], {"factorise": True}, False)],
 )
 def test_worker_counts_of_a_model_with_batch_statistics_are_not_predicted_by_default(
-    workers: list[int], search: dict[str, Any], is_whole: bool
-) -> None:
+    workers, search, is_whole
+):
     content = {"objective": {"target": 0.9}, "space": SPACE | {"num_workers": workers}}
     study, parsed = build_study(content | {"search": search}, "test")
     factorized = study_factors(study, parsed, batch_statistics=True)

@@ -52,7 +52,7 @@ def options(batch: int, placer: Placer) -> list[Placement]:
     return placer.factors.placements_for({"global_batch_size": batch})
 
 
-def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_model() -> None:
+def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_model():
     model = StepTime()
     slow = Placement("torch", 1, 64)
     for place in PLACEMENTS:
@@ -76,7 +76,7 @@ def probed(placements: list[Placement], number: int, *, slower: float = 1.0) -> 
     return chosen
 
 
-def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
+def test_the_first_trials_measure_every_group_and_two_batches_per_framework():
     chosen = probed(PLACEMENTS, 7)
     # More workers are worth a probe while they may be faster than what is known.
     assert {*map(group, chosen[:2])} == {("tensorflow", 1), ("torch", 1)}
@@ -84,11 +84,11 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
     assert chosen[-1] == Placement("torch", 4, 16)
 
 
-def test_more_workers_are_not_probed_if_fewer_rule_them_out() -> None:
+def test_more_workers_are_not_probed_if_fewer_rule_them_out():
     assert [place.num_workers for place in probed(TORCH, 4, slower=5.0)] == [1, 2, 1, 1]
 
 
-def test_a_failed_probe_is_repeated() -> None:
+def test_a_failed_probe_is_repeated():
     placer = Placer(Factors({}, PLACEMENTS))
     first = placer.choose("a", "adam", options(64, placer))
     assert group(placer.choose("b", "adam", options(64, placer))) != group(first)
@@ -103,14 +103,12 @@ def test_a_failed_probe_is_repeated() -> None:
     ("slower", "taken"),
     [(1.0, Placement("torch", 4, 16)), (1.3, Placement("torch", 2, 32))],
 )
-def test_the_fastest_placement_is_taken_while_it_is_efficient(
-    slower: float, taken: Placement
-) -> None:
+def test_the_fastest_placement_is_taken_while_it_is_efficient(slower, taken):
     placer = measured(slower=slower)
     assert placer.choose("a", "adam", options(64, placer)) == taken
 
 
-def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
+def test_a_run_is_converted_to_every_placement_of_its_batch():
     narrow = Placement("torch", 1, 64)
     placer = Placer(Factors({}, PLACEMENTS))
     unmeasured = placer.ratios(spec(narrow)), placer.ratio_to_fastest(spec(narrow))
@@ -136,7 +134,7 @@ def true_step(workers: int, batch: int, optimizer: str) -> float:
     return 0.4e-3 + 12e-6 * batch + COSTS[optimizer] + 0.6e-3 * (workers - 1)
 
 
-def test_few_measurements_predict_the_other_batches_and_workers() -> None:
+def test_few_measurements_predict_the_other_batches_and_workers():
     model = StepTime()
     for workers, batch, optimizer in [
         (1, 16, "adam"),
@@ -171,7 +169,7 @@ def lanes(
     return placer, placements
 
 
-def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each() -> None:
+def test_the_faster_model_of_gpu_is_found_by_one_trial_on_each():
     kinds = ("A100", "H100")
     places = [replace(Placement("torch", 1, 64), accelerator_type=kind) for kind in kinds]
     placer, placements = lanes(places, dict(zip(places, (2e-3, 1e-3), strict=True)))
@@ -184,7 +182,7 @@ COMPILED = replace(Placement("torch", 1, 64), compile="default")
 
 
 @pytest.mark.parametrize(("compile_s", "is_taken"), [(200.0, False), (20.0, True)])
-def test_compilation_is_used_if_a_trial_amortizes_it(compile_s: float, is_taken: bool) -> None:
+def test_compilation_is_used_if_a_trial_amortizes_it(compile_s, is_taken):
     plain = Placement("torch", 1, 64)
     times = {plain: 2.0, COMPILED: 1.0}
     placer, placements = lanes([plain, COMPILED], times, compile_s=compile_s)
@@ -193,7 +191,7 @@ def test_compilation_is_used_if_a_trial_amortizes_it(compile_s: float, is_taken:
     assert placer.ratio_to_fastest(spec(plain)) < 1, "the race is told which is faster all the same"
 
 
-def test_compilation_waits_until_the_study_can_amortize_it() -> None:
+def test_compilation_waits_until_the_study_can_amortize_it():
     """A tenth of the training time is spent on compiling. The first compilation is assumed to take
     20 s, the second as long as the first. Where nothing else can run, none waits."""
     passes = replace(COMPILED, batch_size_per_worker=32, accumulate=2)
@@ -207,7 +205,7 @@ def test_compilation_waits_until_the_study_can_amortize_it() -> None:
 
 
 @pytest.mark.parametrize("times", [2.0, 1.05])
-def test_two_slow_settings_rule_out_their_combination(times: float) -> None:
+def test_two_slow_settings_rule_out_their_combination(times):
     """A step takes `times` as long compiled, and as long again in two passes."""
     plain = Placement("torch", 1, 64)
     passes = replace(plain, batch_size_per_worker=32, accumulate=2)
@@ -219,13 +217,13 @@ def test_two_slow_settings_rule_out_their_combination(times: float) -> None:
 
 
 @pytest.mark.parametrize(("wait_s", "workers"), [(0.0, 4), (1e-4, 4), (100.0, 2)])
-def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s: float, workers: int) -> None:
+def test_a_trial_waits_for_workers_only_where_it_ends_sooner(wait_s, workers):
     placer = measured()
     placer.wait_s = lambda count: wait_s if count > 2 else 0.0
     assert placer.choose("next", "adam", options(256, placer)).num_workers == workers
 
 
-def test_probes_do_not_wait_for_workers() -> None:
+def test_probes_do_not_wait_for_workers():
     placer = Placer(Factors({}, TORCH))
     measure(placer, "first", Placement("torch", 1, 64))
     placer.wait_s = lambda count: 0.0 if count < 2 else 5.0

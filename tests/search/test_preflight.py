@@ -20,7 +20,7 @@ from raybench.search.preflight import (
 from raybench.search.reference import reference_spec
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import ResourceRequest
+from raybench.spec.run import ResourceRequest, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import GpusSeen
 from tests.refusals import refused
@@ -116,7 +116,7 @@ def test_combinations_without_room_are_left_out_and_reported(cpus, left, tmp_pat
     two = Capacity((Node(2, 0),), 0.0)
     assert [warning.partition(":")[0] for warning in check_room(study, parsed, two)] == left
 
-    def has_room(spec):
+    def has_room(spec: RunSpec) -> bool:
         return two.may_fit(spec.resources)
 
     search = Search(study, parsed, tmp_path, has_room=has_room)
@@ -209,7 +209,7 @@ def test_launchers_and_trainers_find_workers_without_num_workers(
 
 
 @pytest.fixture
-def torch_alone(monkeypatch):
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs that TensorFlow does not see."""
     visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
     monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)

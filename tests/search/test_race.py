@@ -33,7 +33,7 @@ def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> 
     return runs
 
 
-def test_stages_spend_the_requested_runs_and_never_widen() -> None:
+def test_stages_spend_the_requested_runs_and_never_widen():
     for number in range(201):
         plan = stages(number)
         assert sum(count * runs for count, runs in plan) == number
@@ -42,7 +42,7 @@ def test_stages_spend_the_requested_runs_and_never_widen() -> None:
     assert stages(24) == ((12, 1), (6, 1), (3, 2)), "the default"
 
 
-def test_rounds_are_shared_and_halve_the_candidates() -> None:
+def test_rounds_are_shared_and_halve_the_candidates():
     race = Race(candidates(1.0, 1.1, 1.2, 1.3), ((4, 1), (2, 2)), axis="seconds")
     assert race.due() == [RaceRun(name, 0) for name in "abcd"]
     runs = drive(race, {"a": 1.3, "b": 1.0, "c": 1.2, "d": 1.4}, spread=0.01)
@@ -52,7 +52,7 @@ def test_rounds_are_shared_and_halve_the_candidates() -> None:
     assert race.order() == ["b", "a", "c", "d"]
 
 
-def test_slow_candidates_are_dropped_and_one_left_ends_the_race() -> None:
+def test_slow_candidates_are_dropped_and_one_left_ends_the_race():
     race = Race(candidates(1.0, 1.01, 5.0, 6.0), ((4, 1), (4, 5)), axis="seconds")
     runs = drive(race, {"a": 1.0, "b": 1.02, "c": 5.5, "d": 6.0})
     assert set(race.dropped) == {"c", "d"}
@@ -62,13 +62,13 @@ def test_slow_candidates_are_dropped_and_one_left_ends_the_race() -> None:
     assert alone.leader() == "a"
 
 
-def test_a_missing_run_of_the_search_is_not_a_miss() -> None:
+def test_a_missing_run_of_the_search_is_not_a_miss():
     race = Race(candidates(None, 1.0), ((2, 1), (2, 2)), axis="seconds")
     drive(race, {"a": 0.7, "b": 1.0}, spread=0.001)
     assert race.leader() == "a"
 
 
-def test_a_candidate_that_only_missed_is_dropped_while_others_hit() -> None:
+def test_a_candidate_that_only_missed_is_dropped_while_others_hit():
     race = Race(candidates(None, 0.9, 1.0), ((3, 1), (2, 1)), axis="seconds")
     drive(race, {"a": None, "b": None, "c": 1.0})
     assert "a" in race.dropped
@@ -80,9 +80,7 @@ def test_a_candidate_that_only_missed_is_dropped_while_others_hit() -> None:
     [((None, None), {"a": None, "b": None}, None), ((1.0,), {"a": 1.1}, "a"), ((), {}, None)],
     ids=["without a hit", "one candidate", "none"],
 )
-def test_a_race_without_rivals_or_hits_ends(
-    racing: tuple[float | None, ...], seconds: dict[str, float | None], leader: str | None
-) -> None:
+def test_a_race_without_rivals_or_hits_ends(racing, seconds, leader):
     race = Race(candidates(*racing), stages(24), axis="seconds")
     assert len(drive(race, seconds)) >= len(racing)
     assert race.leader() == leader
@@ -111,7 +109,7 @@ def race_in(
     return race, learned
 
 
-def test_the_outcome_does_not_depend_on_the_order_of_results() -> None:
+def test_the_outcome_does_not_depend_on_the_order_of_results():
     racing, seconds = world(0)
     race, learned = race_in(racing, seconds)
     # Runs of another race change no stage.
@@ -127,7 +125,7 @@ def test_the_outcome_does_not_depend_on_the_order_of_results() -> None:
         assert repeated.dropped == race.dropped
 
 
-def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> None:
+def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left():
     racing = candidates(1.0, 1.05, 1.1, 30.0)
     learned = {
         ("a", 0): Replicate(1.0, HIT),
@@ -146,7 +144,7 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
     assert runs_to_decide(racing[:1], {}, 20, axis="seconds") == []
 
 
-def test_a_candidate_without_runs_is_undecided() -> None:
+def test_a_candidate_without_runs_is_undecided():
     racing = [*candidates(1.0), Candidate("cold", None, 1)]
     assert set(runs_to_decide(racing, {}, 20, axis="seconds")) == {
         RaceRun("a", 0),
@@ -156,7 +154,7 @@ def test_a_candidate_without_runs_is_undecided() -> None:
     assert runs_to_decide(racing, missed, 20, axis="seconds") == []
 
 
-def test_values_are_raced_without_a_cap() -> None:
+def test_values_are_raced_without_a_cap():
     values = {"a": Replicate(0.10, HIT, is_timed=False), "b": Replicate(0.14, HIT, is_timed=False)}
     race = Race([Candidate(name, values[name], 1) for name in "ba"], ((2, 1),), axis="seconds")
     for name, replicate in values.items():
@@ -165,7 +163,7 @@ def test_values_are_raced_without_a_cap() -> None:
     assert race.cap_s("b") is None
 
 
-def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both() -> None:
+def test_two_races_share_runs_and_a_run_is_capped_where_it_has_lost_both():
     """a and b race over seconds, c and b over worker-seconds."""
     seconds = {"a": 4.0, "b": 5.0, "c": 7.0}
     a, b, c = (

@@ -3,7 +3,6 @@ still calls them so."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,9 +56,7 @@ def broken(message: str) -> RunOutcome:
     "order", [(judged,), (judged, observed), (observed, observed, judged, judged)]
 )
 @pytest.mark.parametrize("lost", [[False], [False, True]])
-def test_every_order_of_hooks_writes_the_same_and_reports_once(
-    order: tuple[Event, ...], last: tuple[Event, ...], lost: list[bool], stage: Stage
-) -> None:
+def test_every_order_of_hooks_writes_the_same_and_reports_once(order, last, lost, stage):
     name = stage.start()
     for current, events in ((FIRST, order), (SECOND, order), (REACHED, last)):
         for event in events:
@@ -82,7 +79,7 @@ def test_every_order_of_hooks_writes_the_same_and_reports_once(
     assert stage.screen.getvalue().count("search 1/3") == 1
 
 
-def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
+def test_outdated_outcomes_change_nothing(stage):
     name = stage.start()
     failed = replace(SECOND, is_over=True, failure="error", message="it broke")
     for current in (SECOND, FIRST, failed, SECOND, RunOutcome()):
@@ -99,7 +96,7 @@ def test_outdated_outcomes_change_nothing(stage: Stage) -> None:
     [FIRST, SECOND, outcome(2.0, index=1, value=0.96), "interrupt", "time_budget"],
     ids=["same", "evaluation", "target", "interrupt", "time_budget"],
 )
-def test_the_first_stop_reason_counts(later: RunOutcome | str, stage: Stage) -> None:
+def test_the_first_stop_reason_counts(later, stage):
     stage.lead()
     name = stage.start()
     assert stage.trials.must_stop(name, FIRST)
@@ -115,7 +112,7 @@ def test_the_first_stop_reason_counts(later: RunOutcome | str, stage: Stage) -> 
     assert (stage.search.reported, stage.released) == ([(name, FIRST)], [name])
 
 
-def test_a_restarted_trial_is_judged_once_per_evaluation(stage: Stage) -> None:
+def test_a_restarted_trial_is_judged_once_per_evaluation(stage):
     """The later evaluations count: a lost attempt is in no time to target."""
     name = stage.start()
     for current in (FIRST, SECOND):
@@ -143,7 +140,7 @@ def run(stage: Stage, current: RunOutcome) -> str:
     return name
 
 
-def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage) -> None:
+def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage):
     """The recorded curve is complete although the earlier driver recorded no evaluation."""
     stage.saved.curve = (evaluation(1.0), evaluation(2.0, index=1))
     name = run(stage, REACHED)
@@ -164,9 +161,7 @@ def test_a_trial_of_an_earlier_session_resumes_from_its_checkpoint(stage: Stage)
         ([broken("x")] * 2, 1, False),  # the older trial may still train
     ],
 )
-def test_a_search_ends_if_no_trial_can_train(
-    outcomes: list[RunOutcome], num_older: int, is_hopeless: bool, stage: Stage
-) -> None:
+def test_a_search_ends_if_no_trial_can_train(outcomes, num_older, is_hopeless, stage):
     stage.first_runs.limit = 2
     for _ in range(num_older):
         stage.start()
@@ -180,9 +175,7 @@ def test_a_search_ends_if_no_trial_can_train(
     assert stage.deadline.over == is_hopeless
 
 
-def test_an_invalid_model_ends_only_a_search_without_trained_trials(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_an_invalid_model_ends_only_a_search_without_trained_trials(stage, tmp_path):
     mistaken = replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL, traceback="line 3")
     run(stage, REACHED)
     name = run(stage, mistaken)
@@ -198,7 +191,7 @@ def test_an_invalid_model_ends_only_a_search_without_trained_trials(
     assert not read_records(untrained.store.folder).runs, "it runs again once it is corrected"
 
 
-def test_a_command_that_prints_no_metric_ends_the_search(stage: Stage) -> None:
+def test_a_command_that_prints_no_metric_ends_the_search(stage):
     run(stage, broken(f"{UNREPORTED} accuracy, its lines of JSON have val/acc; name one"))
     with refused(ErrorCode.COMMAND, "val/acc"):
         stage.deadline.raise_fault()
@@ -206,9 +199,7 @@ def test_a_command_that_prints_no_metric_ends_the_search(stage: Stage) -> None:
 
 @pytest.mark.parametrize("room", [0, 1])
 @pytest.mark.parametrize("last", [REACHED, SECOND])
-def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(
-    last: RunOutcome, room: int, stage: Stage, tmp_path: Path
-) -> None:
+def test_a_full_disk_ends_the_study_and_unrecorded_trials_run_again(last, room, stage, tmp_path):
     stage.store.room = room
     proposal = stage.trials.next()
     assert proposal is not None
@@ -267,7 +258,7 @@ class Tune:
         return decision
 
 
-def test_ray_tune_does_not_save_its_trials_periodically() -> None:
+def test_ray_tune_does_not_save_its_trials_periodically():
     settings = {"storage": None, "checkpoint_period": ENVIRONMENT["TUNE_GLOBAL_CHECKPOINT_S"]}
     saving = _ExperimentCheckpointManager(**settings)
     saving._storage, saving._last_save_time = (
@@ -285,9 +276,7 @@ def test_ray_tune_does_not_save_its_trials_periodically() -> None:
         (None, "error", "(traceback: errors/0000.txt)"),
     ],
 )
-def test_an_exception_is_distinguished_from_a_lost_process(
-    lost: Any, failure: str, message: str, stage: Stage
-) -> None:
+def test_an_exception_is_distinguished_from_a_lost_process(lost, failure, message, stage):
     controller = Tune(stage)
     trial = controller.start()
     last = {"num_parameters": 7, "batch_statistics": True, "wall_s": 9.0}
@@ -307,7 +296,7 @@ def test_an_exception_is_distinguished_from_a_lost_process(
 
 
 @pytest.mark.parametrize("samples", [1000, 0])
-def test_a_result_without_an_outcome_changes_nothing(samples: int, stage: Stage) -> None:
+def test_a_result_without_an_outcome_changes_nothing(samples, stage):
     """Tune makes such results up, also for a trial that has not reported."""
     controller = Tune(stage)
     trial = controller.start()
@@ -323,7 +312,7 @@ def test_a_result_without_an_outcome_changes_nothing(samples: int, stage: Stage)
 
 
 @pytest.mark.parametrize("is_interrupt", [True, False])
-def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, stage: Stage) -> None:
+def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt, stage):
     controller = Tune(stage)
     trial = controller.start()
     controller.callback.on_step_end(1, [])
@@ -340,8 +329,8 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
 
 
 def test_the_trainable_sends_outcomes_and_takes_the_next_trial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """A run that is over releases its workers before Tune gets its result."""
     failed = RunOutcome(is_over=True, failure="timeout", message="no room")
     steps, ends = [FIRST, REACHED, failed], [replace(REACHED, concurrent=3), failed]
@@ -377,9 +366,7 @@ A, B = Node(2, 0, "id-a", "a"), Node(4, 0, "id-b", "b")
 @pytest.mark.parametrize(
     ("is_local", "ahead", "number"), [(False, 0, 2), (False, 1, 3), (True, 0, 1)]
 )
-def test_a_host_that_joins_gets_trials(
-    is_local: bool, ahead: int, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_joins_gets_trials(is_local, ahead, number, monkeypatch):
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     limiter = ConcurrencyLimiter(Searcher(), max_concurrent=1)
     session: Any = SimpleNamespace(is_local=is_local, nodes=lambda: (A, B))
@@ -390,7 +377,7 @@ def test_a_host_that_joins_gets_trials(
     assert limiter.max_concurrent == number
 
 
-def test_concurrency_follows_the_smallest_groups_unless_the_user_sets_it() -> None:
+def test_concurrency_follows_the_smallest_groups_unless_the_user_sets_it():
     content = {"space": {"num_workers": [1, 2]}, "fixed": {"cpus_per_worker": 2}}
     content |= {"objective": {"target": 0.9}}
     study, space = build_study(content, "test")

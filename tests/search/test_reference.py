@@ -46,7 +46,7 @@ STUDY: dict[str, Any] = {
 }
 
 
-def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_target() -> None:
+def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_target():
     study, space = build_study(STUDY, "test")
     spec = reference_spec(study, space)
     assert (spec.framework, spec.optimizer, spec.num_workers) == ("torch", "lars", 2)
@@ -54,7 +54,7 @@ def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_targ
     assert (spec.objective.kind, spec.objective.max_train_seconds) == ("best_at_budget", 5)
 
 
-def test_the_target_is_half_a_point_below_the_median_of_held_values() -> None:
+def test_the_target_is_half_a_point_below_the_median_of_held_values():
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
     with refused(ErrorCode.NO_RESULT, "target"):
         target_from([0.1, 0.108, 0.3], 0.1)
@@ -63,7 +63,7 @@ def test_the_target_is_half_a_point_below_the_median_of_held_values() -> None:
     assert held([0.9], 2) is None
 
 
-def test_targets_of_metrics_that_are_not_proportions() -> None:
+def test_targets_of_metrics_that_are_not_proportions():
     rmse = METRICS["rmse"]
     assert held([9.0, 0.3, 0.8, 0.5], 2, rmse) == 0.8
     assert held([float("nan"), 0.5], 2, rmse) is None
@@ -75,7 +75,7 @@ def test_targets_of_metrics_that_are_not_proportions() -> None:
         target_from([1.99, 1.99], 2.0, rmse)
 
 
-def test_a_resumed_study_keeps_its_reference_settings() -> None:
+def test_a_resumed_study_keeps_its_reference_settings():
     study, _ = build_study(STUDY, "test")
     assert (study.auto, study.needs_target) == (["target", "eval_every_samples"], True)
     before = study.document() | {"is_set": True, "fixed": {"eval_every_samples": 345}}
@@ -87,7 +87,7 @@ def test_a_resumed_study_keeps_its_reference_settings() -> None:
         assert earlier_settings(study, {"study": other}).needs_target
 
 
-def test_seconds_come_from_the_run_that_set_the_target() -> None:
+def test_seconds_come_from_the_run_that_set_the_target():
     """The reference run is trained without a target, so its record has no time to target."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
@@ -160,9 +160,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         (None, math.inf, 2, [120.0] * 3),
     ],
 )
-def test_reference_runs_take_a_fifth_of_the_budget_in_all(
-    machine: Make, budget: float | None, left_s: float, slots: int, seconds: list[float]
-) -> None:
+def test_reference_runs_take_a_fifth_of_the_budget_in_all(machine, budget, left_s, slots, seconds):
     trainer = machine(budget, left_s)
     trainer.set(slots)
     assert len(trainer.seconds) == len(seconds)
@@ -172,8 +170,8 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
 
 @pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
 def test_the_target_leaves_time_for_a_search_and_a_reference_run_counts_as_a_trial(
-    machine: Make, left_s: float, tau: float
-) -> None:
+    machine, left_s, tau
+):
     """If a time limit ended the reference, its target comes from the first half."""
     trainer = machine(240.0, left_s)
     trainer.tau = tau
@@ -191,9 +189,7 @@ def test_the_target_leaves_time_for_a_search_and_a_reference_run_counts_as_a_tri
 
 
 @pytest.mark.parametrize("budget", [240.0, None])
-def test_a_reference_run_counts_as_a_trial_under_a_time_budget(
-    machine: Make, budget: float | None
-) -> None:
+def test_a_reference_run_counts_as_a_trial_under_a_time_budget(machine, budget):
     """If the budget ends all trials, the reference run is the result."""
     trainer = machine(budget, 200.0, target=0.5)
     trainer.set()
@@ -205,7 +201,7 @@ def test_a_reference_run_counts_as_a_trial_under_a_time_budget(
     assert (trainer.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
 
 
-def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
+def test_one_reference_run_that_fails_leaves_the_others(machine):
     trainer = machine(None)
     trainer.failing = {"reference1"}
     trainer.set()
@@ -214,7 +210,7 @@ def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
         trainer.set()
 
 
-def test_a_failed_reference_keeps_its_evaluation_interval(machine: Make) -> None:
+def test_a_failed_reference_keeps_its_evaluation_interval(machine):
     trainer = machine(None, target=0.9)
     trainer.failing = {"reference0"}
     study, (message,) = trainer.set()
@@ -223,7 +219,7 @@ def test_a_failed_reference_keeps_its_evaluation_interval(machine: Make) -> None
     assert "(error" in message
 
 
-def test_a_reference_that_missed_the_target_still_sets_the_interval() -> None:
+def test_a_reference_that_missed_the_target_still_sets_the_interval():
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
@@ -234,7 +230,7 @@ def test_a_reference_that_missed_the_target_still_sets_the_interval() -> None:
 
 
 @pytest.mark.parametrize(("best", "target"), [(0.58, 0.62), (0.9, 0.895)])
-def test_a_target_is_better_than_chance(best: float, target: float) -> None:
+def test_a_target_is_better_than_chance(best, target):
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="epochs")
     runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
@@ -245,7 +241,7 @@ def test_a_target_is_better_than_chance(best: float, target: float) -> None:
 
 
 @pytest.mark.parametrize(("end", "is_said"), [(0.9, True), (0.45, False)])
-def test_a_target_that_rewards_fast_starts_is_reported(end: float, is_said: bool) -> None:
+def test_a_target_that_rewards_fast_starts_is_reported(end, is_said):
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="max_train_seconds")
     points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]

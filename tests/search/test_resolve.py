@@ -28,7 +28,7 @@ def resolved(space: dict[str, Any], dataset: Any = "digits", **options: Any) -> 
     return resolve_study(call_options("tune", {"space": content, **options}), TWO_GPUS)
 
 
-def test_worker_counts_in_a_file_are_fitted_to_the_gpus_that_the_study_will_use() -> None:
+def test_worker_counts_in_a_file_are_fitted_to_the_gpus_that_the_study_will_use():
     fitted = resolved({"num_workers": [1, 2, 4]})
     assert fitted.study.fixed == {"gpus_per_worker": 1}
     assert possible_values(fitted.space["num_workers"]) == fitted.study.space["num_workers"]
@@ -36,22 +36,20 @@ def test_worker_counts_in_a_file_are_fitted_to_the_gpus_that_the_study_will_use(
     assert [value in fitted.sentences[1] for value in ("num_workers 4", "2 GPUs")] == [True, True]
 
 
-def test_worker_counts_of_the_command_line_are_kept() -> None:
+def test_worker_counts_of_the_command_line_are_kept():
     fitted = resolved({"optimizer": ["adam"]}, workers=[1, 4])
     assert "gpus_per_worker" not in fitted.study.fixed, "four workers have no GPU each"
     assert possible_values(fitted.space["num_workers"]) == [1, 4]
 
 
-def test_keys_that_conflict_with_the_gpus_of_this_machine_are_refused() -> None:
+def test_keys_that_conflict_with_the_gpus_of_this_machine_are_refused():
     with refused(ErrorCode.CONFLICT, "reduce-overhead", "accumulate"):
         resolved({"compile": ["none", "reduce-overhead"], "accumulate": [1, 2]})
     on_cores = {"gpus_per_worker": [0], "compile": ["none", "reduce-overhead"], "accumulate": [2]}
     assert resolved(on_cores).study.fixed == {}
 
 
-def test_an_empty_section_of_fixed_keys_is_accepted_for_a_training_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_section_of_fixed_keys_is_accepted_for_a_training_loop(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("fit.py").write_text("def train(run):\n    import keras\n")
     content = {"workload": "fit.py:train", "objective": {"target": 0.9}, "fixed": None}

@@ -3,13 +3,10 @@
 import math
 from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from raybench.spec.objective import StopReason
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import RunRecord
 from tests.search.made_up import (
@@ -33,7 +30,7 @@ PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
     "sampler",
     ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
 )
-def test_samplers_improve_and_resume_with_new_configurations(sampler: str, tmp_path: Path) -> None:
+def test_samplers_improve_and_resume_with_new_configurations(sampler, tmp_path):
     if sampler == "gp":
         pytest.importorskip("torch")
 
@@ -57,7 +54,7 @@ def test_samplers_improve_and_resume_with_new_configurations(sampler: str, tmp_p
         assert np.median(scores[-10:]) < 0.5 * np.median(scores[:10])
 
 
-def test_the_seed_determines_the_proposals(tmp_path: Path) -> None:
+def test_the_seed_determines_the_proposals(tmp_path):
     def first_rate(folder: str, seed: int) -> float:
         settings = {"seed": seed, "priors": False}
         return ask(make_search(tmp_path / folder, STUDY | {"search": settings}))[1].learning_rate
@@ -65,7 +62,7 @@ def test_the_seed_determines_the_proposals(tmp_path: Path) -> None:
     assert first_rate("a", 3) == first_rate("b", 3) != first_rate("c", 4)
 
 
-def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
+def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path):
     content = STUDY | {"search": {"trials": 3}}
     name, _ = ask(make_search(tmp_path, content, apart=True))
     spec = RunSpec(num_workers=1, batch_size_per_worker=64)
@@ -81,9 +78,7 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
 
 
 @pytest.mark.parametrize("first", [[], [{"learning_rate": 0.5, "optimizer": "lars"}]])
-def test_the_users_own_configuration_runs_to_its_end(
-    tmp_path: Path, first: list[dict[str, Any]]
-) -> None:
+def test_the_users_own_configuration_runs_to_its_end(tmp_path, first):
     settings = {"trials": 9, "cap_factor": None, "first": first}
     search = make_search(tmp_path, STUDY | {"search": settings}, apart=True)
     (own_name, _), other = ask(search), ask(search)
@@ -93,7 +88,7 @@ def test_the_users_own_configuration_runs_to_its_end(
     )
 
 
-def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path: Path) -> None:
+def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path):
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
     search = make_search(tmp_path, content, apart=True)
     name, _ = ask(search)
@@ -110,9 +105,7 @@ def test_the_speed_model_excludes_seconds_taken_by_other_processes(tmp_path: Pat
         ({"early_stopping": False}, {None}),
     ],
 )
-def test_stop_reasons_by_study_settings(
-    settings: dict[str, Any], reasons: set[StopReason | None], tmp_path: Path
-) -> None:
+def test_stop_reasons_by_study_settings(settings, reasons, tmp_path):
     content = GRID if "sampler" in settings else STUDY
     search = make_search(tmp_path, content | {"search": {"trials": 10} | settings})
     search.on_end(record(*ask(search), 0.3))
@@ -124,7 +117,7 @@ def test_stop_reasons_by_study_settings(
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
-def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_path: Path) -> None:
+def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session, tmp_path):
     """Placement checks of earlier sessions do not count, although they are recorded."""
     content = STUDY | {"search": {"trials": 4}}
     search = make_search(tmp_path, content)
@@ -139,7 +132,7 @@ def test_the_cap_uses_the_best_time_of_all_sessions(is_new_session: bool, tmp_pa
     assert search.on_result(name, outcome(1.0)).stop == "cap"
 
 
-def test_skipped_proposals_are_reported(tmp_path: Path) -> None:
+def test_skipped_proposals_are_reported(tmp_path):
     search = make_search(tmp_path, RATES)
     assert search.left_out() is None
 
@@ -151,9 +144,7 @@ def test_skipped_proposals_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
-def test_configurations_out_of_memory_run_on_other_placements(
-    tmp_path: Path, *, is_new_session: bool
-) -> None:
+def test_configurations_out_of_memory_run_on_other_placements(tmp_path, *, is_new_session):
     """No configuration is lost by it, nor reported as the worst."""
     space = STUDY["space"] | {"accumulate": [1, 2, 4, 8]}
     content = STUDY | {"search": {"trials": 24}, "space": space}
@@ -189,8 +180,8 @@ def test_configurations_out_of_memory_run_on_other_placements(
     ],
 )
 def test_a_stopped_trial_runs_again_if_it_was_interrupted_or_did_not_train(
-    stop: StopReason, samples: int, is_finished: bool, tmp_path: Path
-) -> None:
+    stop, samples, is_finished, tmp_path
+):
     search = make_search(tmp_path, PLAIN)
     ended = replace(record(*ask(search), stop=None, stopped_by=stop), samples=samples)
     search.on_end(ended)

@@ -3,11 +3,9 @@
 import io
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from raybench.cluster.layout import Capacity, Node
@@ -36,9 +34,7 @@ def pipeline_in(store: Store, content: dict[str, Any] = STUDY) -> StudyPipeline:
     return pipeline
 
 
-def test_a_session_that_starts_after_the_budget_only_notes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_starts_after_the_budget_only_notes_it(tmp_path, monkeypatch):
     for begins in ("set_by_reference", "run_trials", "check_placements"):
         monkeypatch.setattr(module, begins, None)
     with Store(tmp_path) as store:
@@ -50,9 +46,7 @@ def test_a_session_that_starts_after_the_budget_only_notes_it(
     assert " 120 s" in note
 
 
-def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         referenced = pipeline.study.model_copy(update={"is_set": True})
@@ -67,16 +61,14 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     assert (tmp_path / "best.yaml").is_file()
 
 
-def test_a_budget_used_up_by_loading_data_starts_no_session() -> None:
+def test_a_budget_used_up_by_loading_data_starts_no_session():
     refuse_spent(Deadline(None))
     refuse_spent(Deadline(100.0))
     with refused(ErrorCode.NO_TIME, "9 s", "5 s", "--time-budget"):
         refuse_spent(Deadline(5.0, interrupt=begun(9.0)))
 
 
-def test_new_trials_make_the_confirmation_unfinished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_trials_make_the_confirmation_unfinished(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         store.append(record("0000-confirm0", role="confirm", source="0000").line())
         store.write_yaml(STUDY_FILE, {})
@@ -92,7 +84,7 @@ def test_new_trials_make_the_confirmation_unfinished(
             check_finished(4, "there", tmp_path)
 
 
-def test_a_study_that_learns_of_batch_statistics_counts_its_trials_again(tmp_path: Path) -> None:
+def test_a_study_that_learns_of_batch_statistics_counts_its_trials_again(tmp_path):
     values = {"num_workers": [1, 2], "optimizer": ["adam"], "learning_rate": [0.01, 0.02]}
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store, STUDY | {"space": values})

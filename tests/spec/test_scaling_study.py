@@ -1,9 +1,12 @@
 """Scaling studies: the cells of their grid, settings, and refused files."""
 
+from typing import Any
+
 import pytest
 
 from raybench.spec.documents import parse_settings, parse_yaml, to_yaml, validate
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import (
     ScalingStudy,
     build_scaling_study,
@@ -87,7 +90,7 @@ def test_set_changes_the_base_and_replaces_an_axis():
     assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)
 
 
-def specs_with(content, *settings):
+def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
     return [cell.spec for cell in cells_of(content, *settings)]
 
 

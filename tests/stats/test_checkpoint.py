@@ -55,7 +55,7 @@ def is_one_of(checkpoint: Checkpoint | None, points: int, spec: RunSpec = SPEC) 
     return (checkpoint.state, checkpoint.weights.read_bytes()) == (state(points, spec), weights)
 
 
-def test_checkpoints_are_read_as_written(tmp_path: Path) -> None:
+def test_checkpoints_are_read_as_written(tmp_path):
     folder = tmp_path / "study" / "trial 1"
     assert latest_checkpoint(folder, SPEC) is None
     path = write(folder, 2)
@@ -67,7 +67,7 @@ def test_checkpoints_are_read_as_written(tmp_path: Path) -> None:
     assert is_one_of(read_checkpoint(path, tensorflow), 1, tensorflow)
 
 
-def test_a_metric_that_is_not_finite_is_saved(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_finite_is_saved(tmp_path):
     curve = [at(0, value=math.inf, best_value=math.inf), at(1, value=math.nan)]
     write_checkpoint(tmp_path, RunState.after(SPEC, curve), Path.touch)
     checkpoint = latest_checkpoint(tmp_path, SPEC)
@@ -77,7 +77,7 @@ def test_a_metric_that_is_not_finite_is_saved(tmp_path: Path) -> None:
     assert math.isnan(second.value)
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
+def test_the_last_two_are_kept(tmp_path):
     (tmp_path / ".000001.99.partial").mkdir()  # left by a killed writer
     for points in (1, 2, 9, 10, 11):
         write(tmp_path, points)
@@ -87,9 +87,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000010"]
 
 
-def test_a_killed_writer_leaves_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_writer_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     write(tmp_path, 1)
 
     def killed(*_: object) -> None:
@@ -132,9 +130,7 @@ def count_samples_in_words(path: Path) -> None:
         ("state.json", count_samples_in_words, ["'state.evaluations.0.samples'"]),
     ],
 )
-def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(
-    tmp_path: Path, name: str, harm, names: list[str]
-) -> None:
+def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(tmp_path, name, harm, names):
     write(tmp_path, 2)
     path = write(tmp_path, 3)
     harm(path / name)
@@ -150,7 +146,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(
         latest_checkpoint(tmp_path, SPEC)
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     write(tmp_path, 2)
     other = SPEC.model_copy(update={"seed": 1, "objective": Objective(target=0.5)})
     shown = "objective.target 0.95 there, 0.5 here, seed 0 there, 1 here"
@@ -162,7 +158,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     assert spec_digest(often) == spec_digest(SPEC) != spec_digest(RunSpec())
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
+def test_another_format_is_refused(tmp_path):
     file = write(tmp_path, 2) / "state.json"
     content = json.loads(file.read_text())
     content["state"]["version"] = 1

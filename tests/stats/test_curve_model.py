@@ -24,7 +24,7 @@ def to_one() -> CurveModel:
     return CurveModel(1, 1, baseline=0.0, target=1.0)
 
 
-def test_a_curve_is_extrapolated_by_curves_that_reached_the_target() -> None:
+def test_a_curve_is_extrapolated_by_curves_that_reached_the_target():
     model = to_one()
     run_to(model, "whole", 100.0)
     run_to(model, "half", 300.0, until=0.5)
@@ -36,7 +36,7 @@ def test_a_curve_is_extrapolated_by_curves_that_reached_the_target() -> None:
     assert deviation > exact
 
 
-def test_a_curve_is_extrapolated_by_the_shape_that_fits_it() -> None:
+def test_a_curve_is_extrapolated_by_the_shape_that_fits_it():
     """One shape is linear, the other is halfway to the target after a tenth of the amount."""
     straight, bent = np.array([0.0, 0.0]), np.array([1.0, 0.0])
     shapes = Shapes(0.0, 1.0, ModelSettings(fit=1.0))
@@ -51,7 +51,7 @@ def test_a_curve_is_extrapolated_by_the_shape_that_fits_it() -> None:
     assert fast_at_first == pytest.approx(math.log(100 / 40), abs=0.15)
 
 
-def test_before_any_hit_an_interim_target_is_used() -> None:
+def test_before_any_hit_an_interim_target_is_used():
     model = to_one()
     for run, tau in (("a", 100.0), ("b", 150.0), ("c", 200.0), ("d", 800.0)):
         run_to(model, run, tau, until=0.6)
@@ -61,7 +61,7 @@ def test_before_any_hit_an_interim_target_is_used() -> None:
     assert log["d"] - log["a"] == pytest.approx(math.log(8), abs=0.2)
 
 
-def test_a_run_that_missed_is_not_predicted_to_be_fast() -> None:
+def test_a_run_that_missed_is_not_predicted_to_be_fast():
     """A run that was the first to pass the interim target may still miss the target."""
     model = to_one()
     run_to(model, "missed", 100.0, until=0.9)
@@ -74,7 +74,7 @@ def test_a_run_that_missed_is_not_predicted_to_be_fast() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 1.0])
-def test_repeated_evaluations_count_once(target: float | None) -> None:
+def test_repeated_evaluations_count_once(target):
     model = CurveModel(1, 1, baseline=None, target=target)
     model.begin("a", ONE)
     for amount in (10.0, 20.0, 20.0, 10.0):
@@ -85,7 +85,7 @@ def test_repeated_evaluations_count_once(target: float | None) -> None:
     assert model.is_known
 
 
-def test_a_restarted_run_keeps_its_best_value() -> None:
+def test_a_restarted_run_keeps_its_best_value():
     model = to_one()
     run_to(model, "whole", 100.0)
     model.begin("anew", ONE)
@@ -96,14 +96,14 @@ def test_a_restarted_run_keeps_its_best_value() -> None:
     assert math.isfinite(model.extrapolate(model.curves["anew"])[0])
 
 
-def test_keys_that_only_some_configurations_have_are_modeled() -> None:
+def test_keys_that_only_some_configurations_have_are_modeled():
     surface = Surface(1, 1, ModelSettings(), np.zeros(1))
     points = np.array([[0.0, math.nan], [0.0, 1.0], [1.0, 1.0]])
     surface.fit(points, np.array([0.0, 1.0, 2.0]), np.full(3, 0.1))
     assert surface.means(points) == pytest.approx([0.0, 1.0, 2.0], abs=0.25)
 
 
-def test_leave_one_out_predictions_equal_those_of_the_other_observations() -> None:
+def test_leave_one_out_predictions_equal_those_of_the_other_observations():
     rng = np.random.default_rng(0)
     points = np.c_[np.zeros(6), rng.normal(size=6)]
     values, errors = rng.normal(size=6), np.full(6, 0.3)
@@ -117,7 +117,7 @@ def test_leave_one_out_predictions_equal_those_of_the_other_observations() -> No
     assert variance == pytest.approx(covariance[0, 0] + 0.3**2, rel=0.01)
 
 
-def test_variances_match_the_covariance_and_fall_near_running_trials() -> None:
+def test_variances_match_the_covariance_and_fall_near_running_trials():
     rng = np.random.default_rng(1)
     points = np.c_[rng.integers(2, size=8).astype(float), rng.normal(size=8)]
     surface = Surface(1, 1, ModelSettings(), np.array([0.3]))
@@ -130,7 +130,7 @@ def test_variances_match_the_covariance_and_fall_near_running_trials() -> None:
     assert beside[1] < plain[1]
 
 
-def test_only_the_best_and_the_latest_of_many_runs_are_modeled() -> None:
+def test_only_the_best_and_the_latest_of_many_runs_are_modeled():
     model = CurveModel(1, 1, baseline=0.0, target=1.0, settings=ModelSettings(most=20))
     for number in range(60):
         run_to(model, str(number), 100.0 + number, point=np.array([0.0, number / 20]))
@@ -140,7 +140,7 @@ def test_only_the_best_and_the_latest_of_many_runs_are_modeled() -> None:
 
 
 @pytest.mark.parametrize("number", [12, 60])
-def test_intervals_of_predicted_amounts_hold(number: int) -> None:
+def test_intervals_of_predicted_amounts_hold(number):
     """90 % intervals cover 85 to 95 % for configurations that never ran, and more for stopped runs,
     whose assumed error is wider because the shapes of real curves differ more."""
     covered = np.array([coverage(seed, number) for seed in range(40)]).mean(axis=0)

@@ -50,8 +50,8 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
     [(2.0, 0.49, False), (2.0, 0.51, True), (0.1, 0.049, False), (0.1, 0.051, True)],
 )
 def test_a_run_is_disturbed_above_a_share_and_a_number_of_seconds(
-    train_s: float, disturbed_s: float, is_disturbed: bool
-) -> None:
+    train_s, disturbed_s, is_disturbed
+):
     ledger = {"train": train_s, "disturbed": disturbed_s}
     assert record(ended_outcome(ledger=ledger)).is_disturbed == is_disturbed
 

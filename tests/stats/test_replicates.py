@@ -33,20 +33,20 @@ def at_budget(*values: float) -> list[Replicate]:
     return [Replicate(value, is_hit=True, is_timed=False) for value in values]
 
 
-def test_expected_running_time_counts_what_misses_have_spent() -> None:
+def test_expected_running_time_counts_what_misses_have_spent():
     runs = [*hits(8.0, 10.0), Replicate(15.0, is_hit=False)]
     assert expected_running_time(runs) == 33.0 / 2
     assert expected_running_time(runs[2:]) == math.inf
     assert expected_running_time([]) == math.inf
 
 
-def test_one_lucky_run_is_no_better_than_five_good_ones() -> None:
+def test_one_lucky_run_is_no_better_than_five_good_ones():
     groups = {"lucky": hits(0.8), "proven": hits(1.0, 0.9, 1.1, 1.0, 0.95)}
     assert ranked(groups, Noise(SIGMA, 20)) == ["proven", "lucky"]
     assert score(groups["lucky"]) < score(groups["proven"])
 
 
-def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> None:
+def test_noise_is_pooled_within_configurations_and_starts_from_the_prior():
     logs = {"a": [0.0, 0.2, 0.4], "b": [3.0, 3.6], "ran once": [9.0]}
     noise = pooled([hits(*map(math.exp, group)) for group in logs.values()])
     squares = 0.08 + 0.18  # calculated by hand
@@ -59,7 +59,7 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
     assert pooled([at_budget(0.1)]) == UNKNOWN_NOISE
 
 
-def test_misses_increase_the_standard_error() -> None:
+def test_misses_increase_the_standard_error():
     """The standard error of a log ERT against 20,000 draws, with 80 % hits."""
     rng = np.random.default_rng(3)
     seconds = np.exp(SIGMA * rng.normal(size=(20_000, 12)))
@@ -72,7 +72,7 @@ def test_misses_increase_the_standard_error() -> None:
     assert effective_runs([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
 
-def test_is_apart_uses_the_t_quantile() -> None:
+def test_is_apart_uses_the_t_quantile():
     noise = Noise(SIGMA, 20)
     best = hits(1, 1, 1, 1)
     edge = math.exp(t.ppf(0.975, 20) * SIGMA * math.sqrt(1 / 4 + 1 / 4))
@@ -84,7 +84,7 @@ def test_is_apart_uses_the_t_quantile() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 5])
 @pytest.mark.parametrize("runs", [2, 3])
-def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
+def test_an_interval_counts_its_own_runs_once(groups, runs):
     """90 % intervals of values cover the true mean, however many groups were repeated."""
     rng, covered = np.random.default_rng(0), 0
     for values in rng.normal(size=(1500, groups, runs)):
@@ -94,7 +94,7 @@ def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
     assert 0.87 <= covered / 1500 <= 0.93
 
 
-def test_intervals_of_the_best_of_many_cover_their_typical_time() -> None:
+def test_intervals_of_the_best_of_many_cover_their_typical_time():
     """In each study, the true times of 24 configurations lie within 40 % and runs scatter by 30 %.
     The best 12 run again, the better ones more often. `benchmarks/calibration.py` has more."""
     rng, covered, winners_covered = np.random.default_rng(3), list[bool](), list[bool]()
@@ -116,7 +116,7 @@ def test_intervals_of_the_best_of_many_cover_their_typical_time() -> None:
     assert np.mean(winners_covered) >= 0.85
 
 
-def test_an_interval_of_values_uses_only_the_spread_of_its_own_runs() -> None:
+def test_an_interval_of_values_uses_only_the_spread_of_its_own_runs():
     low, high = interval(at_budget(0.1, 0.3), UNKNOWN_NOISE)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert high - low == pytest.approx(2 * t.ppf(0.95, 1) * math.sqrt(0.02 / 2))

@@ -61,19 +61,19 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
     ],
 )
 def test_the_time_to_target_is_interpolated_between_evaluations(
-    objective: Objective, values: list[float], seconds: float, *, is_interpolated: bool
-) -> None:
+    objective, values, seconds, *, is_interpolated
+):
     time = interpolated_time(*run(values, objective))
     assert time == TimeToTarget(pytest.approx(seconds), is_interpolated=is_interpolated)
 
 
-def test_a_run_that_missed_has_no_time_and_a_baseline_may_be_given_later() -> None:
+def test_a_run_that_missed_has_no_time_and_a_baseline_may_be_given_later():
     assert interpolated_time(*run([0.5, 0.8])) is None
     time = interpolated_time(*run([1.0], UNKNOWN), baseline_value=0.5)
     assert time == TimeToTarget(pytest.approx(0.8), is_interpolated=True)
 
 
-def test_a_time_is_not_interpolated_over_missing_evaluations() -> None:
+def test_a_time_is_not_interpolated_over_missing_evaluations():
     ended, points = run([0.5, 0.8, 1.0])
     raw = TimeToTarget(3.0, is_interpolated=False)
     assert interpolated_time(ended, points[2:]) == raw, (
@@ -89,7 +89,7 @@ def budget(value: float, failure: Failure | None = None, **metric: str) -> RunRe
     return replace(ended, failure=failure)
 
 
-def test_a_replicate_holds_seconds_or_a_value() -> None:
+def test_a_replicate_holds_seconds_or_a_value():
     timed = Objective(target=0.9, baseline_value=0.1)
     hit = record("0000", RunSpec(objective=timed), 2.0, value=1.0)
     assert replicate_of(hit, []) == Replicate(2.0, True)
@@ -103,7 +103,7 @@ def test_a_replicate_holds_seconds_or_a_value() -> None:
     assert not replicate_of(budget(0.9, "nan"), []).is_hit
 
 
-def test_a_crash_costs_the_time_since_its_last_evaluation() -> None:
+def test_a_crash_costs_the_time_since_its_last_evaluation():
     crashed = record("0000", RunSpec(objective=Objective(target=0.9)), 2.0, failure="error")
     crashed = replace(crashed, ledger=crashed.ledger | {"other": 3.0})
     assert replicate_of(crashed, []) == Replicate(5.0, False)
@@ -113,14 +113,14 @@ def test_a_crash_costs_the_time_since_its_last_evaluation() -> None:
     )
 
 
-def test_the_cost_of_a_second_includes_idle_workers_if_there_is_a_price() -> None:
+def test_the_cost_of_a_second_includes_idle_workers_if_there_is_a_price():
     run = record("0000", RunSpec(num_workers=2), 2.0)
     run = replace(run, ledger=run.ledger | {"queue": 9.0, "setup": 1.0})
     assert cost_per_s(None, 2, [run]) == 2
     assert cost_per_s(2.5, 2, [run]) == 3.0, "billed for 3 s of which it trained 2 s"
 
 
-def test_the_first_trial_has_the_least_number() -> None:
+def test_the_first_trial_has_the_least_number():
     runs = [record("10000"), record("0003"), record("0001-race0", role="race", source="0001")]
     assert first_trial(runs) == "0003"
     assert first_trial(runs[2:]) is None
@@ -135,7 +135,7 @@ def group(*seconds: float) -> ConfigurationRuns:
     )
 
 
-def test_ties_separate_repeated_configurations_from_those_that_ran_once() -> None:
+def test_ties_separate_repeated_configurations_from_those_that_ran_once():
     groups = {"best": group(1, 1, 1, 1), "near": group(*[1.1] * 4), "far": group(*[3.0] * 4)}
     once = {
         "once": ConfigurationRuns(Replicate(1.3, True)),
@@ -145,7 +145,7 @@ def test_ties_separate_repeated_configurations_from_those_that_ran_once() -> Non
     assert ties_of({}) == Ties()
 
 
-def test_equivalent_configurations_need_no_more_runs() -> None:
+def test_equivalent_configurations_need_no_more_runs():
     chance = random.Random(0)
     near, far = 1 + SMALLEST / 5, 1 + 2 * SMALLEST
     rounds = [math.exp(chance.gauss(0.0, 0.3)) for _ in range(40)]  # the common effect of a seed
@@ -157,7 +157,7 @@ def test_equivalent_configurations_need_no_more_runs() -> None:
     )
 
 
-def test_equal_configurations_are_rarely_found_different_by_many_more_runs() -> None:
+def test_equal_configurations_are_rarely_found_different_by_many_more_runs():
     """The error rate is 10 %; the configurations differ in their cost per second."""
     chance, costs, num_apart = random.Random(1), {"a": 2.0, "b": 1.0}, 0
 

@@ -11,14 +11,14 @@ from raybench.spec.run import RunSpec
 from raybench.stats.step_times import StepTimes, bytes_exchanged, noise_terms, terms_of_parts
 
 
-def test_quantiles_are_those_of_the_numbers() -> None:
+def test_quantiles_are_those_of_the_numbers():
     times = StepTimes.of([0.5, 0.1, 0.2, 0.3, 0.4])
     assert times
     quantiles = {"p25_s": 0.2, "median_s": 0.3, "p75_s": 0.4, "p95_s": 0.48, "max_s": 0.5}
     assert asdict(times) == pytest.approx({"num": 5} | quantiles)
 
 
-def test_partial_steps_count_only_for_the_longest_step() -> None:
+def test_partial_steps_count_only_for_the_longest_step():
     full_steps = StepTimes.of([0.2, 0.4])
     assert full_steps
     assert full_steps == StepTimes.of([0.2, 0.4], [0.1]) == StepTimes.of([math.nan, 0.2, 0.4])
@@ -40,7 +40,7 @@ def parts_of(sizes: list[int]) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("sizes", [[16, 5], [7, 0, 3]])
-def test_noise_from_parts_of_a_gradient_equals_noise_from_mean_gradients(sizes: list[int]) -> None:
+def test_noise_from_parts_of_a_gradient_equals_noise_from_mean_gradients(sizes):
     parts, square = parts_of(sizes)
     edges = np.cumsum([0, *sizes])
     means = [SAMPLES[a:b].mean(axis=0) for a, b in itertools.pairwise(edges) if b > a]
@@ -49,7 +49,7 @@ def test_noise_from_parts_of_a_gradient_equals_noise_from_mean_gradients(sizes: 
     assert terms_of_parts(parts, square, sizes) == pytest.approx(expected)
 
 
-def test_single_samples_give_the_sample_covariance() -> None:
+def test_single_samples_give_the_sample_covariance():
     """The noise is then the unbiased trace of the covariance of the samples."""
     sizes = [1] * len(SAMPLES)
     terms = terms_of_parts(*parts_of(sizes), sizes)
@@ -63,7 +63,7 @@ def test_single_samples_give_the_sample_covariance() -> None:
     ("parts", "square", "sizes"),
     [([1.0], 1.0, [8]), ([1.0, 0.0], 1.0, [8, 0]), ([1.0, math.inf], 1.0, [8, 8])],
 )
-def test_steps_without_noise_estimates(parts: list[float], square: float, sizes: list[int]) -> None:
+def test_steps_without_noise_estimates(parts, square, sizes):
     assert terms_of_parts(parts, square, sizes) is None
 
 
@@ -77,5 +77,5 @@ def test_steps_without_noise_estimates(parts: list[float], square: float, sizes:
         ({"num_workers": 1}, 0),
     ],
 )
-def test_bytes_exchanged_per_step(changes: dict[str, object], num_bytes: int) -> None:
+def test_bytes_exchanged_per_step(changes, num_bytes):
     assert bytes_exchanged(RunSpec(**changes), 1000) == num_bytes  # type: ignore[arg-type]

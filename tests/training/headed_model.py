@@ -1,6 +1,8 @@
 """Small network with a backbone and a head, equal in both frameworks, and its training."""
 
 from collections import OrderedDict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from local_runs import first_steps
@@ -8,13 +10,13 @@ from local_runs import first_steps
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.base import find_backend
+from raybench.training.base import DistributedContext, find_backend
 from raybench.training.samples import make_step
 
 SHAPE, CLASSES, FILTERS = (6, 6, 3), 3, 4
 
 
-def _split(number):
+def _split(number: int) -> Split:
     random = np.random.default_rng(number)
     images = random.integers(0, 256, (number, *SHAPE), np.uint8)
     return Split(images, random.integers(0, CLASSES, number))
@@ -23,7 +25,7 @@ def _split(number):
 IMAGES = Dataset("pictures", CLASSES, train=_split(24), validation=_split(8), test=_split(8))
 
 
-def _draw(*shape):
+def _draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).normal(0, 0.3, shape).astype(np.float32)
 
 
@@ -36,7 +38,7 @@ class Headed(Workload):
 
     name, input_shape, num_classes, head = "headed", SHAPE, CLASSES, "head"
 
-    def build_torch(self):
+    def build_torch(self) -> Any:
         import torch
         from torch import nn
 
@@ -54,25 +56,25 @@ class Headed(Workload):
         nn.init.zeros_(model.head.bias)
         model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
 
-        def add_pixels(layers, inputs):
+        def add_pixels(layers: Any, inputs: Any) -> None:
             if layers.training:
                 layers.seen += (255 * inputs[0]).sum().long()
 
         model.register_forward_pre_hook(add_pixels)
         return model
 
-    def build_keras(self):
+    def build_keras(self) -> Any:
         import keras
 
         from raybench.training.tensorflow.named import BatchNorm
 
         class Seen(keras.layers.Layer):
-            def build(self, shape):
+            def build(self, shape: Any) -> None:
                 self.seen = self.add_weight(
                     name="seen", shape=(2,), dtype="int64", initializer="zeros", trainable=False
                 )
 
-            def call(self, inputs, training=None):
+            def call(self, inputs: Any, training: bool | None = None) -> Any:
                 if training:
                     self.seen.assign_add(keras.ops.cast(keras.ops.sum(255 * inputs), "int64"))
                 return inputs
@@ -91,14 +93,14 @@ class Headed(Workload):
         return model
 
 
-def pixel_sums(trainer):
+def pixel_sums(trainer: Any) -> np.ndarray:
     """Return the counter `seen` of the model."""
     model = trainer._model
     holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
     return np.array(holder.seen.numpy())
 
 
-def weights_of(trainer):
+def weights_of(trainer: Any) -> dict[str, np.ndarray]:
     """Return weights and running statistics by their names in torch, in the layout of torch."""
     model = trainer._model
     if hasattr(model, "state_dict"):
@@ -120,14 +122,14 @@ PARTIAL = 7
 """Samples of the last batch, of which the workers get 4 and 3."""
 
 
-def work(specs, world, folder):
+def work(specs: Any, world: DistributedContext, folder: Path) -> None:
     """Train the network for each spec as a worker of a group; save its weights."""
     for index, content in enumerate(specs):
         arrays = train_result(RunSpec.model_validate(content), world)
         np.savez(folder / f"headed{index}-{world.rank}.npz", **arrays)
 
 
-def train_result(spec, world):
+def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
     """Train for two epochs and a partial batch; return weights and buffers.
 
     Values named `own.*` are from before the evaluation, which averages them over the workers.

@@ -1,6 +1,8 @@
 """Reference updates of optimizers in numpy float64, by their papers, and the test problem."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +35,14 @@ CHANGED = [
 """Names with settings other than the defaults."""
 
 
-def initial_weights():
+def initial_weights() -> Arrays:
     """Return float32 weights: dense matrix, convolution, zero matrix, norm scale, zero bias."""
     rng = np.random.default_rng(1)
     weights = [rng.normal(size=(8, 5)), rng.normal(size=(3, 3, 2, 4)), np.zeros((4, 3))]
     return [array.astype(np.float32) for array in (*weights, np.ones(5), np.zeros(5))]
 
 
-def gradients(scale=1.0):
+def gradients(scale: float = 1.0) -> Iterator[Arrays]:
     """Yield float32 gradients of every step; the dense matrix has zero ones in steps 3 and 20."""
     rng = np.random.default_rng(2)
     for step in range(1, NUM_STEPS + 1):
@@ -50,13 +52,13 @@ def gradients(scale=1.0):
         yield grads
 
 
-def rates(name):
+def rates(name: str) -> Iterator[float]:
     """Yield a learning rate that warms up, drops tenfold and recovers."""
     for step in range(NUM_STEPS):
         yield RATES[name] * min(1.0, (step + 1) / 5) * (0.1 if 15 <= step < 25 else 1.0)
 
 
-def after_all_steps(name, *, scale=1.0, **settings):
+def after_all_steps(name: str, *, scale: float = 1.0, **settings: Any) -> Arrays:
     """Return the weights after all steps of the test problem."""
     reference = Reference(name, initial_weights(), **({"weight_decay": 0.05} | settings))
     for grads, rate in zip(gradients(scale), rates(name), strict=True):
@@ -82,7 +84,7 @@ class Reference:
     first: Arrays = field(init=False)
     second: Arrays = field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.epsilon = EPSILON.get(self.name, 1e-8)
         if self.momentum is None:
             self.momentum = 0.95 if self.name == "muon" else 0.9
@@ -92,7 +94,7 @@ class Reference:
         self.first = [np.zeros_like(w) for w in self.weights]
         self.second = [np.zeros_like(w) for w in self.weights]
 
-    def step(self, grads, rate):
+    def step(self, grads: Arrays, rate: float) -> Arrays:
         self.num_steps += 1
         update = getattr(self, f"_{self.name}")
         for i, grad in enumerate(grads):
@@ -101,13 +103,13 @@ class Reference:
             self.weights[i] = update(i, grad.astype(np.float64), rate, decay, excluded)
         return self.weights
 
-    def _sgd(self, i, g, lr, decay, _):
+    def _sgd(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
         g = g + decay * self.weights[i]
         self.first[i] = self.momentum * self.first[i] + g
         direction = g + self.momentum * self.first[i] if self.nesterov else self.first[i]
         return self.weights[i] - lr * direction
 
-    def _lars(self, i, g, lr, decay, excluded):
+    def _lars(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         w = self.weights[i]
         weight_norm = np.linalg.norm(w)
         denominator = np.linalg.norm(g) + decay * weight_norm
@@ -117,18 +119,18 @@ class Reference:
         self.first[i] = self.momentum * self.first[i] + ratio * (g + decay * w)
         return w - lr * self.first[i]
 
-    def _moments(self, i, g):
+    def _moments(self, i: int, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.first[i] = self.beta1 * self.first[i] + (1 - self.beta1) * g
         self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
         t = self.num_steps
         return self.first[i] / (1 - self.beta1**t), self.second[i] / (1 - self.beta2**t)
 
-    def _adam(self, i, g, lr, decay, _):
+    def _adam(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
         m_hat, v_hat = self._moments(i, g)
         w = self.weights[i] * (1 - lr * decay)
         return w - lr * m_hat / (np.sqrt(v_hat) + self.epsilon)
 
-    def _muon(self, i, g, lr, decay, excluded):
+    def _muon(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         """Update of Jordan et al. 2024 with the scale of arXiv 2502.16982; the last matrix is the
         head, which adam updates."""
         if g.ndim <= 1 or i == max(j for j, w in enumerate(self.weights) if w.ndim > 1):
@@ -144,7 +146,7 @@ class Reference:
             x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
         return self.weights[i] * (1 - lr * decay) - lr * scale * x.reshape(g.shape)
 
-    def _lamb(self, i, g, lr, decay, excluded):
+    def _lamb(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         m_hat, v_hat = self._moments(i, g)
         w = self.weights[i]
         update = m_hat / (np.sqrt(v_hat) + self.epsilon) + decay * w
@@ -154,7 +156,7 @@ class Reference:
             ratio = weight_norm / update_norm
         return w - lr * ratio * update
 
-    def _radam(self, i, g, lr, decay, _):
+    def _radam(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
         m_hat, _ = self._moments(i, g)
         t = self.num_steps
         w = self.weights[i] * (1 - lr * decay)

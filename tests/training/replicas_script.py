@@ -14,12 +14,12 @@ from checkpointed_runs import MIDDLE, curve_values, resume_and_train, train_and_
 from worker_script import train_result
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import find_backend
+from raybench.training.base import DistributedContext, find_backend
 
 NUM_REPLICAS = 2
 
 
-def main():
+def main() -> None:
     specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
     folder = Path(sys.argv[2])
     world = find_backend(specs[0].framework).join(
@@ -32,7 +32,7 @@ def main():
             np.savez(folder / f"{index}.npz", **train_result(spec, world))
 
 
-def save_whole_and_resumed(spec, world, folder):
+def save_whole_and_resumed(spec: RunSpec, world: DistributedContext, folder: Path) -> None:
     """Save curve and state of every replica, after a whole run and after a resumed one."""
     curve, trainer = train_and_save(spec, world, folder / "whole")
     rest, resumed = resume_and_train(spec, world, folder / "whole" / str(MIDDLE))

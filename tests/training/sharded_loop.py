@@ -2,6 +2,8 @@
 
 import functools
 import json
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,33 +17,34 @@ from torch.distributed.tensor import DTensor
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.own import OwnTrainer
+from raybench.training.base import DistributedContext
+from raybench.training.own import OwnTrainer, Run
 
 EPOCHS, STEPS, MIDDLE = 4, 3, 1
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.norm, self.dense = nn.LayerNorm(8), nn.Linear(8, 8)
 
-    def forward(self, inputs):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs + torch.relu(self.dense(self.norm(inputs)))
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block() for _ in range(3))
         self.head = nn.Linear(8, 4)
 
-    def forward(self, inputs):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             inputs = block(inputs)
         return self.head(inputs)
 
 
-def loop(run, *, strategy, facts):
+def loop(run: Run, *, strategy: Any, facts: dict[str, Any]) -> None:
     model = Net()
     if run.rank:  # `prepare` gives all workers the weights of rank 0
         torch.nn.init.ones_(model.head.weight)
@@ -82,13 +85,15 @@ def loop(run, *, strategy, facts):
         facts["refused"] = error.code
 
 
-def spec_of(num_workers):
+def spec_of(num_workers: int) -> RunSpec:
     return RunSpec(
         workload="train.py:train", framework="torch", epochs=EPOCHS, num_workers=num_workers
     )
 
 
-def trained(world, strategy, num_workers, state=b""):
+def trained(
+    world: DistributedContext, strategy: str, num_workers: int, state: bytes = b""
+) -> tuple[list[bytes], dict[str, Any]]:
     """Run the loop, resumed from `state` if given; return its states and facts about its model."""
     facts = {}
     train = functools.partial(loop, strategy=strategy, facts=facts)
@@ -100,7 +105,7 @@ def trained(world, strategy, num_workers, state=b""):
     return states, facts
 
 
-def work(world, folder):
+def work(world: DistributedContext, folder: Path) -> None:
     """Save the states of both strategies: in the middle, at the end, and of a resumed run."""
     for strategy in ("ddp", "fsdp"):
         states, facts = trained(world, strategy, 2)

@@ -15,7 +15,7 @@ from raybench.spec.dataset_spec import DatasetSpec
 TOKENS, LENGTH = 7, 5
 
 
-def fixed_weights(*shape):
+def fixed_weights(*shape: int) -> np.ndarray:
     """Return equal initial weights for both frameworks."""
     values = np.sin(np.arange(np.prod(shape), dtype=np.float32) + len(shape))
     return (0.3 * values).reshape(shape)
@@ -32,7 +32,7 @@ class Prices(Workload):
         from torch import nn
 
         class Model(nn.Module):
-            def __init__(self):
+            def __init__(self) -> None:
                 super().__init__()
                 self.codes = nn.Embedding(6, 2)
                 self.last = nn.Linear(7, 2)
@@ -66,11 +66,11 @@ class Prices(Workload):
         return keras.Model({"picture": picture, "codes": codes, "numbers": numbers}, outputs)
 
 
-def prices(size=50):
+def prices(size: int = 50) -> Dataset:
     """Return weighted samples whose labels are scaled by 100 and 50."""
     rng = np.random.default_rng(0)
 
-    def split(number):
+    def split(number: int) -> Split:
         inputs = {
             "picture": rng.integers(0, 256, (number, 4, 4, 3), dtype=np.uint8),
             "codes": rng.integers(0, 6, (number, 3), dtype=np.int32),
@@ -109,11 +109,11 @@ class Letters(Workload):
         return model
 
 
-def letters(size=40):
+def letters(size: int = 40) -> Dataset:
     """Return sequences in which the next token is larger by three; some labels are ignored."""
     rng = np.random.default_rng(1)
 
-    def split(number):
+    def split(number: int) -> Split:
         inputs = rng.integers(0, TOKENS, (number, LENGTH), dtype=np.int32)
         labels = ((inputs + 3) % TOKENS).astype(np.int64)
         labels[::3, -2:] = IGNORED
@@ -125,20 +125,20 @@ def letters(size=40):
 class LazyArray:
     """Array whose rows are read on demand, after `wait_s`; records the requests and threads."""
 
-    def __init__(self, array, wait_s=0.0):
+    def __init__(self, array: np.ndarray, wait_s: float = 0.0) -> None:
         self._array, self._wait_s = array, wait_s
         self.shape, self.dtype = array.shape, array.dtype
         self.requests = []
         self.threads = set()
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         self.requests.append(rows.copy())
         self.threads.add(threading.current_thread().name)
         time.sleep(self._wait_s)
         return self._array[rows]
 
 
-def on_demand(dataset, wait_s=0.0):
+def on_demand(dataset: Dataset, wait_s: float = 0.0) -> Dataset:
     """Return a dataset whose inputs are read on demand; only training rows take `wait_s`."""
     return replace(
         dataset,

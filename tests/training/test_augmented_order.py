@@ -12,10 +12,12 @@ from local_runs import RankContext, augmented_batches, dataset_of, new_trainer
 from pydantic import TypeAdapter
 
 from raybench.data.augment import Augmenter
+from raybench.data.dataset import Dataset
 from raybench.models.layers import Dense, GlobalAveragePool, initial_weights
 from raybench.models.shipped import ShippedWorkload
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.run import RunSpec
+from raybench.training.base import BaseTrainer, Step
 from raybench.training.samples import take_until, training_steps
 
 ROWS, REPEAT, EPOCHS = 26, 2, 2
@@ -32,13 +34,13 @@ MEANS = ShippedWorkload("means", SHAPE, 3, (GlobalAveragePool(), Dense(3)))
 labels and mixing shares."""
 
 
-def image_dataset():
+def image_dataset() -> Dataset:
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
     return dataset_of(inputs, rng.integers(0, 3, ROWS), 3, repeat=REPEAT)
 
 
-def spec_of(framework, num_workers):
+def spec_of(framework: str, num_workers: int) -> RunSpec:
     return RunSpec(
         framework=framework,
         num_workers=num_workers,
@@ -50,7 +52,7 @@ def spec_of(framework, num_workers):
     )
 
 
-def samples_of(trainer, spec, dataset):
+def samples_of(trainer: BaseTrainer, spec: RunSpec, dataset: Dataset) -> tuple[list[tuple], float]:
     """Train as each worker in turn; return the samples in the order of training, and the loss.
 
     A sample is (row, round, hash of the image, label, label that it is mixed with).
@@ -74,7 +76,7 @@ def samples_of(trainer, spec, dataset):
     return samples, total_loss
 
 
-def samples_of_step(step, batch):
+def samples_of_step(step: Step, batch: list[np.ndarray]) -> list[tuple]:
     assert len(step.indices) == 1
     images, *labels, _, _ = batch
     columns = (step.indices[0].tolist(), step.rounds[0].tolist(), hashes(images))
@@ -83,11 +85,11 @@ def samples_of_step(step, batch):
     return [tuple(sample) for *sample, weight in samples if weight]  # padding has weight 0
 
 
-def hashes(images):
+def hashes(images: np.ndarray) -> list[str]:
     return [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in images]
 
 
-def expected_of(dataset, spec, samples):
+def expected_of(dataset: Dataset, spec: RunSpec, samples: list[tuple]) -> tuple[list[tuple], float]:
     """Return the samples from one call of the augmenter, and the loss computed by numpy."""
     rows, rounds = (np.array([sample[column] for sample in samples]) for column in (0, 1))
     augment = Augmenter(spec.augment, dataset.train, spec.seed)

@@ -9,17 +9,17 @@ from raybench.models.base import Workload, refuse_label_smoothing
 from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
-from raybench.spec.run import DatasetSpec
+from raybench.spec.run import DatasetSpec, RunSpec
 from tests.refusals import refused
 
 ROWS = slice(0, 60)
 
 
-def spec_of(framework, **changes):
+def spec_of(framework: str, **changes: object) -> RunSpec:
     return small_spec(framework, workload="mlp", dataset=DatasetSpec(limit=300), **changes)
 
 
-def trainer_of(spec):
+def trainer_of(spec: RunSpec):
     trainer, dataset, world = new_trainer(spec)
     return trainer, first_steps(spec, dataset, world, 4 * spec.global_batch_size)
 

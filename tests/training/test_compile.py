@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from typing import Any
 
 import pytest
 from framework_models import assert_all_close
@@ -40,7 +41,7 @@ def test_steps_use_what_the_warm_up_compiled(monkeypatch, changes):
     torch = pytest.importorskip("torch")
     original, modes = torch.compile, []
 
-    def compile_without_backend(model, *, mode, **options):
+    def compile_without_backend(model: Any, *, mode: str, **options: Any) -> Any:
         modes.append(mode)
         return original(model, backend="eager", **options)
 
@@ -62,7 +63,7 @@ def test_xla_gets_full_batches_only():
     trainer, dataset, world = new_trainer(spec)
     compiled, sizes = trainer._compiled, set()
 
-    def record_size(inputs, labels, *others):
+    def record_size(inputs: Any, labels: Any, *others: Any) -> Any:
         sizes.add(len(labels))
         return compiled.python_function(inputs, labels, *others)
 

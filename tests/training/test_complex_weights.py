@@ -1,5 +1,7 @@
 """Complex weights in torch are trained like pairs of real numbers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from framework_models import assert_all_close
@@ -8,6 +10,7 @@ from local_runs import first_steps, new_trainer, small_spec
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
 from tests.refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -24,22 +27,22 @@ class Spectral(Workload):
 
     name, task, input_shape, num_classes = "spectral", "regression", (16,), 16
 
-    def __init__(self, is_complex):
+    def __init__(self, is_complex: bool) -> None:
         self._is_complex = is_complex
 
-    def build_torch(self):
+    def build_torch(self) -> Any:
         first = torch.view_as_real(0.1 * torch.randn((1, 9), dtype=torch.complex64))
         is_complex = self._is_complex
 
         class Model(nn.Module):
-            def __init__(self):
+            def __init__(self) -> None:
                 super().__init__()
                 self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
                 self.filter = nn.Parameter(
                     torch.view_as_complex(first.clone()) if is_complex else first.clone()
                 )
 
-            def forward(self, inputs):
+            def forward(self, inputs: Any) -> Any:
                 weights = self.filter if is_complex else torch.view_as_complex(self.filter)
                 hidden = self.first(inputs)
                 return self.last(torch.fft.irfft(torch.fft.rfft(hidden) * weights, 16))
@@ -47,12 +50,12 @@ class Spectral(Workload):
         return Model()
 
 
-def spec_of(optimizer, **changes):
+def spec_of(optimizer: str, **changes: Any) -> RunSpec:
     settings = {"optimizer": optimizer, "learning_rate": 0.01, "batch_size_per_worker": 16}
     return small_spec("torch", **(settings | {"weight_decay": 0.1} | changes))
 
 
-def trained(is_complex, spec):
+def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     """Return the evaluated weights as real numbers, after three epochs."""
     trainer, _, world = new_trainer(spec, workload=Spectral(is_complex), dataset=DATA)
     steps = first_steps(spec, DATA, world, 96)

@@ -7,8 +7,10 @@ from local_runs import new_trainer, small_spec
 
 from raybench.models.shipped import mnist_small
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import find_backend
+from raybench.stats.curve_model import Curve
+from raybench.training.base import DistributedContext, Step, find_backend
 from raybench.training.run import run
 from raybench.training.samples import training_steps
 from tests.refusals import refused
@@ -16,14 +18,14 @@ from tests.refusals import refused
 HEADED = {"workload": Headed(), "dataset": IMAGES}
 
 
-def spec_of(framework, frozen_epochs=1.0):
+def spec_of(framework: str, frozen_epochs: object = 1.0) -> RunSpec:
     """Return a spec of two epochs of three steps."""
     settings = {"batch_size_per_worker": 8, "learning_rate": 1e-2, "weight_decay": 1e-2}
     return small_spec(framework, epochs=2.0, frozen_epochs=frozen_epochs, **settings)
 
 
 @pytest.fixture(scope="module")
-def curves():
+def curves() -> dict[str, Curve]:
     """Loss and weights at each evaluation of a run of each framework, frozen in its first epoch."""
     curves = {}
     for framework in ("torch", "tensorflow"):
@@ -83,12 +85,12 @@ def test_frozen_epochs_without_a_known_head_are_refused(framework):
         new_trainer(spec_of(framework), workload=workload, dataset=IMAGES)
 
 
-def changed(before, after):
+def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
     """Return the names of the arrays that differ."""
     return {name for name, array in before.items() if (array != after[name]).any()}
 
 
-def steps(spec, first, last, world):
+def steps(spec: RunSpec, first: int, last: int, world: DistributedContext) -> list[Step]:
     """Return the training steps from `first` to before `last`."""
     remaining = training_steps(spec, IMAGES, world, 8 * first)
     return [next(remaining)[0] for _ in range(last - first)]

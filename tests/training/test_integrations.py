@@ -41,7 +41,9 @@ class Fit:
 
     should_stop = stop_training = False
 
-    def __init__(self, library: str, clock: Clock, more_s: float = 100.0, world_size: int = 1):
+    def __init__(
+        self, library: str, clock: Clock, more_s: float = 100.0, world_size: int = 1
+    ) -> None:
         self.library, self.clock, self.more_s, self.world_size = library, clock, more_s, world_size
         self.control = types.SimpleNamespace(
             should_evaluate=False, should_save=False, should_training_stop=False

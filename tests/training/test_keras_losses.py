@@ -3,6 +3,7 @@ models and custom training steps are refused."""
 
 import functools
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from raybench.data.dataset import Dataset, Split, epoch_order
 from raybench.models.base import Workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
+from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
 from raybench.training.model_check import check_model
 from tests.refusals import refused
@@ -28,12 +30,12 @@ SPLITS = zip(np.split(PIXELS, 3), np.split(CLASSES, 3), strict=True)
 DATA = Dataset("drawn", 10, *(Split(*both) for both in SPLITS))
 
 
-def spec_of(**changes):
+def spec_of(**changes: Any) -> RunSpec:
     settings = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": RATE}
     return small_spec("tensorflow", **(settings | {"batch_size_per_worker": BATCH} | changes))
 
 
-def trained(workload, **changes):
+def trained(workload: Workload, **changes: Any) -> tuple[list[np.ndarray], float]:
     """Return weights and mean training loss after an epoch."""
     spec = spec_of(**changes)
     trainer, _, world = new_trainer(spec, workload=workload, dataset=DATA)
@@ -45,7 +47,7 @@ def trained(workload, **changes):
 
 
 @functools.cache
-def fitted():
+def fitted() -> tuple[list[np.ndarray], float]:
     """Return weights and loss after `model.fit` on the same samples in the same order."""
     import keras
 
@@ -76,13 +78,13 @@ def test_penalties_are_trained_as_in_fit(changes, tolerance):
     assert_all_close(weights, expected, atol=tolerance)
 
 
-def workload_with_methods(compiled=False, **methods):
+def workload_with_methods(compiled: bool = False, **methods: Any) -> Workload:
     """Return a workload whose model class has these methods, or whose model is compiled."""
 
     class Own(Workload):
         name, input_shape, num_classes = "own", (8, 8, 1), 10
 
-        def build_keras(self):
+        def build_keras(self) -> Any:
             import keras
 
             inputs = keras.Input((8, 8, 1))
@@ -95,7 +97,7 @@ def workload_with_methods(compiled=False, **methods):
     return Own()
 
 
-def custom_loss(outputs, labels):
+def custom_loss(outputs: Any, labels: Any) -> Any:
     return outputs[:, 0] ** 2
 
 
@@ -108,7 +110,7 @@ def test_model_with_its_own_training_step_is_refused(name):
     assert check_model("tensorflow", workload, ACCURACY, PIXELS[:8], CLASSES[:8]) == []
 
 
-def flip():
+def flip() -> Any:
     import keras
 
     return keras.layers.RandomFlip()
@@ -138,7 +140,7 @@ def test_random_numbers_differ_by_worker_and_are_restored(make):
 
     state = find_part("tensorflow", "state")
 
-    def outputs(rank):
+    def outputs(rank: int) -> list[np.ndarray]:
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((8, 8, 1)), keras.Sequential([make()])])
         streams = state.seed_layers(model, tf.distribute.get_strategy(), rank)

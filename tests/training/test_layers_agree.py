@@ -22,6 +22,7 @@ from raybench.models.layers import (
     Positions,
     ReLU,
     Residual,
+    Weights,
     num_parameters,
     to_keras_layout,
 )
@@ -65,7 +66,7 @@ WORKLOADS = [ShippedWorkload(name, shape, 3, layers) for name, (shape, layers) i
 WORKLOADS += [shipped.WORKLOADS[name](shape, 10) for name, shape in SHIPPED.items()]
 
 
-def samples(input_shape):
+def samples(input_shape: tuple[int, ...]) -> np.ndarray:
     rng = np.random.default_rng(4)
     if len(input_shape) > 1:
         return rng.normal(size=(5, *input_shape)).astype(np.float32)
@@ -75,7 +76,7 @@ def samples(input_shape):
     return ids
 
 
-def in_torch(workload, inputs):
+def in_torch(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
     """Return outputs, and the gradients of the sum of their squares in the layout of Keras."""
     module = model_module("torch")
     model = module.build_model(workload, seed=3).eval()
@@ -86,7 +87,7 @@ def in_torch(workload, inputs):
     return to_numpy(outputs), to_keras_layout(workload.layers, workload.input_shape, gradients)
 
 
-def in_keras(workload, inputs):
+def in_keras(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
     """Return outputs, and the gradients of the sum of their squares."""
     module = model_module("tensorflow")
     import tensorflow as tf

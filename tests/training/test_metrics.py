@@ -1,11 +1,12 @@
 """Metrics of both frameworks, compared with numpy and scikit-learn, on uneven shards."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from framework_models import losses_and_values
-from local_runs import dataset_of, new_trainer, run_on_ranks, small_spec
+from local_runs import ThreadWorld, dataset_of, new_trainer, run_on_ranks, small_spec
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -13,10 +14,10 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
-from raybench.data.dataset import IGNORED
+from raybench.data.dataset import IGNORED, Dataset
 from raybench.data.split_metrics import measure, predictions_of
 from raybench.models.base import Workload
-from raybench.spec.metric import METRICS
+from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
 from raybench.stats.clock import Ledger
 from raybench.training.base import Totals
@@ -34,10 +35,10 @@ TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
 TOKENS[::5, 1:] = IGNORED
 
 
-def value_on_ranks(dataset, metric, totals_of):
+def value_on_ranks(dataset: Dataset, metric: Metric, totals_of: Callable[[slice], Totals]) -> float:
     """Return the value of a metric on the test split, of which each of three ranks has a part."""
 
-    def work(world):
+    def work(world: ThreadWorld) -> float:
         trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: totals_of(rows))
         return evaluate_test_split(dataset, trainer, world)
 
@@ -46,7 +47,9 @@ def value_on_ranks(dataset, metric, totals_of):
     return first
 
 
-def value_of(framework, metric, task, outputs, labels, **options):
+def value_of(
+    framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **options
+) -> float:
     """Return the value of a metric for outputs; `options` are those of the dataset."""
     workload = Workload()
     workload.task = task
@@ -56,7 +59,7 @@ def value_of(framework, metric, task, outputs, labels, **options):
     inputs = np.zeros((len(labels), 1), np.float32)
     dataset = dataset_of(inputs, labels, CLASSES, task=task, **options)
 
-    def totals_of(rows):
+    def totals_of(rows: slice) -> Totals:
         total = float(values[rows].sum(dtype="d"))
         return Totals(loss=0.0, value=total, squares=0.0, samples=len(values[rows]))
 
@@ -90,13 +93,13 @@ def test_outputs_of_one_number_may_be_a_column(framework, name, reference, shape
     assert value == pytest.approx(expected, rel=1e-5)
 
 
-def cross_entropy(logits, classes):
+def cross_entropy(logits: np.ndarray, classes: np.ndarray) -> np.ndarray:
     chosen = np.take_along_axis(logits, classes[..., None], -1)[..., 0]
     return np.log(np.exp(logits.astype("d")).sum(axis=-1)) - chosen
 
 
 def test_classification_metrics(framework):
-    def value(name):
+    def value(name: str) -> float:
         return value_of(framework, METRICS[name], "classification", LOGITS, CLASS)
 
     top = top_k_accuracy_score(CLASS, LOGITS, k=5, labels=range(CLASSES))
@@ -113,11 +116,11 @@ def test_classification_metrics(framework):
 def test_language_modelling_metrics_skip_ignored_tokens(framework):
     """Values are averaged over the tokens of a sample, then over samples."""
 
-    def mean(values):
+    def mean(values: np.ndarray) -> float:
         counted = TOKENS != IGNORED
         return float(np.mean((values * counted).sum(axis=1) / counted.sum(axis=1)))
 
-    def value(name):
+    def value(name: str) -> float:
         return value_of(framework, METRICS[name], "language_modelling", TOKEN_LOGITS, TOKENS)
 
     loss = mean(cross_entropy(TOKEN_LOGITS, np.maximum(TOKENS, 0)))
@@ -165,7 +168,7 @@ def test_set_metric_is_equal_for_uneven_shards(name, size):
     outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
     answers = predictions_of(METRICS[name], outputs)
 
-    def totals_of(rows):
+    def totals_of(rows: slice) -> Totals:
         own_answers = answers[rows] if len(answers[rows]) else None
         return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own_answers)
 

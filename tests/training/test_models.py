@@ -5,7 +5,7 @@ import test_model_check
 from framework_models import logits, losses_and_values, model_module, to_framework, to_numpy
 from regularised import Regularised
 
-from raybench.models.base import DataShape
+from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
 from raybench.spec.metric import Metric
 
@@ -20,7 +20,7 @@ class Own(test_model_check.Own):
     metric = Metric(name="second", direction="max")
 
 
-def samples(workload, num_samples=8):
+def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     inputs = rng.integers(0, 256, (num_samples, *workload.input_shape), dtype=np.uint8)
     return inputs, rng.integers(0, workload.num_classes, num_samples)
@@ -31,7 +31,7 @@ def test_dropout_is_active_in_training_only_and_follows_the_seed(framework):
     module = model_module(framework)
     prepared = module.prepare_inputs(to_framework(samples(workload)[0], framework))
 
-    def in_training(seed):
+    def in_training(seed: int) -> np.ndarray:
         model = module.build_model(workload, seed)
         if framework == "torch":
             return to_numpy(model.train()(prepared))

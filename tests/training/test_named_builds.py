@@ -1,10 +1,13 @@
 """Models by name, built in both frameworks: equal networks, trained weights, normalization."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from framework_models import model_module
 
-from raybench.models.base import DataShape
+from raybench.models.base import DataShape, Workload
 from raybench.models.named import MEAN, STD, named_workload
 from raybench.spec.errors import ErrorCode
 from raybench.training.base import find_part
@@ -14,23 +17,23 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 
-def workload_of(name, *, outputs=5, pixels=32, channels=3):
+def workload_of(name: str, *, outputs: int = 5, pixels: int = 32, channels: int = 3) -> Workload:
     shape = DataShape(input_shape=(pixels, pixels, channels), num_outputs=outputs)
     return named_workload(name, shape)
 
 
-def built(framework, workload):
+def built(framework: str, workload: Workload) -> Any:
     return model_module(framework).build_model(workload, 3)
 
 
-def outputs(model, images, *, training):
+def outputs(model: Any, images: np.ndarray, *, training: bool) -> np.ndarray:
     if isinstance(model, torch.nn.Module):
         model.train(training)
         return model(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy()
     return np.asarray(model(images, training=training))
 
 
-def images_of(pixels, channels=3):
+def images_of(pixels: int, channels: int = 3) -> np.ndarray:
     return np.random.default_rng(1).random((4, pixels, pixels, channels), np.float32)
 
 
@@ -65,7 +68,7 @@ def test_named_model_is_equal_in_both_frameworks(name, channels):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """File with weights of torchvision for 1,000 classes, and the model that has them."""
     import torchvision
 
@@ -163,7 +166,7 @@ def test_transformer_from_a_folder_ignores_padding(tmp_path):
         '"vocab_size": 20, "max_position_embeddings": 8, "pad_token_id": 0}'
     )
 
-    def shape(tokens, vocabulary=20):
+    def shape(tokens: int, vocabulary: int = 20) -> DataShape:
         return DataShape(
             input_shape=(tokens,), num_outputs=3, vocabulary_size=vocabulary, kind="tokens"
         )

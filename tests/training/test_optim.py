@@ -6,6 +6,7 @@ of libraries, such as `torch:SGD`.
 """
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ def test_bias_correction_is_exact():
     np.testing.assert_allclose(optimizer.weights()[0], [-1.0, 1.0, -1.0], rtol=3e-7)
 
 
-def shapes_of(framework, model):
+def shapes_of(framework: str, model) -> list[tuple[int, int]]:
     """Return the shapes of hidden matrices, small side first as Keras and torch transpose them."""
     module = find_part(framework, "optim")
     if framework == "torch":
@@ -239,7 +240,7 @@ class Plain(torch.optim.Optimizer):
 """
 
 
-def train_one_step(framework, name, **changes):
+def train_one_step(framework: str, name: str, **changes: Any) -> None:
     spec = small_spec(framework, optimizer=f"{LIBRARIES[framework]}:{name}", **changes)
     trainer, dataset, world = new_trainer(spec)
     trainer.train(first_steps(spec, dataset, world, 1))

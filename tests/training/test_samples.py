@@ -28,6 +28,8 @@ from raybench.data.dataset import Split
 from raybench.data.load import load_dataset
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import Step
 from raybench.training.run import run
 from raybench.training.samples import (
     Prefetch,
@@ -154,7 +156,7 @@ def test_warm_up_has_the_shape_of_the_first_step_and_on_gpus_of_all(num_samples,
         assert shapes == {step.indices.shape for step in steps}
 
 
-def replicas_spec(replicas, per_worker=8, accumulate=1):
+def replicas_spec(replicas: int, per_worker: int = 8, accumulate: int = 1) -> RunSpec:
     return RunSpec(
         framework="tensorflow",
         strategy="single_process",
@@ -164,7 +166,7 @@ def replicas_spec(replicas, per_worker=8, accumulate=1):
     )
 
 
-def parts_of(step, replicas):
+def parts_of(step: Step, replicas: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the indices and the weights of each replica, which have equally many columns."""
     columns = [np.split(array, replicas, axis=1) for array in (step.indices, step.weights)]
     return list(zip(*columns, strict=True))
@@ -218,7 +220,7 @@ def test_closed_iterator_makes_no_more_batches():
     is_started, may_continue = threading.Event(), threading.Event()
     made = []
 
-    def make(index):
+    def make(index: int) -> int:
         if index:
             is_started.set()
             may_continue.wait(120)
@@ -252,7 +254,7 @@ def test_readers_run_concurrently():
     """Four reads wait for each other, which needs four threads."""
     barrier = threading.Barrier(4)
 
-    def read(rows):
+    def read(rows: np.ndarray) -> np.ndarray:
         barrier.wait(60)
         return rows
 
@@ -267,11 +269,11 @@ class SingleThreadedArray:
 
     shape, dtype = (40, 8, 8, 3), np.uint8
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock, self.threads = threading.Lock(), set()
         self.pixels = np.random.default_rng(0).integers(0, 256, self.shape, np.uint8)
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         assert self.lock.acquire(blocking=False), "two threads at once"
         time.sleep(0.001)
         self.threads.add(threading.current_thread().name)
@@ -282,7 +284,7 @@ class SingleThreadedArray:
 def test_batches_are_equal_for_any_number_of_readers(framework):
     augment = ["random_crop", "flip", "mixup", "color_jitter"]
 
-    def batches(prefetch, inputs):
+    def batches(prefetch: int, inputs: SingleThreadedArray | np.ndarray) -> list[list[np.ndarray]]:
         data = dataset_of(inputs, np.arange(40) % 3, 3)
         spec = small_spec(framework, batch_size_per_worker=4, prefetch=prefetch, augment=augment)
         steps = first_steps(spec, data, single_worker(framework), 200)
@@ -301,7 +303,7 @@ TRAIN_LOSS = 4
 """Column of the training loss in `curve_values`."""
 
 
-def assert_same_curve(curve, other):
+def assert_same_curve(curve: list[Evaluation], other: list[Evaluation]) -> None:
     """Compare curves bit by bit, except mean losses: TensorFlow sums these in float32 over the
     steps of a call."""
     first, second = curve_values(curve), curve_values(other)
@@ -311,7 +313,7 @@ def assert_same_curve(curve, other):
     )
 
 
-def prefetch_threads():
+def prefetch_threads() -> list[str]:
     """Return the names of the threads that prepare batches."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith("raybench-prefetch")]
@@ -355,7 +357,7 @@ def test_waiting_for_data_is_on_the_clock(framework, prefetch, num_waits):
 class Torn(LazyArray):
     """Array whose fifth batch cannot be read."""
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         if len(self.requests) == 4:
             raise OSError("picture 17 is torn")
         return super().__getitem__(rows)

@@ -1,5 +1,7 @@
 """Saved models applied to new samples in the user's format, without the training data."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,11 +19,11 @@ from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
 
 
-def flowers(rows=90):
+def flowers(rows: int = 90) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     width = rng.normal(3.0, 1.0, rows).round(2)
     colour = rng.choice(["red", "blue", "white"], rows)
@@ -31,7 +33,7 @@ def flowers(rows=90):
     return frame
 
 
-def saved_description(spec, folder):
+def saved_description(spec: DatasetSpec, folder: Path) -> tuple[ModelData, object]:
     """Return the description of a dataset, after writing and reading it, and the dataset."""
     dataset = build_dataset(spec)
     file = folder / DATA_FILE
@@ -120,7 +122,7 @@ def test_damaged_description_is_refused(tmp_path):
         ModelData.read(tmp_path / DATA_FILE)
 
 
-def array_data(kind, **changes):
+def array_data(kind: str | None, **changes: object) -> ModelData:
     """Return the description of a dataset of arrays with two classes."""
     content = {"name": "npz", "task": "classification", "num_classes": 2, "num_outputs": 2}
     content |= dict.fromkeys(("label_scale", "label_offset", "encoding", "vocabulary_size"))

@@ -1,6 +1,7 @@
 """Seeds fix all random numbers of a user's model: those of Python, numpy and the framework."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +20,15 @@ class Drawn(Workload):
 
     name, input_shape, num_classes = "drawn", (4,), 2
 
-    def weights(self):
+    def weights(self) -> np.ndarray:
         drawn = np.random.normal(size=(4, 2)) + random.random()  # noqa: NPY002
         return drawn.astype(np.float32)
 
-    def build_torch(self):
+    def build_torch(self) -> Any:
         import torch
 
         class Model(torch.nn.Linear):
-            def forward(self, inputs):
+            def forward(self, inputs: Any) -> Any:
                 noise = random.gauss(0, 1) + np.random.normal()  # noqa: NPY002
                 return super().forward(inputs + noise * self.training)
 
@@ -35,7 +36,7 @@ class Drawn(Workload):
         model.weight.data = torch.tensor(self.weights().T)
         return model
 
-    def build_keras(self):
+    def build_keras(self) -> Any:
         import keras
 
         weights = self.weights()  # first, because layers of Keras draw seeds from Python's `random`
@@ -44,7 +45,7 @@ class Drawn(Workload):
         return model
 
 
-def kernel(framework, seed):
+def kernel(framework: str, seed: int) -> np.ndarray:
     model = model_module(framework).build_model(Drawn(), seed)
     return model.weight.detach().numpy().T if framework == "torch" else model.get_weights()[0]
 
@@ -74,7 +75,7 @@ def test_resumed_run_draws_the_numbers_of_an_uninterrupted_one(draws):
     world = single_worker("torch")
     steps = first_steps(spec, DATA, world, 96)
 
-    def trainer():
+    def trainer() -> Any:
         created, _, _ = new_trainer(spec, workload=Drawn(), dataset=DATA, world=world)
         created.warm_up(steps[0])
         return created

@@ -12,16 +12,19 @@ from task_data import Letters, Prices, letters, prices
 from worker_script import weights_of
 
 from raybench.data import memory
-from raybench.data.dataset import Split
+from raybench.data.dataset import Dataset, Split
 from raybench.data.store import open_shared
+from raybench.models.base import Workload
 from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation
 from raybench.training import samples
 from raybench.training.run import evaluate_test_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
 
 
-def spec_of(framework, metric, **changes):
+def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
     content = {
         "objective": Objective(kind="best_at_budget", metric=metric, max_train_seconds=1e6),
         "optimizer": "sgd",
@@ -34,7 +37,9 @@ def spec_of(framework, metric, **changes):
     return small_spec(framework, **(content | changes))
 
 
-def train(spec, workload, dataset):
+def train(
+    spec: RunSpec, workload: Workload, dataset: Dataset
+) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the curve, the value on the test split, and the weights at the end."""
     curve, trainer = local_runs.train(spec, workload=workload, dataset=dataset)
     test = evaluate_test_split(dataset, trainer, single_worker(spec.framework))
@@ -47,12 +52,12 @@ METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
 
 
 @functools.cache
-def run_of(framework, task):
+def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
     """Return the result of `train` for a framework and a task, from memory."""
     return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
-def numbers(curve):
+def numbers(curve: list[Evaluation]) -> np.ndarray:
     return np.array([(point.train_loss, point.value) for point in curve])
 
 

@@ -27,7 +27,7 @@ def test_tensors_of_arrays_of_any_alignment_are_usable(offset):
     tensor = to_tensor(array)
 
     @tf.function
-    def total(values):
+    def total(values: tf.Tensor) -> tf.Tensor:
         batch = tf.cast(tf.gather(values, [1, 3, 5]), tf.float32)
         return tf.reduce_sum(tf.linalg.matmul(batch, batch, transpose_b=True))
 
@@ -41,7 +41,7 @@ def test_tensors_of_arrays_of_any_alignment_are_usable(offset):
 def test_free_gpu_memory_includes_unused_memory_of_tensorflow(task, share, gib, monkeypatch):
     from raybench.training.tensorflow import batches
 
-    def used(name):
+    def used(name: str) -> dict[str, int]:
         assert name == "GPU:0"  # TensorFlow refuses a name that contains the task
         return {"current": 3 * 2**30, "peak": 70 * 2**30}
 

@@ -1,6 +1,7 @@
 """Features of torch only: memory layout, waiting for data on a GPU, replicas, precision, layers."""
 
 import threading
+from typing import Any
 
 import pytest
 from local_runs import SMALL, first_steps, new_trainer, small_spec, train
@@ -10,6 +11,8 @@ from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
 from raybench.spec.errors import ErrorCode
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step
 
 torch = pytest.importorskip("torch")
 
@@ -34,9 +37,9 @@ class Viewing(Workload):
     input_shape = (28, 28, 1)
     num_classes = 10
 
-    def build_torch(self):
+    def build_torch(self) -> torch.nn.Module:
         class Flat(torch.nn.Module):
-            def forward(self, images):
+            def forward(self, images: torch.Tensor) -> torch.Tensor:
                 return images.view(len(images), -1)
 
         conv = torch.nn.Conv2d(1, 4, 5, stride=4)
@@ -51,10 +54,10 @@ def test_user_model_may_view_outputs_of_its_convolutions():
 class Stream:
     """Fake device: queued work starts when all earlier work is done."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.host, self.free = 0.0, 0.0
 
-    def work(self, seconds):
+    def work(self, seconds: float) -> None:
         self.free = max(self.free, self.host) + seconds
 
 
@@ -62,17 +65,17 @@ def test_gpu_waits_only_without_queued_work(monkeypatch):
     stream = Stream()
 
     class Event:
-        def __init__(self, enable_timing):
+        def __init__(self, enable_timing: bool) -> None:
             assert enable_timing
 
-        def record(self, on):
+        def record(self, on: Stream) -> None:
             assert on is stream
             self.at = max(stream.free, stream.host)
 
-        def synchronize(self):
+        def synchronize(self) -> None:
             stream.host = max(stream.host, self.at)
 
-        def elapsed_time(self, other):
+        def elapsed_time(self, other: "Event") -> float:
             return 1000 * (other.at - self.at)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -102,7 +105,7 @@ def test_replica_keeps_its_precision_in_another_thread():
     replica = Replica(torch.nn.Linear(2, 2), lambda: torch.autocast("cpu", dtype=torch.bfloat16))
     dtypes = []
 
-    def forward():
+    def forward() -> None:
         with torch.autocast("cpu", dtype=torch.float16):  # as in DataParallel
             dtypes.append(replica(torch.ones(1, 2)).dtype)
 
@@ -127,7 +130,7 @@ def test_skipped_first_fp16_step_leaves_no_momentum(fused):
     assert scale.num_skipped == 1
 
 
-def few_steps(spec, workload=None):
+def few_steps(spec: RunSpec, workload: Workload | None = None) -> tuple[Any, list[Step]]:
     trainer, dataset, world = new_trainer(spec, workload=workload)
     return trainer, first_steps(spec, dataset, world, 5 * 64)
 
@@ -142,7 +145,7 @@ def test_fp16_step_synchronizes_at_most_once(optimizer, reads_per_step, settings
     reads = []
 
     class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
             reads.extend([func] if func is torch.ops.aten._local_scalar_dense.default else [])
             return func(*args, **(kwargs or {}))
 
@@ -169,12 +172,12 @@ def test_skipped_step_is_not_averaged():
 
 def test_layer_in_fp32_has_fp32_gradients():
     class Float32Linear(torch.nn.Linear):
-        def forward(self, inputs):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             with torch.autocast(inputs.device.type, enabled=False):
                 return super().forward(inputs.flatten(1).float())
 
     class Float32Model(Viewing):
-        def build_torch(self):
+        def build_torch(self) -> torch.nn.Module:
             return Float32Linear(28 * 28, 10)
 
     trainer, steps = few_steps(small_spec("torch", precision="bf16"), Float32Model())
@@ -183,7 +186,7 @@ def test_layer_in_fp32_has_fp32_gradients():
     assert not torch.equal(gradient, gradient.bfloat16().float())
 
 
-def precision_settings():
+def precision_settings() -> dict[str, Any]:
     """Return the float32 precision of each part of torch, and the older settings."""
     backends = torch.backends
     parts = {
@@ -213,11 +216,11 @@ SET_BY_USERS = [
 @pytest.mark.parametrize("change", SET_BY_USERS)
 def test_precision_settings_of_a_user_model_are_reset(change):
     class Changing(Viewing):
-        def build_torch(self):
+        def build_torch(self) -> torch.nn.Module:
             change()
             return super().build_torch()
 
-    def settings_after(precision):
+    def settings_after(precision: str) -> dict[str, Any]:
         new_trainer(small_spec("torch", precision=precision), workload=Changing())[0].close()
         return precision_settings()
 

@@ -26,6 +26,7 @@ from worker_processes import cached_folder, run_python, run_two
 from worker_script import flat_weights
 
 from raybench.scaling.fits import noise_scales
+from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums
 from raybench.training.samples import make_step
 
@@ -50,7 +51,7 @@ RESUMED = {
 }
 
 
-def normalized_spec(framework, num_workers, **changes):
+def normalized_spec(framework: str, num_workers: int, **changes: object) -> RunSpec:
     content = {
         "num_workers": num_workers,
         "batch_size_per_worker": 8 // num_workers,
@@ -62,7 +63,7 @@ def normalized_spec(framework, num_workers, **changes):
     return small_spec(framework, **(content | changes))
 
 
-def tasks_of(framework):
+def tasks_of(framework: str) -> dict[str, Any]:
     """Return the tasks of a group in addition to those of `two_worker_script` itself."""
     two = {"num_workers": 2, "batch_size_per_worker": 8}
     # Muon has states of several kinds. `test_checkpoints` has all optimizers.
@@ -85,13 +86,13 @@ class Group:
     results: list[dict[str, Any]]
     """Saved results by rank."""
 
-    def weights(self, name, rank=0):
+    def weights(self, name: str, rank: int = 0) -> list[np.ndarray]:
         saved = np.load(self.folder / f"{name}-{rank}.npz")
         return [saved[f"w{index}"] for index in range(len(saved.files))]
 
 
 @pytest.fixture(scope="module")
-def groups(tmp_path_factory):
+def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
     groups = {}
     for framework in FRAMEWORKS:
         if importlib.util.find_spec(framework) is None:
@@ -104,11 +105,11 @@ def groups(tmp_path_factory):
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def group(request, groups):
+def group(request: pytest.FixtureRequest, groups: dict[str, Group]) -> Group:
     return groups[request.param]
 
 
-def distance(weights, other_weights):
+def distance(weights: list[np.ndarray], other_weights: list[np.ndarray]) -> float:
     """Return the largest difference of a weight."""
     pairs = zip(weights, other_weights, strict=True)
     return max(float(np.abs(array - other).max()) for array, other in pairs)
@@ -176,7 +177,7 @@ def test_evaluations_have_bytes_and_times_of_their_steps(group):
     assert shared[0] == shared[1]
 
 
-def gradient_parts(framework, num_samples):
+def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
     """Return the part of each worker in the gradient, by SGD steps of rate 1 in one process."""
     spec = spec_of(framework, num_workers=1, optimizer="sgd", momentum=0.0)
     trainer, _, _ = new_trainer(spec)
@@ -217,14 +218,14 @@ def test_noise_scales_of_both_frameworks_agree(groups, name):
     assert scale > 0
 
 
-def in_one_process(specs, folder):
+def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     documents = json.dumps([spec.document() for spec in specs])
     script = str(Path(__file__).with_name("replicas_script.py"))
     run_python(script, documents, str(folder))
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder in which a single process has saved the runs of all replicas."""
     resumed = checkpointed_runs.spec_of("tensorflow", "adam", **RESUMED, **SINGLE_PROCESS)
     specs = [*(spec.model_copy(update=SINGLE_PROCESS) for spec in WORKERS), resumed]
@@ -267,7 +268,7 @@ def test_resumed_replicas_equal_those_of_an_uninterrupted_run(one_process):
         assert line.get("evenness") is None
 
 
-def check_average_statistics(ranks):
+def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
     """Check that workers train with statistics of their own samples, and that evaluation averages
     these and copies other buffers from rank 0."""
     for name in ("norm.running_mean", "norm.running_var"):
@@ -283,7 +284,7 @@ def check_average_statistics(ranks):
 def test_workers_with_batch_norm_equal_one_with_twice_the_batch(group):
     """The shares of the last batch differ."""
 
-    def saved(index):
+    def saved(index: int) -> list[dict[str, np.ndarray]]:
         return [dict(np.load(group.folder / f"headed{index}-{rank}.npz")) for rank in range(2)]
 
     check_average_statistics(saved(0))

@@ -3,6 +3,8 @@ sharded (`Run.prepare(model, strategy="fsdp")`)."""
 
 import json
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,22 +36,22 @@ SETTINGS = {
 DATASET = DatasetSpec(image_size=8, limit=303)
 
 
-def spec_of(framework, optimizer, accumulate, num_workers):
+def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:
     workers = {"num_workers": num_workers, "batch_size_per_worker": 32 // num_workers}
     settings = {"learning_rate": 0.01, "dataset": DATASET, "accumulate": accumulate}
     settings |= {"optimizer": optimizer} | SETTINGS.get(optimizer, {})
     return small_spec(framework, **workers, **settings)
 
 
-def cases_of(framework):
+def cases_of(framework: str) -> list[tuple[str, int]]:
     return [*CASES, LIBRARY_OPTIMIZERS[framework], USER_MODELS[framework]]
 
 
-def specs_of_two(framework):
+def specs_of_two(framework: str) -> list[dict[str, Any]]:
     return [spec_of(framework, *case, num_workers=2).document() for case in cases_of(framework)]
 
 
-def check_two_are_one(framework, folder):
+def check_two_are_one(framework: str, folder: Path) -> None:
     """Compare the saved results of a group of two workers with those of one worker."""
     for index, case in enumerate(cases_of(framework)):
         expected = one_worker(spec_of(framework, *case, num_workers=1))
@@ -76,12 +78,12 @@ def assert_same_result(result, expected, *, is_evaluated=True, **tolerance):
         np.testing.assert_allclose(result[name], expected[name], **tolerance)
 
 
-def one_worker(spec):
+def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
     return train_result(spec, single_worker(spec.framework))
 
 
 @pytest.fixture(scope="module")
-def torch_group(tmp_path_factory):
+def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder in which two workers of torch have saved their results."""
     pytest.importorskip("torch")
     run = partial(run_two, "worker_script.py", "torch", specs_of_two("torch"))
@@ -102,7 +104,7 @@ def test_accumulation_equals_one_large_batch(framework):
     assert_same_result(in_three, whole, atol=2e-5, rtol=1e-3)
 
 
-def unpacked(saved):
+def unpacked(saved: bytes) -> dict[str, Any]:
     """Return the state that a training loop in torch has saved."""
     from raybench.training.torch.world import Adapter
 
@@ -111,7 +113,7 @@ def unpacked(saved):
     return Adapter(single_worker("torch")).unpack(content)
 
 
-def assert_same_state(state, expected):
+def assert_same_state(state: dict[str, Any], expected: dict[str, Any]) -> None:
     assert state["model"].keys() == expected["model"].keys()
     for name, array in state["model"].items():
         np.testing.assert_allclose(array, expected["model"][name], rtol=0, atol=1e-5)

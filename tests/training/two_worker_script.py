@@ -6,6 +6,8 @@ everything because its start takes long.
 """
 
 import json
+from pathlib import Path
+from typing import Any
 
 import checkpointed_runs
 import headed_model
@@ -15,8 +17,9 @@ from local_runs import new_trainer, small_spec
 from worker_processes import run_worker
 from worker_script import weights_of
 
-from raybench.spec.run import DatasetSpec
+from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
+from raybench.training.base import BaseTrainer, DistributedContext
 from raybench.training.run import run
 from raybench.training.samples import make_step
 
@@ -45,21 +48,21 @@ STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
 """Number of samples of single steps; 1 leaves one worker without samples."""
 
 
-def spec_of(framework, name="plain", **changes):
+def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
     content = BASE | SPECS[name] | changes
     if "compile" in content:
         content["compile"] = COMPILED[framework]
     return small_spec(framework, **content)
 
 
-def trained(spec, world):
+def trained(spec: RunSpec, world: DistributedContext) -> tuple[list[dict[str, Any]], BaseTrainer]:
     """Train to the end; return the records of the evaluations and the trainer."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     curve = run(spec, dataset, trainer, world, Ledger("setup"))
     return [evaluation.line("0000") for evaluation in curve], trainer
 
 
-def single_steps(framework, world):
+def single_steps(framework: str, world: DistributedContext) -> dict[str, list[float]]:
     """Take each of STEPS from the initial weights; return the logged squared norms."""
     spec = spec_of(framework, "recorded")
     trainer, _, _ = new_trainer(spec, world=world)
@@ -73,14 +76,14 @@ def single_steps(framework, world):
     return logs
 
 
-def train_uneven_steps(trainer, spec, world):
+def train_uneven_steps(trainer: BaseTrainer, spec: RunSpec, world: DistributedContext) -> int:
     """Train rank 0 for three steps more than rank 1, where any collective call would hang."""
     steps = [make_step(spec, np.arange(16), world, 1e-3)] * (1 if world.rank else 4)
     trainer.train(steps)
     return len(steps)
 
 
-def work(framework, tasks, world, folder):
+def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) -> None:
     checkpointed_runs.work(framework, tasks["checkpointed_runs"], world, folder)
     headed_model.work(tasks["headed_model"], world, folder)
     if framework == "tensorflow":  # test_worker_equality has those of torch

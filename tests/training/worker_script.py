@@ -3,15 +3,19 @@
 One group trains many specs because starting the processes takes longest.
 """
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from local_runs import first_steps, new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 from worker_processes import run_worker
 
 from raybench.spec.run import RunSpec
+from raybench.training.base import DistributedContext
 
 
-def work(framework, specs, world, folder):
+def work(framework: str, specs: Any, world: DistributedContext, folder: Path) -> None:
     for index, content in enumerate(specs):
         arrays = train_result(RunSpec.model_validate(content), world)
         np.savez(folder / f"{index}-{world.rank}.npz", **arrays)
@@ -23,7 +27,7 @@ def work(framework, specs, world, folder):
         np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 
-def train_result(spec, world):
+def train_result(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
     """Train for two and a half epochs; return weights, sums over all workers, number of steps."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     chunk = first_steps(spec, dataset, world, round(2.5 * len(dataset.train)))
@@ -39,19 +43,19 @@ def train_result(spec, world):
     return named | {"sums": sums, "steps": np.array(len(chunk))}
 
 
-def weights_of(trainer, framework):
+def weights_of(trainer: Any, framework: str) -> list[np.ndarray]:
     """Return the trainable weights of a trainer's model."""
     if framework == "torch":
         return [value.detach().numpy().copy() for value in trainer._model.parameters()]
     return [variable.value.numpy() for variable in trainer._model.trainable_variables]
 
 
-def flat_weights(trainer, framework):
+def flat_weights(trainer: Any, framework: str) -> np.ndarray:
     """Return all trainable weights of a trainer's model as one vector."""
     return np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
 
 
-def keras_weights_of_the_paper(world):
+def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarray]:
     """Return the weights of each optimizer of IN_GROUPS after all steps of `optim_reference`."""
     return {
         f"{name}{index}": weights
@@ -60,7 +64,7 @@ def keras_weights_of_the_paper(world):
     }
 
 
-def keras_weights(name, strategy):
+def keras_weights(name: str, strategy) -> list[np.ndarray]:
     import keras
     import tensorflow as tf
 

@@ -33,7 +33,7 @@ def text() -> str:
     return text
 
 
-def test_a_figure_is_one_svg_image_with_a_label_and_no_size(text: str) -> None:
+def test_a_figure_is_one_svg_image_with_a_label_and_no_size(text):
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert root.get("aria-label") == root.findtext(f"{SVG}title") == 'Curves <&> "all"'
@@ -44,7 +44,7 @@ def test_a_figure_is_one_svg_image_with_a_label_and_no_size(text: str) -> None:
         assert word not in text
 
 
-def test_colors_other_than_data_come_from_the_theme(text: str) -> None:
+def test_colors_other_than_data_come_from_the_theme(text):
     tags = " ".join(re.findall(r"<[^>]*>", text))
     for color in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
         assert color not in tags.lower()
@@ -54,7 +54,7 @@ def test_colors_other_than_data_come_from_the_theme(text: str) -> None:
     assert "#e69f00" in tags
 
 
-def test_trials_are_marked_in_the_svg(text: str) -> None:
+def test_trials_are_marked_in_the_svg(text):
     root = ElementTree.fromstring(text)
     trials = {element.get("data-trial") for element in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}

@@ -1,7 +1,6 @@
 """Every figure is drawn legibly, has a table, and shows the numbers of the study."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return load(folder)
 
 
-def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study) -> None:
+def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study):
     timeline = spans(study)
     assert set(timeline.runs["trial"]) == set(study.trials["trial"])
     for lane, runs in timeline.runs.groupby("lane"):
@@ -58,7 +57,7 @@ def test_runs_of_a_lane_do_not_overlap_and_pauses_are_cut(study) -> None:
     assert "interrupted" in words(figure)
 
 
-def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
+def test_the_race_figure_shows_every_run_and_the_ties(study):
     figure, verdict = race_figure(study), verdict_of(study)
     repeated = study.trials[study.trials["role"].isin(["race", "confirm"])]
     rows = race_rows(study)
@@ -72,7 +71,7 @@ def test_the_race_figure_shows_every_run_and_the_ties(study) -> None:
     assert tied == (set(verdict.ties) & set(shown)) - {verdict.fastest}
 
 
-def test_the_plateau_holds_the_best_similar_values_and_ties(study) -> None:
+def test_the_plateau_holds_the_best_similar_values_and_ties(study):
     rows, near = (
         outcomes.outcome(study).with_outcome,
         outcomes.plateau(study, outcomes.outcome(study)),
@@ -99,7 +98,7 @@ def test_the_plateau_holds_the_best_similar_values_and_ties(study) -> None:
         (["", "None", None], "'', 'None', null"),
     ],
 )
-def test_choices_of_mixed_types_have_a_plateau_and_a_column(tmp_path, values, names) -> None:
+def test_choices_of_mixed_types_have_a_plateau_and_a_column(tmp_path, values, names):
     """Null, '', 'None', '1', 1, 1.0 and true stay distinct in figures, the table and the CSV."""
     lines = []
     for number, value in enumerate(values * 2):
@@ -116,7 +115,7 @@ def test_choices_of_mixed_types_have_a_plateau_and_a_column(tmp_path, values, na
     assert len(set(cells)) == len(values)
 
 
-def test_the_surface_is_lowest_near_the_fastest_trials() -> None:
+def test_the_surface_is_lowest_near_the_fastest_trials():
     results = load_study(RECORDED)
     surface = surface_of(results)
     assert surface is not None
@@ -179,9 +178,7 @@ def silent(folder: Path) -> StudyResults:
     ],
     ids=["race", "empty", "failed", "silent", "rmse", "missed"],
 )
-def test_figures_that_apply_are_drawn_legibly_and_have_a_table(
-    make: Callable[[Path], StudyResults], applies: list[str] | None, tmp_path: Path
-) -> None:
+def test_figures_that_apply_are_drawn_legibly_and_have_a_table(make, applies, tmp_path):
     results = make(tmp_path)
     kinds = {name: kind for name, kind in FIGURES.items() if kind.applies(results)}
     assert applies is None or [*kinds] == applies
@@ -193,7 +190,7 @@ def test_figures_that_apply_are_drawn_legibly_and_have_a_table(
 
 
 @pytest.mark.all
-def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path: Path) -> None:
+def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path):
     space = {"learning_rate": {"low": 1e-5, "high": 0.1, "log": True}, "num_workers": [1, 2]}
     results = results_folder(tmp_path, runs_of(600, points=20), study={"space": space})
     assert len(results.curves) == 12_000
@@ -206,7 +203,7 @@ def test_figures_of_many_runs_stay_small_and_say_how_many_are_drawn(tmp_path: Pa
             assert "drawn" in words_drawn or are_all_drawn, name
 
 
-def test_pareto_figure_distinguishes_confirmed_from_search() -> None:
+def test_pareto_figure_distinguishes_confirmed_from_search():
     results = load(RECORDED.with_name("digits_study"))
     figure, reached = outcomes.pareto_figure(results), reached_target(results)
     lines = {line.get_gid(): line for line in figure.axes[0].lines}
@@ -224,7 +221,7 @@ def test_pareto_figure_distinguishes_confirmed_from_search() -> None:
         assert part in text
 
 
-def test_text_is_never_a_formula(tmp_path: Path) -> None:
+def test_text_is_never_a_formula(tmp_path):
     lines = [*curve("0000", [0.5, 0.95]), run_line("0000", 2.0)]
     lines[-1]["spec"]["workload"] = r"$\frac{$ $x_1$ \udce9"
     results = results_folder(tmp_path, lines, study={"space": {"workload": {}}})
@@ -235,9 +232,7 @@ def test_text_is_never_a_formula(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_picture")
-def test_a_report_of_a_running_study_does_not_change_its_records(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_a_report_of_a_running_study_does_not_change_its_records(tmp_path, capsys):
     results_folder(tmp_path, [run_line("0000", 2.0)])
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"kind": "eval", "tri')  # an incomplete line that the search is writing

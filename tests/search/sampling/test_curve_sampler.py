@@ -42,7 +42,7 @@ def objective_of(
     return objective
 
 
-def test_a_study_that_minimizes_finds_the_best_and_trains_little_elsewhere() -> None:
+def test_a_study_that_minimizes_finds_the_best_and_trains_little_elsewhere():
     trials: list[tuple[float, float]] = []
     sampler = CurveSampler(target=-0.95, baseline=0.0, seed=3)
     study = optuna.create_study(sampler=sampler, pruner=CurvePruner(sampler))
@@ -54,7 +54,7 @@ def test_a_study_that_minimizes_finds_the_best_and_trains_little_elsewhere() -> 
     assert np.mean(bad or [0.0]) < 200, "of 800"
 
 
-def test_without_a_target_the_best_values_so_far_are_the_target() -> None:
+def test_without_a_target_the_best_values_so_far_are_the_target():
     trials: list[tuple[float, float]] = []
     study = optuna.create_study(direction="maximize", sampler=CurveSampler(seed=1))
     study.optimize(objective_of(1, trials), n_trials=30)
@@ -62,7 +62,7 @@ def test_without_a_target_the_best_values_so_far_are_the_target() -> None:
     assert np.median(distances[15:]) < np.median(distances[:8])
 
 
-def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> None:
+def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over():
     def rates(seed: int) -> list[float]:
         objective = objective_of(2, [])
 
@@ -79,13 +79,13 @@ def test_the_same_seed_proposes_the_same_and_failed_trials_are_passed_over() -> 
     assert rates(5) != rates(6)
 
 
-def test_trials_that_report_nothing_are_drawn_at_random() -> None:
+def test_trials_that_report_nothing_are_drawn_at_random():
     study = optuna.create_study(sampler=CurveSampler(target=0.1, seed=0))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=12)
     assert len({trial.params["x"] for trial in study.trials}) == 12
 
 
-def test_parameters_keep_to_their_steps_and_may_have_names_of_our_keys() -> None:
+def test_parameters_keep_to_their_steps_and_may_have_names_of_our_keys():
     def objective(trial: optuna.Trial) -> float:
         number = trial.suggest_int("whole", 10, 50, step=10)
         fraction = trial.suggest_float("part", 0.0, 1.0, step=0.25)

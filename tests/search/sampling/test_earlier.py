@@ -87,9 +87,7 @@ ADAM_ALONE = STUDY["space"] | {
         ({"weight_decay": 0.1}, STUDY["space"], True, ""),
     ],
 )
-def test_earlier_trials_inside_the_space_are_learned(
-    earlier: dict[str, Any], space: dict[str, Any], apart: bool, states: str, tmp_path: Path
-) -> None:
+def test_earlier_trials_inside_the_space_are_learned(earlier, space, apart, states, tmp_path):
     folder = earlier_folder(tmp_path / "earlier", fixed=earlier)
     fixed = {"eval_every_samples": 500}
     search = search_in(tmp_path / "new", apart=apart, space=space, fixed=fixed)
@@ -99,7 +97,7 @@ def test_earlier_trials_inside_the_space_are_learned(
     assert search.num_finished == 0
 
 
-def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:
+def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path):
     """Earlier curves are observations of the model. They are not trials and stop no trial."""
     folder, study = tmp_path / "earlier", build()
     common = {"num_workers": 1, "batch_size_per_worker": 32, "optimizer": "adam"}
@@ -124,7 +122,7 @@ def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Pa
     assert search.num_finished == 0
 
 
-def test_scores_are_of_the_fastest_placement_and_default_rates_are_left_out(tmp_path: Path) -> None:
+def test_scores_are_of_the_fastest_placement_and_default_rates_are_left_out(tmp_path):
     folder = earlier_folder(tmp_path / "earlier")
     rates = []
     for name in ("new", "without"):
@@ -141,7 +139,7 @@ def test_scores_are_of_the_fastest_placement_and_default_rates_are_left_out(tmp_
 AUTO = {"objective": {"target": 0.95, "max_train_seconds": "auto"}}
 
 
-def test_auto_settings_are_taken_from_the_earlier_study(tmp_path: Path) -> None:
+def test_auto_settings_are_taken_from_the_earlier_study(tmp_path):
     folder = earlier_folder(tmp_path / "earlier", **AUTO)
     earlier = load_earlier(folder, build(**AUTO))
     study, words = settings_of(earlier, build(**AUTO))
@@ -166,9 +164,7 @@ def test_auto_settings_are_taken_from_the_earlier_study(tmp_path: Path) -> None:
         ({"search": {"sampler": "nsga2"}}, ("search.sampler", "nsga2")),
     ],
 )
-def test_a_study_of_another_task_is_refused(
-    changes: dict[str, Any], names: tuple[Any, ...], tmp_path: Path
-) -> None:
+def test_a_study_of_another_task_is_refused(changes, names, tmp_path):
     folder = earlier_folder(tmp_path)
     with refused(ErrorCode.CONFLICT, *names):
         load_earlier(folder, build(**changes))
@@ -194,7 +190,7 @@ OWN = {
 NEW = OWN | {"space": {"learning_rate": OWN["space"]["learning_rate"], "model": {"n": [1, 2, 3]}}}
 
 
-def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> None:
+def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path):
     objective = Objective(target=0.99, max_train_seconds=60.0)
     own = {"workload": "loop.py:train", "framework": "python", "model": {"n": 2}}
     spec = RunSpec(**own, learning_rate=0.02, objective=objective)
@@ -221,7 +217,7 @@ def test_a_training_is_judged_by_the_target_of_the_new_study(tmp_path: Path) -> 
         learned_trials(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
 
 
-def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> None:
+def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path):
     folder = earlier_folder(tmp_path / "earlier")
     decay = {"low": 1e-5, "high": 0.1, "log": True}
     narrow = STUDY["space"] | {"weight_decay": decay}
@@ -243,13 +239,13 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
         ("nowhere.csv", ErrorCode.NOT_FOUND),
     ],
 )
-def test_other_sources_are_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
+def test_other_sources_are_refused(place, code, tmp_path):
     (tmp_path / "x.csv").write_text("learning_rate,accuracy\n0.1,0.9\n")
     with refused(code, place):
         learned_trials(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)
 
 
-def test_another_machine_is_reported(tmp_path: Path) -> None:
+def test_another_machine_is_reported(tmp_path):
     folder, sentences = earlier_folder(tmp_path / "earlier"), []
     for name in ("same", "other"):
         sentences.append(search_in(tmp_path / name).learn_from(load_earlier(folder, build())))

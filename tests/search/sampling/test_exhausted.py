@@ -1,8 +1,6 @@
 """Spaces whose configurations have all run, and configurations that are known to fail."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,9 +26,7 @@ from tests.search.made_up import (
         ({"step_at": [[0.5, 0.75], [0.3]], "optimizer": ["adam", "sgd"]}, 4),
     ],
 )
-def test_finite_spaces_are_tried_completely(
-    space: dict[str, Any], number: int, tmp_path: Path
-) -> None:
+def test_finite_spaces_are_tried_completely(space, number, tmp_path):
     content = STUDY | {"space": space, "search": {"trials": 60, "priors": False}}
     search = make_search(tmp_path, content)
     ended = run_all(search)
@@ -39,7 +35,7 @@ def test_finite_spaces_are_tried_completely(
     assert make_search(tmp_path, content, runs=ended).suggest() is None
 
 
-def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path: Path) -> None:
+def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path):
     space = {"num_workers": [1, 2], "batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 20}}
     ended = run_all(make_search(tmp_path, content, apart=True), trained)
@@ -47,7 +43,7 @@ def test_a_factorized_space_is_exhausted_after_every_placement(tmp_path: Path) -
     assert sorted(placements) == [(1, 32), (1, 64), (2, 32), (2, 64)]
 
 
-def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
+def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path):
     rates = [1e-4 * 1.1**number for number in range(30)]
     settings = {"trials": 100, "sampler": "random"}
     search = make_search(tmp_path, STUDY | {"space": {"learning_rate": rates}, "search": settings})
@@ -64,9 +60,7 @@ FEW = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]
     ("content", "least", "fitting"),
     [({"space": FEW}, 32, 2), ({"search": {"trials": 15, "sampler": "tpe"}}, 64, 10)],
 )
-def test_a_configuration_known_to_fail_is_never_drawn(
-    content: dict[str, Any], least: int, fitting: int, tmp_path: Path
-) -> None:
+def test_a_configuration_known_to_fail_is_never_drawn(content, least, fitting, tmp_path):
     """Neither in a finite space, nor on any placement of a factorized one."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
@@ -82,7 +76,7 @@ def test_a_configuration_known_to_fail_is_never_drawn(
         assert failed == sorted(set(failed), reverse=True), "each is smaller than the one before"
 
 
-def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
+def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path):
     space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
     content = STUDY | {"space": space, "search": {"trials": 50, "priors": False}}
     search = make_search(tmp_path, content)

@@ -1,16 +1,14 @@
 """Results of trials as reported to Optuna, and configurations predicted to fail."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raybench.search.sampling.feedback import FailurePredictor
 from raybench.search.sampling.optuna_study import real_trials
-from raybench.spec.objective import StopReason, worst_score
+from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
-from raybench.stats.record import Failure
 from tests.search.made_up import (
     STUDY,
     ask,
@@ -28,9 +26,7 @@ from tests.search.made_up import (
     ("failure", "is_own"),
     [("timeout", True), ("worker_lost", False), ("oom", True), ("nan", True), ("error", True)],
 )
-def test_failures_are_reported_unless_the_machine_caused_them(
-    failure: Failure, is_own: bool, tmp_path: Path
-) -> None:
+def test_failures_are_reported_unless_the_machine_caused_them(failure, is_own, tmp_path):
     search = make_search(tmp_path)
     (ended,) = run_all(search, lambda name, spec: record(name, spec, failure=failure), most=1)
     (trial,) = journal_of(search).get_trials()
@@ -41,9 +37,7 @@ def test_failures_are_reported_unless_the_machine_caused_them(
 
 @pytest.mark.parametrize("stop", [None, "max_train_seconds"])
 @pytest.mark.parametrize(("sampler", "state"), [("tpe", "PRUNED"), ("cmaes", "COMPLETE")])
-def test_stopped_and_missed_trials_have_predicted_seconds(
-    sampler: str, state: str, stop: StopReason | None, tmp_path: Path
-) -> None:
+def test_stopped_and_missed_trials_have_predicted_seconds(sampler, state, stop, tmp_path):
     """A stopped trial at its samples, a miss at none; as values for samplers of COMPLETE ones."""
     search = make_search(tmp_path, STUDY | {"search": {"trials": 9, "sampler": sampler}})
     good, (name, spec) = ask(search), ask(search)
@@ -60,7 +54,7 @@ def test_stopped_and_missed_trials_have_predicted_seconds(
         assert list(trial.intermediate_values) == [1000 if stop is None else 0]
 
 
-def test_optuna_gets_the_seconds_and_worker_seconds_of_the_best_placements(tmp_path: Path) -> None:
+def test_optuna_gets_the_seconds_and_worker_seconds_of_the_best_placements(tmp_path):
     """The fastest placement of a batch of 128 is too inefficient for a trial."""
     space = STUDY["space"] | {"num_workers": [1, 4], "batch_size_per_worker": [32, 128]}
     content = STUDY | {"space": space, "search": {"trials": 16, "sampler": "nsga2"}}
@@ -105,9 +99,7 @@ TWO, WIDE = SCALED | {"num_workers": 2}, SCALED | {"batch_size_per_worker": 256}
         *((failure, {}, {}, True) for failure in ("worker_lost", "timeout", "error")),
     ],
 )
-def test_configurations_that_a_failure_rules_out(
-    failure: Failure, failed: dict[str, Any], changes: dict[str, Any], is_feasible: bool
-) -> None:
+def test_configurations_that_a_failure_rules_out(failure, failed, changes, is_feasible):
     values = {"batch_size_per_worker": 128, "learning_rate": 0.1}
     failures = FailurePredictor(equal_frameworks=True)
     failures.add(failure, RunSpec(**values | failed))

@@ -33,7 +33,7 @@ def values_of(records: Any) -> list[tuple[float, Any, float]]:
     return [(spec.learning_rate, spec.model.get("n"), spec.weight_decay) for spec in specs]
 
 
-def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> None:
+def test_first_configurations_run_first_and_once_in_a_grid(tmp_path):
     rate = {"learning_rate": 0.02, "model": {"n": 1}}
     search = search_in(tmp_path, [INSIDE, OUTSIDE, OTHERWISE, rate])
     values = values_of(run_all(search))
@@ -43,23 +43,21 @@ def test_first_configurations_run_first_and_once_in_a_grid(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
-def test_first_configurations_count_as_trials_and_any_sampler_continues(
-    tmp_path: Path, sampler: str
-) -> None:
+def test_first_configurations_count_as_trials_and_any_sampler_continues(tmp_path, sampler):
     ended = run_all(search_in(tmp_path, [OUTSIDE, INSIDE], sampler=sampler, trials=4))
     assert [record.trial for record in ended] == ["0000", "0001", "0002", "0003"]
     assert values_of(ended)[:2] == [(0.02, 7, 0.1), (0.1, 2, 0.1)]
     assert all(n in (1, 2) for _, n, _ in values_of(ended)[2:])
 
 
-def test_missing_keys_of_a_first_configuration_get_typical_values() -> None:
+def test_missing_keys_of_a_first_configuration_get_typical_values():
     content = STUDY | {"search": {"first": [{"learning_rate": 5.0, "optimizer": "adam"}]}}
     spec, plain = (reference_spec(*build_study(each, "test")) for each in (content, STUDY))
     assert (spec.learning_rate, spec.optimizer) == (5.0, "adam")
     assert spec.num_workers == plain.num_workers
 
 
-def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path: Path) -> None:
+def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path):
     first = [OUTSIDE, OTHERWISE, INSIDE]
     search = search_in(tmp_path, first)
     ended = run_all(search, most=1)
@@ -72,9 +70,7 @@ def test_a_resumed_session_runs_the_remaining_first_configurations(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(2.0, 3), (None, 4)])
-def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(
-    tmp_path: Path, seconds: float | None, runs: int
-) -> None:
+def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(tmp_path, seconds, runs):
     """If it ended before the target, the configuration runs again."""
     study, space = build_study(GRID | {"search": {"first": [INSIDE]}}, "test")
     spec = reference_spec(study, space).model_copy(
@@ -85,7 +81,7 @@ def test_a_reference_run_of_a_first_configuration_counts_as_its_trial(
     assert len(run_all(search)) == runs
 
 
-def test_a_first_configuration_outside_a_factorized_space_runs(tmp_path: Path) -> None:
+def test_a_first_configuration_outside_a_factorized_space_runs(tmp_path):
     first = [{"learning_rate": 50.0, "optimizer": "lars", "batch_size_per_worker": 48}]
     search = make_search(tmp_path, STUDY | {"search": {"trials": 12, "first": first}}, apart=True)
     ended = run_all(search, lambda name, spec: record(name, spec, 2.0, samples=1000))
@@ -103,8 +99,6 @@ def test_a_first_configuration_outside_a_factorized_space_runs(tmp_path: Path) -
         ({"n": 1}, "n", ErrorCode.UNKNOWN_KEY),
     ],
 )
-def test_invalid_first_configurations_are_refused(
-    first: dict[str, Any], key: str, code: ErrorCode
-) -> None:
+def test_invalid_first_configurations_are_refused(first, key, code):
     with refused(code, "search.first.0", key):
         build_study(GRID | {"search": {"first": [first]}}, "s.yaml")

@@ -53,8 +53,8 @@ def run(search: Search, number: int = 1000) -> list[RunSpec]:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs_the_rest(
-    tmp_path: Path, *, apart: bool
-) -> None:
+    tmp_path, *, apart
+):
     search = search_in(tmp_path / "few", apart=apart, trials=6)
     every = run(search_in(tmp_path / "all", apart=apart))
     keys = ["global_batch_size", "optimizer", "learning_rate", *(["num_workers"] * (not apart))]
@@ -69,7 +69,7 @@ def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs
     assert run(resumed) == every[6:]
 
 
-def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
+def test_a_grid_that_is_too_large_is_refused_before_it_is_listed():
     keys = {f"model.k{number}": [0, 1] for number in range(60)}
     for trials in (None, 8):
         content = GRID | {"space": keys, "search": {"sampler": "grid", "trials": trials}}
@@ -80,7 +80,7 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_listed() -> None:
     assert num_trials(study, space) == DEFAULT_TRIALS
 
 
-def test_few_workers_and_default_rates_come_first_and_the_seed_orders_the_rest() -> None:
+def test_few_workers_and_default_rates_come_first_and_the_seed_orders_the_rest():
     study, space = build_study(GRID, "test")
     order = grid(study, space)
     assert num_trials(study, space) == len(order) == 20
@@ -103,7 +103,7 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_orders_the_rest()
         assert grid(other, space) != order
 
 
-def test_a_grid_passes_over_any_number_of_infeasible_combinations(tmp_path: Path) -> None:
+def test_a_grid_passes_over_any_number_of_infeasible_combinations(tmp_path):
     rates = [1e-4 * 1.01**number for number in range(501)]
     content = GRID | {"space": {"num_workers": [1, 2], "learning_rate": rates}}
     search = make_search(tmp_path, content, has_room=lambda spec: spec.num_workers == 2)
@@ -114,7 +114,7 @@ RANGE = {"low": 1e-3, "high": 1e-1, "log": True}
 
 
 @pytest.mark.parametrize("rate", [RANGE, [{"when": {"optimizer": ["adam", "lars"]}, **RANGE}]])
-def test_a_range_in_a_grid_is_refused(rate: Any) -> None:
+def test_a_range_in_a_grid_is_refused(rate):
     content = GRID | {"space": GRID["space"] | {"learning_rate": rate}}
     with refused(ErrorCode.CONFLICT, "space.learning_rate"):
         check_grid(*build_study(content, "test"))
@@ -124,9 +124,7 @@ def test_a_range_in_a_grid_is_refused(rate: Any) -> None:
 @pytest.mark.parametrize(
     ("objective", "factor"), [({"target": 0.95}, HASTE), ({"kind": "best_at_budget"}, 1.0)]
 )
-def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
-    tmp_path: Path, objective: dict[str, Any], factor: float
-) -> None:
+def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(tmp_path, objective, factor):
     content = STUDY | {"search": {"trials": 10, "sampler": "tpe"}, "objective": objective}
 
     def is_usual(spec: RunSpec) -> bool:
@@ -138,7 +136,7 @@ def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
     assert {spec.optimizer for spec in specs[::2]} == {"adam", "lars"}
 
 
-def test_priors_stay_inside_the_space() -> None:
+def test_priors_stay_inside_the_space():
     narrow = {"optimizer": ["adam"], "learning_rate": {"low": 0.01, "high": 0.02, "log": True}}
     _, space = build_study(STUDY | {"space": narrow}, "test")
     assert [values["learning_rate"] for values in initial_configurations(space, {})] == [0.01]

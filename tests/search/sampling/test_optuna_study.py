@@ -45,7 +45,7 @@ from tests.search.made_up import (
 SHARE = "learning_rate [share of its range]"
 
 
-def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:
+def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly():
     _, space = build_study(RATES, "test")
     assert set(distributions(space)) == {"optimizer", SHARE}
     for optimizer, rate, share in (
@@ -75,9 +75,7 @@ def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None
         ({"eval_every_samples": 77}, True),
     ],
 )
-def test_params_of_runs_inside_and_outside_the_space(
-    changes: dict[str, Any], is_inside: bool, apart: bool
-) -> None:
+def test_params_of_runs_inside_and_outside_the_space(changes, is_inside, apart):
     study, space, factors = parts_of(STUDY, apart=apart)
     sampled = space if factors is None else factors.sampled
     spec = study.run_spec(
@@ -144,7 +142,7 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(content=studies())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_valid_space_is_planned_and_sampled(content: dict[str, Any]) -> None:
+def test_every_valid_space_is_planned_and_sampled(content):
     study, space = build_study(content, "generated")
     study.run_spec(first_values(study, space))
     reference_spec(study, space)
@@ -168,7 +166,7 @@ def test_every_valid_space_is_planned_and_sampled(content: dict[str, Any]) -> No
         [None, [1, [2]], {"a": None}],
     ],
 )
-def test_choices_of_mixed_types_are_kept(values: list[Any]) -> None:
+def test_choices_of_mixed_types_are_kept(values):
     space = parse_space({"model.n": values}, {}, "s.yaml")
     assert num_configurations(space) == len(values)
     (distribution,) = distributions(space).values()
@@ -197,9 +195,7 @@ def names_in(search: Search) -> list[str]:
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-def test_interrupted_trials_return_after_any_number_of_sessions(
-    is_recorded: bool, tmp_path: Path
-) -> None:
+def test_interrupted_trials_return_after_any_number_of_sessions(is_recorded, tmp_path):
     """Trials keep their names and placements, whether the driver was interrupted or killed."""
     first = make_search(tmp_path, study(3), apart=True)
     before = [ask(first) for _ in range(3)]
@@ -220,7 +216,7 @@ def test_interrupted_trials_return_after_any_number_of_sessions(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None:
+def test_a_journal_is_made_from_the_records(apart, tmp_path):
     """Only trials count, and those that were interrupted run again."""
     first = make_search(tmp_path, study(), apart=apart)
     ended = run_all(first, mixed, most=4)
@@ -241,7 +237,7 @@ def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_records_are_restored_as_they_were_reported(number: int, tmp_path: Path) -> None:
+def test_records_are_restored_as_they_were_reported(number, tmp_path):
     original = make_search(tmp_path / "told", study())
     ended = run_all(original, mixed, most=4)[number]
     expected = real_trials(journal_of(original))[number]
@@ -254,14 +250,14 @@ def test_records_are_restored_as_they_were_reported(number: int, tmp_path: Path)
     assert trial.user_attrs == expected.user_attrs
 
 
-def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
+def test_a_record_outside_the_space_is_left_out(tmp_path):
     spec = RunSpec(optimizer="sgd", objective={"target": 0.95, "max_train_seconds": 10})  # type: ignore[arg-type]
     resumed = make_search(tmp_path, study(), runs=[record("0000", spec)])
     assert names_in(resumed) == []
     assert ask(resumed)[0] == "0000"
 
 
-def test_a_new_session_restores_the_failures_of_the_previous_one(tmp_path: Path) -> None:
+def test_a_new_session_restores_the_failures_of_the_previous_one(tmp_path):
     content = study() | {"space": {"batch_size_per_worker": [64, 128]}}
     first = parts_of(content)[0].run_spec({"batch_size_per_worker": 64})
     failed = record("0000", first, failure="oom")
@@ -270,7 +266,7 @@ def test_a_new_session_restores_the_failures_of_the_previous_one(tmp_path: Path)
     assert resumed.suggest() is None
 
 
-def test_an_interrupted_repeat_returns_with_its_name_and_seed(tmp_path: Path) -> None:
+def test_an_interrupted_repeat_returns_with_its_name_and_seed(tmp_path):
     """The sampler `model` repeats good configurations with other seeds."""
     content = STUDY | {"search": {"trials": 6}}
     name, spec = ask(make_search(tmp_path, content, apart=True))
@@ -281,7 +277,7 @@ def test_an_interrupted_repeat_returns_with_its_name_and_seed(tmp_path: Path) ->
     assert ask(resumed)[0] == "0002"
 
 
-def test_a_resumed_trial_adds_its_evaluations_to_the_model(tmp_path: Path) -> None:
+def test_a_resumed_trial_adds_its_evaluations_to_the_model(tmp_path):
     killed = make_search(tmp_path, apart=True)
     name, spec = ask(killed)
     curves = {name: [evaluation(samples=640, train_s=1.0, value=0.5)]}
