@@ -348,12 +348,12 @@ def _run(name: str, /, *, changes: dict[str, Any], **arguments: Any) -> "StudyRe
 
 
 def call_options(name: str, arguments: dict[str, Any]) -> "TrialOptions":
-    """Return the command options for a call of the Python API, after writing its `data` to a file.
+    """Convert the arguments of a Python API call to command options; `data` is written to a file.
 
     Args:
         name: Name of the command.
-        arguments: Arguments of the call: options by name, `data`, and keys of the command's file
-            (the space, run spec or scaling study).
+        arguments: Arguments of the call: options by name, `data`, and keys of the command's input
+            file (the space, run spec or scaling study).
 
     Raises:
         UserError: An option has the wrong type, or the data cannot be written to a file.

@@ -187,7 +187,7 @@ class ResourceScheduler:
         return held
 
     def accelerators(self, reservation: Reservation) -> tuple[str, ...]:
-        """Return the distinct models of a group's GPUs; empty for a group without GPUs."""
+        """Return the distinct GPU models in a worker group; empty if it has no GPUs."""
         models = {self.nodes[node].accelerator for node in reservation.nodes}
         return tuple(sorted(models - {""})) if reservation.request.gpus_per_worker else ()
 

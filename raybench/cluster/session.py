@@ -58,7 +58,7 @@ loopback interface."""
 
 
 class Session:
-    """Context manager: a Ray connection with a worker pool.
+    """A Ray connection with a worker pool, as a context manager.
 
     On exit, everything that the session has started is ended. If raybench has started Ray itself
     and other hosts can reach it, `warning` is a sentence that says so, otherwise None. Callers

@@ -35,7 +35,7 @@ releases the lock when the process ends, even if the process is killed."""
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Context manager: create the driver's temporary folder, and remove it on exit.
+    """Context manager that creates the driver's temporary folder, and removes it on exit.
 
     Also removes the folders of killed sessions on this host.
     """

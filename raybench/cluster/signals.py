@@ -57,7 +57,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Context manager: raise KeyboardInterrupt again if a library has replaced it.
+        """Context manager that raises KeyboardInterrupt again if a library has replaced it.
 
         This applies only to the KeyboardInterrupt of an early signal (`is_early`).
         """
@@ -70,7 +70,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
-        """Context manager: end this process as soon as Ray is gone.
+        """Context manager that ends this process as soon as Ray is gone.
 
         A signal to a whole process group, as sent by `timeout` or a service manager, also ends Ray,
         and calls to a killed Ray would hang for a minute.
@@ -88,7 +88,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Context manager: handle SIGNALS.
+        """Context manager that handles SIGNALS.
 
         The first signal raises KeyboardInterrupt, unless `defer` was called before. Does nothing
         outside the main thread, because Python handles signals only in the main thread.
@@ -187,7 +187,7 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
 
 @contextlib.contextmanager
 def without_hangup() -> Iterator[None]:
-    """Context manager: block SIGHUP in processes that are started within it.
+    """Context manager that blocks SIGHUP in processes that are started within it.
 
     A closed terminal sends SIGHUP to all processes, so Ray would be gone before the results are
     written. Child processes inherit the block. This process receives a blocked signal when the

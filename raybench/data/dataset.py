@@ -471,13 +471,13 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Rows:
 
 
 def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
-    """Yield the batches of an epoch, each as a slice of the order of samples (`epoch_order`).
+    """Yield the batches of an epoch, each as a slice into the sample order (`epoch_order`).
 
     Args:
         num_samples: Number of samples in the epoch.
         size: Number of samples in a batch.
-        least: Minimum size of the last batch; fewer remaining samples are added to the previous
-            batch.
+        least: Minimum size of the last batch; if fewer samples remain, they are added to the
+            previous batch.
         first: Position of the first sample, to resume within an epoch.
     """
     while first < num_samples:

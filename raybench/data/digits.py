@@ -173,8 +173,8 @@ def _read_mnist() -> list[Array]:
 
 @contextlib.contextmanager
 def damaged_file_errors(file: Path) -> Iterator[None]:
-    """Context manager: turn the errors that libraries raise for a damaged file into a UserError
-    that names the file."""
+    """Context manager that turns the errors that libraries raise for a damaged file into a
+    UserError that names the file."""
     try:
         yield
     except UserError:

@@ -114,7 +114,7 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
 
 @contextlib.contextmanager
 def _partial(folder: Path, end: str) -> Iterator[Path]:
-    """Context manager: yield a path in a temporary folder below `folder`, to write data to.
+    """Context manager that yields a path in a temporary folder below `folder`, to write data to.
 
     The caller renames the data once they are complete, so that an interrupted call leaves no data
     that look complete.

@@ -344,7 +344,7 @@ class Writer:
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Context manager: print a message, and show a progress bar if stderr is a terminal.
+        """Context manager that prints a message and, in a terminal, shows a progress bar.
 
         Args:
             doing: Description of the work, such as "decoding 50,000 images".

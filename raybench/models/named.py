@@ -52,7 +52,7 @@ class NamedWorkload(Workload):
     """Additional arguments for the constructor of the model, keyed by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
-        """Context manager: turn an error of the model's constructor into a UserError.
+        """Context manager that turns an error of the model's constructor into a UserError.
 
         The message lists the settings. Without settings, the error is not changed.
         """
@@ -281,9 +281,8 @@ def weights_mismatch_error(source: str, name: str, reason: object) -> UserError:
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return the warning that the head of a model is initialized at random.
-
-    It is a list of one sentence. The weights have no head for these data.
+    """Return a list with the warning that the head of a model is initialized at random, because the
+    pretrained weights have no head for this dataset.
 
     Args:
         source: File or library from which the weights were read.

@@ -135,8 +135,8 @@ def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shi
 
 
 def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
-    """Return a network for tables with three hidden layers; 101,250 parameters for 8 features and 2
-    classes."""
+    """Return a network with three hidden layers for tabular data; 101,250 parameters for 8 features
+    and 2 classes."""
     hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
     flat = (Flatten(),) if len(input_shape) > 1 else ()
     return ShippedWorkload("mlp", input_shape, num_classes, (*flat, *hidden, Dense(num_classes)))

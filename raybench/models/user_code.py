@@ -77,7 +77,7 @@ contain the complete text."""
 def user_code_errors(
     what: str, advice: str = "", code: ErrorCode = ErrorCode.USER_CODE
 ) -> Iterator[None]:
-    """Context manager: turn any exception except KeyboardInterrupt into a UserError.
+    """Context manager that turns any exception except KeyboardInterrupt into a UserError.
 
     An exception that already is a UserError is not changed.
 

@@ -148,7 +148,7 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
 
 
 def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the columns of a table of strings in which all values are missing."""
+    """Drop the columns in which all values are missing, from a table of strings."""
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 

@@ -138,7 +138,7 @@ def as_replicate(results: Study, trial: str) -> Replicate:
 
 
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
-    """Return the cost of a second of training in worker-seconds; see `cost_per_s`.
+    """Return the cost, in worker-seconds, of one second of training; see `cost_per_s`.
 
     Args:
         results: The study.

@@ -113,8 +113,8 @@ class Bucket:
 
     @contextmanager
     def _file_system(self) -> Iterator[Any]:
-        """Context manager: yield the store's file system (`pyarrow.fs.FileSystem`), and turn an
-        OSError into a BucketError."""
+        """Context manager that yields the store's file system (`pyarrow.fs.FileSystem`), and turns
+        an OSError into a BucketError."""
         try:
             if self._system is None:
                 self._system, self._where = _connect(self.url)

@@ -122,11 +122,11 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     """Return whether the fastest configuration is better than a constant prediction; None if
     unknown.
 
-    Its mean value on the test split, on which no choice depended, is compared with the best value
-    that chance may reach there. This is the bound for a single value, although several seeds are
-    averaged, because all seeds are evaluated on the same rows. If there is no test value and none
-    will follow, the validation split is used. Its bound is stricter, because the best evaluation of
-    each run was selected on this split.
+    Its mean value on the test split, which was not used for any selection, is compared with the
+    best value that chance could reach there. That bound is for a single run: averaging over seeds
+    does not tighten it, because all seeds are evaluated on the same rows. If there is no test value
+    and none will follow, the validation split is used, with a stricter bound, because the best
+    evaluation of each run was selected on it.
     """
     judged = judged_on(results, verdict)
     if judged is None:

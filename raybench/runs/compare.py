@@ -173,7 +173,7 @@ def check_sides(options: CompareOptions) -> Compared:
 def read_side(
     side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Mapping[str, Any]
 ) -> RunSpec:
-    """Return the run spec of a side.
+    """Return the run spec of one side of a comparison.
 
     Args:
         side: A run spec, the folder of a study, a search space with a single configuration, or a

@@ -135,7 +135,7 @@ class SavedRuns:
         return checkpoint.state.evaluations
 
     def save(self, name: str) -> None:
-        """Write the pool's newest checkpoint of a run to the folder, in the background."""
+        """Write a run's newest checkpoint in the pool to the study folder, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
     def write_output(self, name: str) -> None:

@@ -101,11 +101,11 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 def first_runs_of(study: ScalingStudy, runs: Mapping[str, RunRecord]) -> FirstRuns:
     """Return the detector that ends the study if all cells fail with the same message.
 
-    All cells are tried once before it does, because a single worker may be able to train when
-    several are not.
+    It first lets every cell run once, because one worker may be able to train even if several
+    cannot.
 
     Args:
-        runs: Runs of earlier sessions.
+        runs: Runs from earlier sessions.
     """
     return FirstRuns(
         rerun="the same command to resume",

@@ -233,7 +233,7 @@ def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float =
 
     Args:
         row: Row of a plan, which describes the job.
-        seconds: Deadline: maximum seconds of the job.
+        seconds: Deadline: maximum duration of the job in seconds.
         budget: Maximum cost of the job.
     """
     quantiles = ndtri(middles(DRAWS))

@@ -361,7 +361,7 @@ class NamedStudy:
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:
-        """Return the study; with `quick`, a version for two cores and at most five minutes."""
+        """Return the study; with `quick`, a version that takes two cores five minutes at most."""
         content = read_mapping(self.file)
         version = content["quick" if quick else "full"]
         study = {**version, "name": self.name, "base": content["base"] | version.get("base", {})}

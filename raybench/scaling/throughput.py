@@ -106,7 +106,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Sites:
-    """Cells with the properties that determine the covariance of their residuals."""
+    """Cells, and the properties of each that determine the covariance of the residuals."""
 
     layout: Layout
     compute_share: Floats

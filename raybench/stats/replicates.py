@@ -53,7 +53,7 @@ class Replicate:
 
     @property
     def measure(self) -> float:
-        """Number whose variation between runs is normal: log seconds, or the metric value."""
+        """Quantity that is normally distributed across runs: log seconds, or the metric value."""
         return math.log(self.seconds) if self.is_timed else self.seconds
 
     def times(self, factor: float) -> "Replicate":

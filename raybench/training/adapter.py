@@ -198,7 +198,7 @@ inherit. Random states are not included, because each run seeds them."""
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
-    """Context manager: on exit, restore the settings of the process and of imported frameworks."""
+    """Context manager that restores the settings of the process and its frameworks on exit."""
     settings = list(PROCESS_SETTINGS)
     for framework in ("torch", "tensorflow"):
         if framework in sys.modules:
@@ -218,7 +218,7 @@ def settings_restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signal_handlers_ignored() -> Iterator[None]:
-    """Context manager: outside the main thread, make `signal.signal` warn instead of raising.
+    """Context manager that makes `signal.signal` warn, not raise, outside the main thread.
 
     Loops that are written for preemptible machines set signal handlers. Here, a loop runs in a
     thread that receives no signals, and raybench stops a loop at its next report. Enter the context

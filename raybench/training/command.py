@@ -472,7 +472,7 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 def _running_process(
     words: list[str], spec: RunSpec, more: Mapping[str, str]
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Context manager: run a command in a new process group, which is killed on exit.
+    """Context manager that runs a command in a new process group, which is killed on exit.
 
     `more` contains environment variables that are set in addition to those of this process.
 

@@ -187,7 +187,7 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Context manager: count the time inside as training time.
+        """Context manager that counts the time inside as training time.
 
         Collective: all workers must enter and leave it together. It may be entered several times
         between two reports. Evaluation, setup and the compilation of the first step belong outside.

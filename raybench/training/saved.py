@@ -69,7 +69,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
     Returns:
         An `nn.Module` or `keras.Model` that takes the same inputs as the workload's model. Its
-        attribute `raybench` is a `Trained`, which takes samples in the form of the dataset.
+        attribute `raybench` is a `Trained`, which takes samples in the dataset's format.
 
     Raises:
         UserError: No weights were saved, or the run has a user training loop.

@@ -52,7 +52,7 @@ scheduler."""
 
 @contextlib.contextmanager
 def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: set environment variables for the processes that are started within it.
+    """Context manager that sets environment variables for the processes that are started within it.
 
     On exit, the earlier values are restored. Otherwise workers of a cluster to which this process
     connects later would communicate over the loopback interface.
@@ -70,7 +70,7 @@ def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def session_token() -> Iterator[None]:
-    """Context manager: let Ray use a new token, regardless of the token settings in the
+    """Context manager that lets Ray use a new token, regardless of the token settings in the
     environment.
 
     By default, Ray would write a token to the home folder, which may be read-only in a container,
@@ -98,7 +98,7 @@ def _reload_token() -> None:
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
-    """Context manager: replace an attribute of one of Ray's modules, if it exists."""
+    """Context manager that replaces an attribute of one of Ray's modules, if it exists."""
     if not hasattr(module, name):
         yield
         return
@@ -111,7 +111,7 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 
 
 def on_loopback() -> AbstractContextManager[None]:
-    """Context manager: make a Ray that is started within it use 127.0.0.1 as its address.
+    """Context manager that makes a Ray that is started within it use 127.0.0.1 as its address.
 
     Ray itself uses this address where it cannot be part of a cluster: on systems other than Linux,
     it sets the replaced constant to False.
@@ -122,15 +122,15 @@ def on_loopback() -> AbstractContextManager[None]:
 
 
 def keep_signal_handler() -> AbstractContextManager[None]:
-    """Context manager: keep the handler of SIGTERM, which Ray would replace when it starts."""
+    """Context manager that keeps the handler of SIGTERM, which Ray would replace when it starts."""
     from ray._private import utils
 
     return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
 def same_niceness() -> AbstractContextManager[None]:
-    """Context manager: give the workers of a Ray that is started within it the niceness (priority)
-    of this process.
+    """Context manager that gives the workers of a Ray that is started within it the niceness
+    (priority) of this process.
 
     By default, Ray adds 15, so that any ordinary process would slow the workers down. If the user
     has set RAY_worker_niceness, that value is kept.

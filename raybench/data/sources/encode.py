@@ -127,8 +127,8 @@ def fit_number_encoder(
         name: Name of the column.
         numbers: Values of the training rows in order, NaN if missing.
         is_flag: Whether the values are booleans, which are not standardized but encoded as 1 and 0.
-        counted_rows: Number of rows in the table, to recognize a column that only numbers the rows
-            and leave it out; 0 keeps such a column.
+        counted_rows: Number of rows in the table, to detect and leave out a column that holds only
+            row numbers; 0 keeps such a column.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or row numbers.

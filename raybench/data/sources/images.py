@@ -222,7 +222,7 @@ def _open(content: str | bytes) -> "Image.Image":
 
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
-    """Context manager: turn errors of PIL into an ImageError."""
+    """Context manager that turns errors of PIL into an ImageError."""
     try:
         yield
     except ImageError:

@@ -474,7 +474,7 @@ GID = "artist-"
 def svg(figure: Figure, prefix: str, title: str) -> str:
     """Return a figure as an `<svg>` element.
 
-    The element has a `viewBox` and the class `figure`, but no size, which a style sheet sets.
+    The element has a `viewBox` and the class `figure`, but no size; a style sheet sets it.
     Elements that belong to a trial have the attribute `data-trial`.
 
     Args:

@@ -131,7 +131,7 @@ def answer_for_score(score: float) -> Answer:
 class Feedback:
     """Reports the results of trials to Optuna.
 
-    The reported value of a trial is its log time to target, converted to the placement (framework,
+    The reported value of a trial is its log time to target, rescaled to the placement (framework,
     workers, ...) that is predicted to be the fastest for its configuration.
 
     Args:
@@ -139,7 +139,8 @@ class Feedback:
         journal: The Optuna study, which is stored in a journal file.
         infeasible: Learns from the failed trials.
         placer: Predicts the fastest placement; None if the space is not factorized.
-        expected: Function that returns a trial's predicted log seconds to target; None if unknown.
+        expected: Function that returns a trial's predicted log seconds to target, or None if they
+            are unknown.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 @contextlib.contextmanager
 def unregister_new_gradient_functions() -> Iterator[None]:
-    """Context manager: on exit, unregister all gradient functions that were registered inside.
+    """Context manager that unregisters, on exit, the gradient functions registered inside.
 
     `ReplicaContext.all_reduce` registers a gradient function for each trace in a registry of the
     whole process, which would leak memory. These functions are not needed, because no gradient is
@@ -69,5 +69,5 @@ def _gradient_registry() -> dict[str, Any]:
 
 
 def disable_gradient_sum(optimizer: keras.optimizers.Optimizer) -> None:
-    """Keep a Keras optimizer from summing gradients over workers; the loop has summed them."""
+    """Keep a Keras optimizer from summing gradients across workers; the loop already does."""
     optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

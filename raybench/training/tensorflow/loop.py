@@ -455,7 +455,7 @@ class Trainer(BaseTrainer):
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        """Context manager: restore model, optimizer and random states on exit."""
+        """Context manager that restores model, optimizer and random states on exit."""
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
         yield

@@ -184,7 +184,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager: use the averages as the model's weights, if any step was taken."""
+        """Context manager that uses the averages as the model's weights, if any step was taken."""
         has_steps = self._decay is not None and int(self._num_steps.numpy()) > 0
         pairs = self._weight_average_pairs() if has_steps else []
         trained = [weight.read_value() for weight, _ in pairs]

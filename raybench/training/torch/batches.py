@@ -70,8 +70,8 @@ class InputClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context manager: count the time inside, where the caller waits for a batch and sends it
-        to the device."""
+        """Context manager that counts the time inside, where the caller waits for a batch and sends
+        it to the device."""
         began = moment(self._device)
         yield
         self._pairs.append((began, moment(self._device)))

@@ -418,7 +418,7 @@ class Trainer(BaseTrainer):
 
     @contextlib.contextmanager
     def _restored(self) -> Iterator[None]:
-        """Context manager: restore model, optimizer and random states on exit."""
+        """Context manager that restores model, optimizer and random states on exit."""
         saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
         saved_random_state = random_state(self._devices)
         yield

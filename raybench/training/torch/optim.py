@@ -48,8 +48,8 @@ class Optimizer(torch.optim.Optimizer):
     """Base class of optimizers that update all tensors of a parameter group together.
 
     Norms stay on the device. Biases and the parameters of normalization layers (ndim <= 1) are
-    excluded from weight decay and trust ratios. The number of steps is the key `step` of each
-    parameter group.
+    excluded from weight decay and trust ratios. Each parameter group stores its step count under
+    the key `step`.
     """
 
     SETTINGS: ClassVar[dict[str, float]]

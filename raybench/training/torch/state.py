@@ -51,8 +51,8 @@ class Freezing:
 
     @contextlib.contextmanager
     def unfrozen(self) -> Iterator[None]:
-        """Context manager: let all parameters require gradients, for code that selects trainable
-        parameters."""
+        """Context manager that lets all parameters require gradients, for code that selects
+        trainable parameters."""
         for _, parameter in self._backbone_parameters:
             parameter.requires_grad_(True)
         yield
@@ -139,7 +139,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager: use the averages as the model's weights, if any step was taken."""
+        """Context manager that uses the averages as the model's weights, if any step was taken."""
         pairs = list(zip(self._params, self._means, strict=True)) if self._means else []
         pairs = pairs if self._num_steps else []
         with torch.no_grad():
