@@ -149,7 +149,8 @@ class RunAccount:
             self._current_attempt().lost_s += self._between - self._sent
 
     def seconds_with_workers(self) -> float:
-        """Return the wall seconds of the run so far, excluding the phases `queue` and `start`."""
+        """Return the wall-clock seconds of the run so far, excluding the phases `queue` and
+        `start`."""
         phases, wall_s = self.now()
         return wall_s - phases["queue"] - phases.get("start", 0.0)
 
@@ -159,7 +160,7 @@ class RunAccount:
         self._worker = ledger
 
     def now(self) -> tuple[dict[str, float], float]:
-        """Return the run's seconds so far, keyed by phase, and its wall seconds so far."""
+        """Return the run's seconds so far, keyed by phase, and its wall-clock seconds so far."""
         now = time.perf_counter()
         wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
         if not self.is_allocated:  # the run has only waited so far
@@ -205,9 +206,9 @@ workers are then lost once more has failed. There is no other retry after machin
 class RunClient:
     """Trains one run, evaluation by evaluation, on workers that are requested at the first `step`.
 
-    If the workers are lost, the run continues on new workers from its newest checkpoint, or from
-    its beginning without a checkpoint; evaluations after that point are repeated. Always call
-    `finish` once at the end, or the function `release` if another thread or process ends the run.
+    If the workers are lost, the run continues on new workers from its latest checkpoint, or from
+    the beginning if there is none; evaluations after that point are repeated. Always call `finish`
+    once at the end, or the function `release` if another thread or process ends the run.
     """
 
     def __init__(
@@ -437,7 +438,7 @@ class RunClient:
             )
 
     def _accounted(self) -> RunOutcome:
-        """Return the outcome with its seconds by phase and its wall seconds."""
+        """Return the outcome with its seconds by phase and its wall-clock seconds."""
         ledger, wall_s = self._account.now()
         return replace(self._outcome, ledger=ledger, wall_s=wall_s)
 

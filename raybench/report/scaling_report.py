@@ -323,8 +323,8 @@ class ScalingReport:
 
         Args:
             console: Where to print.
-            written: Files that were written. The page is listed at the end; without a page, the
-                pictures are.
+            written: Files that were written. The page is listed at the end, or the pictures if
+                there is no page.
             verbose: Whether to print fits and predictions even if they were not requested.
         """
         results, summary = self.results, summary_of(self.results)

@@ -139,7 +139,7 @@ width. LARGEST_DISTANCE: the error of a prediction in half-widths is clipped to 
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """Predicted seconds of a step, and the 90 % interval in which a measurement would lie."""
+    """Predicted seconds of a step, and the 90 % prediction interval for a measurement."""
 
     cell: Cell
     step_s: float

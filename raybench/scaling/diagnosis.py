@@ -157,7 +157,8 @@ class Outlook:
         return self._upper_bound(f"prefetch: {number}", float(_overlapped(self.worked_s, feed)))
 
     def quicker_data(self) -> Gain:
-        """Return an upper bound on the gain from faster data loading: no step waits for data."""
+        """Return an upper bound on the gain from faster data loading, as if no step waited for
+        data."""
         return self._upper_bound("data in memory", self.worked_s)
 
     def _with_reading(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:

@@ -148,7 +148,7 @@ class OptimumModel:
 
     @property
     def level_error(self) -> float:
-        """Standard deviation of the log of the values in `levels`: median over the cells."""
+        """Typical standard deviation of the log losses in `levels`: the median over their cells."""
         variances = np.diag(self._covariance)[NUM_SHARED : NUM_SHARED + len(self.levels)]
         return math.sqrt(float(np.median(variances)))
 

@@ -47,12 +47,13 @@ FEWEST_SIZES = 2
 
 
 class LossLaw:
-    """Law of the loss, fitted to runs: a posterior distribution of its parameters.
+    """Scaling law of the loss, fitted to runs: a posterior distribution over its parameters.
 
     Args:
         parameters: Model parameters of each run, shape [runs].
         samples: Training samples of each run, shape [runs].
-        loss: Loss of each run, shape [runs]. Of runs with the same N and D, only the best is used.
+        loss: Loss of each run, shape [runs]. Of several runs with the same `parameters` and
+            `samples`, only the best is used.
         error: Standard deviation of the measured log loss of a run, in addition to the deviation
             from the law.
 

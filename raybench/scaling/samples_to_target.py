@@ -209,8 +209,8 @@ class Residuals:
 
 @dataclass(frozen=True)
 class SamplesToTarget:
-    """Fitted curve of samples to target by batch size: equally probable draws of the law's
-    parameters."""
+    """Fitted curve of samples to target over batch size, represented by equally probable draws of
+    the law's parameters."""
 
     log_least: Floats
     """ln S_min of each draw."""

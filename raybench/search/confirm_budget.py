@@ -183,8 +183,8 @@ class ConfirmBudget:
     def candidates(self) -> Candidates:
         """Return the current candidates for the race.
 
-        All of them ran on the GPU model of the best trial and on a usual node layout
-        (`results.trials`).
+        All of them ran on the same GPU model as the best trial and with a comparable worker layout
+        (see `results.trials`).
         """
         return self._candidates_and_winners()[0]
 

@@ -401,8 +401,8 @@ class CurveSearch:
     def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
         """Return the smallest predicted log seconds (or log worker-seconds) to target of any trial.
 
-        Only trials that reached the target count, unless none did. The result is None if the model
-        has no trials of this study.
+        Trials that missed the target are considered only if none reached it. The result is None if
+        the model has no trials of this study.
         """
         if not (names := self._study_trials):
             return None

@@ -181,7 +181,7 @@ def time_to_target(
 
 
 class StopReason(StrEnum):
-    """Reason for the end of a run that did not fail."""
+    """Reason why a run that did not fail has ended."""
 
     TARGET = "target"
     """The target was reached."""

@@ -38,7 +38,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """Dimension of numbers between two bounds, both included."""
+    """Numeric dimension between two bounds, both inclusive."""
 
     low: float
     high: float
@@ -92,7 +92,7 @@ class Cases:
     cases: tuple[Case, ...]
 
     def choose(self, values: dict[str, Any]) -> Case:
-        """Return the case that applies to these values of all keys (see `known_values`)."""
+        """Return the case that applies, given the values of all keys (see `known_values`)."""
         for case in self.cases:
             if case.holds(values):
                 return case

@@ -108,7 +108,8 @@ def expected_running_time(repeats: Sequence[Replicate]) -> float:
 
 
 def pooled(groups: Iterable[Sequence[Replicate]]) -> Noise:
-    """Return the run-to-run variation, pooled over configurations with at least two hits.
+    """Return the run-to-run variation, pooled over configurations with at least two hits (runs that
+    reached the target or, with `best_at_budget`, did not fail).
 
     For log seconds, the estimate includes the prior PRIOR_SIGMA. For metric values, there is no
     prior, since their units differ.

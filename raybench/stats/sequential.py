@@ -97,7 +97,7 @@ def pairs_needed(
     smallest: float = 0.0,
     errors: float = ALPHA,
 ) -> int | None:
-    """Return how many more pairs of runs lead to a decision with a probability of 80 %.
+    """Return how many more pairs of runs are needed for a decision with a probability of 80 %.
 
     The number is estimated by a bootstrap with 40 draws from the pairs so far. It is None if there
     are fewer than 3 pairs, or if it exceeds 8 times the number of pairs so far. Pairs in which both

@@ -369,7 +369,7 @@ def num_bytes(split: Split) -> int:
 
 
 class Room:
-    """Memory that the samples of a run may take; each split that fits reserves its part."""
+    """Memory budget for the samples of a run; each split that fits reserves its part."""
 
     def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
         """Create an object without reservations.

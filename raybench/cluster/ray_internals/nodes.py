@@ -22,11 +22,10 @@ NOMINAL = 0.0001
 
 
 def driver_host_resources() -> dict[str, float]:
-    """Return the resources with which an actor starts on the driver's host and reserves almost
-    nothing.
+    """Return the resources that pin an actor to the driver's host while reserving almost nothing.
 
     They are used for Tune's trial actors, which wait for the worker pool without a timeout. Since
-    Ray does not repeat an answer that was lost between hosts, these actors must be on the pool's
+    Ray does not resend a reply that was lost between hosts, these actors must run on the pool's
     host, which is the driver's.
     """
     here = ray.get_runtime_context().get_node_id()

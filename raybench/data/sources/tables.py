@@ -408,11 +408,11 @@ def _huggingface_table(split: Any, source: str) -> Table:
 
 
 def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
-    """Open a dataset of Hugging Face's library `datasets`, without downloading anything.
+    """Open a dataset with the Hugging Face `datasets` library, without downloading anything.
 
     Args:
-        spec: The dataset spec. Its `path` is a folder that `save_to_disk` has written, or the name
-            of a dataset in the library's cache. In the latter case, `set` is the name of the
+        spec: The dataset spec. Its `path` is a folder written by `save_to_disk`, or the name of a
+            dataset in the library's cache. In the latter case, `set` is the name of the
             configuration.
 
     Returns:

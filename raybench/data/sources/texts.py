@@ -89,7 +89,7 @@ class Tokenizer:
                 self._id_of_code[ord(token)] = number
 
     def ids(self, pieces: Pieces) -> Ids:
-        """Return the ids of the tokens of a text, (tokens,) int32."""
+        """Return the token ids of a text, shape (tokens,), int32."""
         if isinstance(pieces, list):
             return np.array([self._ids.get(word, UNKNOWN) for word in pieces], np.int32)
         if self.kind == "characters":

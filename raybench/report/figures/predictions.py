@@ -140,7 +140,7 @@ def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
 
 
 def surface_figure(results: Study) -> Figure:
-    """Draw the surface with the trials of the search."""
+    """Draw the `SurfaceMap` of the study, with its trials as points."""
     surface = surface_of(results)
     assert surface is not None
     rows, fastest = range(len(surface.batches)), float(surface.seconds.min())

@@ -78,8 +78,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """Normalize inputs of shape (N, H, W, C), in training with the statistics of the batch,
-        otherwise with the moving statistics."""
+        """Normalize inputs of shape (N, H, W, C) with the batch statistics in training, and with
+        the moving statistics otherwise."""
         del mask
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]

@@ -101,7 +101,7 @@ class Replica(nn.Module):
     """Wraps a model so that it computes in the run's precision in any thread.
 
     DataParallel calls each replica in a different thread. The thread inherits whether autocast is
-    on, but not the data type, so that the model would compute in fp16.
+    enabled, but not its dtype; without this wrapper, the model would compute in fp16.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
