@@ -93,7 +93,7 @@ def tune(
         target: Value of the validation metric to reach, such as 0.95, or `"auto"`.
         time_budget: Maximum total time, including confirmation: seconds, or a string like `"2h"`.
         more: Total number of runs to add for the configurations of a finished study that are still
-            tied. There is then no search.
+            tied. In that case, no search is run.
         seed: Seed of the search.
         address: Address of a Ray cluster, such as `"auto"`. By default, Ray starts on this machine.
         fresh: Whether to start a new study instead of resuming the one in `out`.

@@ -222,12 +222,12 @@ class Capacity:
 
     @property
     def cpus(self) -> int:
-        """Number of CPU cores of all nodes."""
+        """Total number of CPU cores across all nodes."""
         return int(sum(node.cpus for node in self.nodes))
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all nodes."""
+        """Total number of GPUs across all nodes."""
         return int(sum(node.gpus for node in self.nodes))
 
     def document(self) -> dict[str, Any]:

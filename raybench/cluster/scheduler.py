@@ -454,7 +454,7 @@ class RequestQueue:
         self._short_s.pop(trial, None)
 
     def trials(self) -> list[str]:
-        """Return the names of the trials that wait for a worker group."""
+        """Return the names of the trials that are waiting for a worker group."""
         return list(self._requests)
 
     def waiting(self) -> dict[str, WaitingTrial]:

@@ -203,8 +203,8 @@ def plan_runs(
     """Choose the small runs to train next within a budget, print them, and write them to the file
     of `--out`.
 
-    A file with the suffix .yaml or .yml is a search space for `raybench tune`, one per study of
-    small models; any other file is a CSV table.
+    If its suffix is .yaml or .yml, one search space for `raybench tune` is written for each study
+    of small models; otherwise, a CSV table is written.
     """
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:

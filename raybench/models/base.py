@@ -199,8 +199,8 @@ def as_tuples(shape: Any) -> InputShape:
 
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
-    """Return the error for a workload without the method that `use`, such as "framework torch",
-    requires."""
+    """Return the error for a workload that lacks a method; `use` says what requires the method,
+    such as "framework torch"."""
     return UserError(
         f"Workload {workload.name} has no {method}, so it cannot run with {use}; write the method, "
         f"or set another {use.partition(' ')[0]}.",

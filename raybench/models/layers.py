@@ -69,7 +69,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True)
 class GELU(Layer):
-    """Gaussian error linear unit: x times the standard normal distribution function at x."""
+    """Gaussian error linear unit: x times the CDF of the standard normal distribution at x."""
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class ProgressDisplay:
 
     @property
     def is_starting(self) -> bool:
-        """Whether any run that has not ended has no evaluation yet."""
+        """Whether any unfinished run has not been evaluated yet."""
         return self.state.is_starting
 
     def waiting(

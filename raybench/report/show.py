@@ -64,7 +64,7 @@ def show(
 
     Args:
         console: Where to print.
-        results: A search, a single training, or a comparison of pairs.
+        results: A search, a single training run, or a comparison of pairs.
         plots: Pictures that were written. They are listed at the end if there is no page, or with
             `verbose`.
         verbose: Whether to print all tables with all columns, not only the most important ones.

@@ -117,8 +117,8 @@ class StudyResults(Study):
     def best(self) -> Chosen:
         """The winner, with `.spec`, `.trial`, `.command` and `.train()`.
 
-        It is the fastest configuration or, without a target, that with the best value; in a study
-        with a single training, it is the trained configuration.
+        It is the fastest configuration or, without a target, the one with the best value; for a
+        single training run, it is the configuration of that run.
 
         Raises:
             UserError: There is no winner.

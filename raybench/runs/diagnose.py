@@ -141,8 +141,8 @@ class ProbeRuns:
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
         """Train all probes in `--repeats` rounds.
 
-        Up to as many more rounds follow, until the largest share of a step is significantly larger
-        than the others. Ctrl-C ends the rounds early.
+        More rounds follow until the largest share of a step is significantly larger than the
+        others, up to twice `--repeats` in total. Ctrl-C ends the rounds early.
         """
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes per round")
         self.pilot(options.seconds)

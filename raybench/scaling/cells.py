@@ -166,14 +166,14 @@ def run_table(
     | step_.._s | seconds of an optimizer step after the first epoch |
     | longest_step_s | seconds of the longest step, including those of the first epoch |
     | num_steps | timed steps of whole global batches; 0 if only evaluations were timed |
-    | epoch_samples | samples of an epoch, which a step cannot exceed |
-    | short_steps | steps of an epoch, divided by the whole steps with as many samples; above 1 if |
+    | epoch_samples | samples per epoch; an optimizer step never has more |
+    | short_steps | steps per epoch * samples per whole step / epoch_samples; above 1 if |
     |  | the last step is short |
     | is_warm | False if the run is so short that its step times include the first epoch |
     | first_epoch_samples_per_s | samples/s of the first epoch, including compilation |
     | first_epoch_train_samples_per_s | samples/s of the first epoch without compilation |
     | input_share | fraction of the training time after the first epoch spent waiting for data; of |
-    |  | the whole training time if evaluations do not record it |
+    |  | the whole training time if evaluations do not record the waiting |
     | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) |
     | memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers |
     | bytes_exchanged_per_step | bytes that a worker contributes to the exchange of a step |

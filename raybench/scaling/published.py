@@ -78,8 +78,8 @@ class MeasuredPoint:
         return numbers[0] if len(numbers) == 1 else _positive_ratio(*numbers)
 
     def key(self, name: str) -> Any:
-        """Return the value of a (dotted) key of the run spec, else of a column; None if there is
-        neither."""
+        """Return the value of a (dotted) key of the run spec, or else of the column with this name;
+        None if neither exists."""
         if name == "scaling":
             return self.scaling
         value: Any = self.spec

@@ -411,11 +411,11 @@ class Confirmation:
     def run_more(self, number: int) -> bool:
         """Run at most `number` more runs of tied candidates, then solo runs of the winners.
 
-        The number of candidates is that of a race with `number` runs plus the race runs already
-        done.
+        The number of candidates is chosen as for one race of all runs: those already done plus
+        `number`.
 
         Returns:
-            Whether all these runs were run.
+            Whether all of these runs were completed.
         """
         records = self._records()
         budget = self._budget(records, least_race=min(num_raced(records) + number, MOST_RACE_RUNS))

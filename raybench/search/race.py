@@ -104,7 +104,7 @@ class Race:
         return pooled(map(self.runs_of, self._entered))
 
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
-        """Return the results of a candidate, converted to the unit of the axis.
+        """Return the results of a candidate, in the unit of this race (see `axis`).
 
         The result from the search comes first, then those of the first `rounds` rounds (None: all
         rounds).
@@ -112,7 +112,7 @@ class Race:
         return self.group(name).runs(rounds)
 
     def group(self, name: str) -> ConfigurationRuns:
-        """Return the results of a candidate by round, converted to the unit of the axis."""
+        """Return the results of a candidate by round, in the unit of this race (see `axis`)."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
     def _missing_runs(self) -> list[RaceRun]:

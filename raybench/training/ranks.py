@@ -53,7 +53,7 @@ class Position:
 
     @property
     def words(self) -> str:
-        """Description of the position in error messages."""
+        """Description of the position, for use in error messages."""
         where = f" ({self.place})" if self.place else ""
         if self.left is not None:
             return f"rank {self.rank} has left the loop ({self.left})"

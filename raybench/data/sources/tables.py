@@ -79,7 +79,7 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 def load_image_folder(spec: DatasetSpec) -> Dataset:
     """Load a folder that contains a folder of images for each class.
 
-    Such class folders may also be inside a folder for each split.
+    The class folders may also be nested in one folder per split.
     """
     path = _path(spec)
     listed, num_others = files.list_images(path)

@@ -201,7 +201,7 @@ def marker_of(num_workers: float) -> str:
 
 
 def key(label: str, color: str = INK, **style: Any) -> Line2D:
-    """Return a legend entry with a line, or with `linestyle="none"` only with a marker."""
+    """Return a legend entry with a line; pass `linestyle="none"` to show only a marker."""
     return Line2D([], [], **({"color": color, "label": label} | style))
 
 

@@ -342,7 +342,7 @@ def compared(studies_by_name: Named) -> PageComparison:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study as text, keyed as COMPARED_CONDITIONS."""
+    """Return the conditions of a study as text, with the keys of COMPARED_CONDITIONS."""
     study, dataset = results.study["study"], results.study["study"].get("dataset") or {}
     dataset_keys = {
         key: value for key, value in dataset.items() if key not in DERIVED_KEYS and value

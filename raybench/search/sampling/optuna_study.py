@@ -333,7 +333,7 @@ the configuration in `first_specs`."""
 
 
 def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optuna.Study:
-    """Create an Optuna study without trials in a results folder.
+    """Create a new, empty Optuna study in a results folder.
 
     Args:
         study: The study.

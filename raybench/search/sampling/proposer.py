@@ -184,7 +184,7 @@ class Proposer:
     def is_open(self, values: Mapping[str, Any]) -> bool:
         """Return whether a configuration may be proposed.
 
-        It may if it is not known to be infeasible and, in a finite space, has not run before.
+        It may, unless it is known to be infeasible or, in a finite space, has already run.
         """
         closed = self._failing if self._size is None else self._closed
         if not closed:

@@ -155,7 +155,7 @@ class OnDemandBatches(BaseOnDemandBatches):
             yield batch
 
     def waited_seconds(self) -> float:
-        """Return the seconds of waiting for batches so far, after synchronizing with the device."""
+        """Return the seconds spent waiting for batches so far, after synchronizing the device."""
         return self._clock.seconds()
 
     def _to_tensor(self, array: np.ndarray) -> torch.Tensor:

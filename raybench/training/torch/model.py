@@ -189,7 +189,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def save_weights(model: nn.Module) -> bytes:
-    """Return the state dict of a model as a file of `torch.save`."""
+    """Return the state dict of a model, serialized with `torch.save`."""
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     return buffer.getvalue()
