@@ -107,7 +107,9 @@ def test_a_command_with_a_shipped_space_is_refused_with_what_to_do(capsys):
 @pytest.mark.parametrize("command", ["tunes", "", "--tune"])
 def test_an_unknown_command_is_refused(capsys, command):
     assert cli.main([command]) == cli.WRONG_INPUT
-    assert f"'{command}'" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert f"'{command}'" in captured.err
+    assert captured.out == ""
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_an_unknown_command_is_refused(capsys, command):
     ],
 )
 def test_removed_commands_are_refused_with_their_replacement(capsys, words, instead):
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         sys.exit(cli.main(words.split()))
     (line,) = capsys.readouterr().err.splitlines()
     assert "removed" in line
@@ -129,7 +131,7 @@ def test_removed_commands_are_refused_with_their_replacement(capsys, words, inst
 
 @pytest.mark.parametrize("command", sorted(cli.COMMANDS))
 def test_every_command_of_the_overview_exists(capsys, command):
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([command, "--help"])
     assert f"usage: raybench {command}" in capsys.readouterr().out
 

@@ -54,6 +54,7 @@ CLUSTER_COMMANDS = [line.removeprefix(TOKEN) for line in COMMANDS if line.starts
 IN_TABLES = re.findall(r"^\|.*\| `((?:raybench|sbatch) [^`]+)` \|", TEXT, re.MULTILINE)
 EXAMPLES = "".join(file.read_text() for file in sorted(ROOT.glob("examples/*.py")))
 IN_EXAMPLES = re.findall(r"^raybench .*", EXAMPLES.replace("\\\n    ", ""), re.MULTILINE)
+assert IN_EXAMPLES
 SLURM_COMMANDS = [line for line in (*COMMANDS, *IN_TABLES) if line.startswith("sbatch ")]
 OTHERS_IN_TABLES = [line for line in IN_TABLES if line.startswith("raybench ")]
 AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast", "import")
@@ -164,7 +165,7 @@ def test_documented_command_runs(line, folder, monkeypatch):
         assert read.stdout.strip() not in ("", "null")
         return
     if words[-1] == "--help":
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             raybench(*words)
         return
     if words[0] == "init":
@@ -277,7 +278,9 @@ FOLDERS = "raybench|search_spaces|notebooks|tests|benchmarks|examples|deploy|doc
 
 @pytest.mark.parametrize("pages", ["*.md", "docs/*.md", "[bes]*/**/*.md"])
 def test_files_and_links_exist(pages):
-    for page in set(ROOT.glob(pages)) - set(ROOT.glob("benchmarks/results/*")):
+    found = set(ROOT.glob(pages)) - set(ROOT.glob("benchmarks/results/*"))
+    assert found
+    for page in found:
         text = page.read_text()
         for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
             name, _, anchor = target.partition("#")

@@ -57,10 +57,11 @@ nearly complete, as with prefetching."""
 
 Priors = dict[str, tuple[float, float]]
 """Type of priors: mean and standard deviation, keyed by parameter."""
-# Chosen by held-out error and coverage on simulated clusters (seven laws, none of them this one);
-# floor and network on the real clusters of benchmarks/scaling/extrapolation.py, where samples take
-# more time than the constant part of a pass, and hosts with a network card for each GPU (ratio near
-# 1) are as common as hosts with a single card.
+# Chosen by held-out error and coverage on simulated clusters (seven laws, none of them this one;
+# the simulation is gone); floor and network on the real clusters of
+# benchmarks/scaling/extrapolation.py, where samples take more time than the constant part of a
+# pass, and hosts with a network card for each GPU (ratio near 1) are as common as hosts with a
+# single card.
 PRIORS: Priors = {
     "log_pass": (0.0, 2.0),  # log of c b for the typical batch, relative to the median step
     "log_floor": (-2.0, 1.5),  # log of f / (c b) for the typical batch

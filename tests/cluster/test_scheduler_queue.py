@@ -204,12 +204,17 @@ async def test_failed_start_on_a_draining_host_raises_host_leaves():
 
 
 async def test_trial_waits_for_resources_of_others_and_reports_them():
-    free = {"a": 1, "b": 1}
-    available = {"available": lambda: {f"id-{name}": {"CPU": n} for name, n in free.items()}}
-    requests = queue(scheduler(A, B), listed(A, B), [], **available)
+    free, looks = {"a": 1, "b": 1}, []
+
+    def available():
+        looks.append(1)
+        return {f"id-{name}": {"CPU": n} for name, n in free.items()}
+
+    requests = queue(scheduler(A, B), listed(A, B), [], available=available)
     first = asyncio.ensure_future(requests.wait("first", TWO))
     second = asyncio.ensure_future(requests.wait("second", ONE))
-    await asyncio.sleep(0.05)
+    while len(looks) < 4:
+        await asyncio.sleep(0.01)
     assert not first.done(), "strategy pack: two workers are not split over two hosts"
     assert not second.done(), "first come, first served"
     shortage = requests.waiting()["first"].what

@@ -160,7 +160,6 @@ def test_second_signal_in_a_process_of_the_user_raises():
 
 IN_PYTHON = "time.sleep(20)"
 IN_C = """
-    import ctypes
     for _ in range(30):
         ctypes.CDLL(None).usleep(900_000)
 """
@@ -178,12 +177,12 @@ def test_second_signal_ends_the_command_and_its_children(waits, pause_s, can_con
     them, as on a busy machine.
     """
     body = f"""
+import ctypes
 interrupt.can_continue = {can_continue}
 with interrupt.listening():
     interrupt.defer()
     child = subprocess.Popen(["sleep", "60"])
-    print("ready", flush=True)
-    print(child.pid, flush=True)
+    print(f"ready\\n{{child.pid}}", flush=True)
     {waits}
     print("over")
 """

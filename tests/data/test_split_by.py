@@ -115,6 +115,16 @@ def test_images_are_split_by_groups(tmp_path):
     assert dataset.train.array[0, 0, 0, 0] % 2 == dataset.train.labels[0]
 
 
+def test_names_of_groups_may_be_bytes(tmp_path, visits):
+    """Spark and Impala write strings without a note that they are text."""
+    frame = visits.assign(patient=visits["patient"].astype(str).str.encode("ascii"))
+    frame.to_parquet(tmp_path / "visits.parquet")
+    dataset = load(
+        tmp_path / "visits.parquet", "parquet", label="ill", split_by={"group": "patient"}
+    )
+    assert sum(len(split.labels) for split in dataset.splits.values()) == ROWS
+
+
 @pytest.mark.parametrize(
     ("by", "code", "names"),
     [

@@ -27,7 +27,7 @@ SHORT = WaitingTrial("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 class Stage:
     """A mock screen and a mock session on which some runs wait, and others are silent."""
 
-    def __init__(self, *, waiting: WaitingTrial = None, silent_s=None) -> None:
+    def __init__(self, *, waiting: dict[str, WaitingTrial] | None = None, silent_s=None) -> None:
         self.screen, self.session = Mock(is_starting=True), Mock()
         self.session.waiting.return_value = waiting or {}
         self.session.stop_running.side_effect = chain([silent_s or {}], repeat({}))

@@ -1,9 +1,11 @@
 """Files in the user's folder that hide a package which raybench imports."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
+import raybench
 from raybench.models.find import find_workload
 from raybench.models.user_code import refuse_hiding_files
 from raybench.runs.preflight import check_task
@@ -41,3 +43,7 @@ def test_hiding_file_is_refused_before_anything_starts(tmp_path, monkeypatch):
         check_task(command, ["python"])
     with refused(ErrorCode.CONFLICT, "optuna.py", "sub"):
         find_workload("sub/loop.py:train")
+
+
+def test_the_package_itself_hides_nothing():
+    refuse_hiding_files(Path(raybench.__file__).parents[1])

@@ -54,6 +54,7 @@ def last_loss(script: str, num_workers: int, folder: Path) -> float:
     [
         ("text_classifier", 1000, "hugging_face", 1),
         ("text_classifier", 1000, "hugging_face", 2),
+        ("lightning_module", 1400, "lightning_fit", 1),
         ("lightning_module", 1400, "lightning_fit", 2),
     ],
 )
@@ -83,7 +84,10 @@ def test_trainer_on_one_and_two_workers_equals_the_plain_script(
     for rank in results["target"]:
         assert (len(rank["values"]), rank["stop"]) == (1, "target")
     straight, resumed = results["straight"][0]["values"], results["resumed"][0]["values"]
-    assert resumed == pytest.approx(straight, abs=1e-5)
+    # A checkpoint of Lightning lacks the random state, which orders the batches of one process.
+    has_other_batches = (script, num_workers) == ("lightning_module", 1)
+    assert resumed == pytest.approx(straight, abs=0.05 if has_other_batches else 1e-5)
+    assert straight[0] - straight[2] > 0.1 or not has_other_batches
     assert len({json.dumps(rank["values"]) for rank in results["resumed"]}) == 1
 
 

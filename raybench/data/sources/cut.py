@@ -23,7 +23,6 @@ from raybench.data.sources.table import (
     Tables,
     as_numbers,
     as_texts,
-    is_input_type,
     is_number_type,
     split_column,
 )
@@ -313,7 +312,7 @@ def row_order(
         )
     is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
     values = table.column(column)
-    if not (is_number_type(kind) if is_time else is_input_type(kind)):
+    if (not is_number_type(kind)) if is_time else pa.types.is_nested(kind):
         raise UserError(
             f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not "
             f"{'times' if is_time else 'names or numbers'}; name another column.",

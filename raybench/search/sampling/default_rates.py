@@ -140,7 +140,7 @@ def rate_factor(study: StudySpec) -> float:
     return HASTE if study.objective.kind == TIME else 1.0
 
 
-def default_rate(optimizer: str, global_batch: int) -> float:
+def default_rate(optimizer: str, global_batch: float) -> float:
     """Return the default learning rate of an optimizer at a global batch size."""
     growth = (global_batch / BASE_BATCH) ** batch_power(optimizer)
     return float(BASE_RATES[optimizer] * growth)
@@ -164,7 +164,7 @@ def default_rate_of(values: Mapping[str, Any], fixed_values: Mapping[str, Any]) 
     keys = ("batch_size_per_worker", "num_workers", "accumulate")
     sizes = map(value, (GLOBAL_BATCH,) if GLOBAL_BATCH in values else keys)
     # In the user's own Optuna study, a name may have another meaning, such as 0 loader workers.
-    counts: list[int] = [size if isinstance(size, int) and size > 0 else 1 for size in sizes]
+    counts = [size if isinstance(size, int | float) and size > 0 else 1 for size in sizes]
     return default_rate(optimizer, math.prod(counts))
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import optuna
+import pytest
 
 from raybench.search.sampling.curve_sampler import CurvePruner, CurveSampler
+from raybench.search.sampling.default_rates import default_rate_of
 
 BEST = {"a": 1e-2, "b": 1e-1}
 """Best rate of each kind."""
@@ -83,6 +85,18 @@ def test_trials_that_report_nothing_are_drawn_at_random():
     study = optuna.create_study(sampler=CurveSampler(target=0.1, seed=0))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=12)
     assert len({trial.params["x"] for trial in study.trials}) == 12
+
+
+@pytest.mark.parametrize(("batch_size", "is_number"), [(512.0, True), ("large", False)])
+def test_default_rates_follow_batch_sizes_that_are_numbers(batch_size, is_number):
+    """A user's own study may suggest the batch size as a float, or as a name."""
+    rates = [
+        default_rate_of(
+            {"optimizer": "sgd", "batch_size_per_worker": size}, {"num_workers": 1, "accumulate": 1}
+        )
+        for size in (512, batch_size)
+    ]
+    assert (rates[0] == rates[1]) is is_number
 
 
 def test_parameters_keep_to_their_steps_and_may_have_names_of_our_keys():
