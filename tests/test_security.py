@@ -182,6 +182,22 @@ def test_no_source_executes_data_or_listens():
         assert matches == ALLOWED.get(source.name, set()), source
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "np.load(file, allow_pickle=True)",
+        "torch.load(file)",
+        "sock.bind(('', 0))",
+        "eval(text)",
+        "subprocess.run(line, shell=True)",
+    ],
+)
+def test_forbidden_sources_are_detected(code):
+    assert FORBIDDEN.search(code)
+
+
 SECRET = "s3cr3t/hunter2+x"
 ENVIRONMENT = {
     "HF_TOKEN": SECRET,

@@ -185,8 +185,9 @@ async def test_stop_running_ends_commands_before_their_next_evaluation(pool):
     await assert_fails(running)
     await assert_fails(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the resources are free
-    pool.stop_running()  # the new run is between two commands
     FakeGroup.is_training = False
+    await pool.command("b", Start(spec=RunSpec()), 600.0)
+    pool.stop_running()  # the new run is between two commands
     await pool.command("b", Finish(test=True, save=True), 600.0)
     assert [trial for trial, *_ in pool.groups()] == ["b"]
 

@@ -149,6 +149,16 @@ def test_the_gain_of_a_second_worker_is_uncertain_with_one_worker():
     assert second_worker.high / second_worker.low > 1.3
 
 
+def test_a_large_spread_gives_no_verdict():
+    spec = spec_of()
+    parts = {"compute": 0.05, "exchange": 0.055, "overhead": 0.005, "reading": 0.0}
+    verdict = find_bottleneck(spec, times_of(spec, noise=0.1, rounds=3, **parts))
+    assert verdict.kind == NOT_SURE
+    assert verdict.gains == []
+    assert "communication" in verdict.sentence
+    assert "compute" in verdict.sentence
+
+
 def test_a_stalled_round_gives_no_verdict_until_more_rounds_are_measured():
     spec = spec_of()
 

@@ -81,6 +81,8 @@ def test_worker_counts_are_predicted_at_every_batch_size(several, tmp_path, caps
         (8, 2),
         (16, 4),
     }
+    samples = table["num_workers"] * table["batch_size_per_worker"] / table["step_s"]
+    assert table["samples_per_s"].to_numpy() == pytest.approx(samples.to_numpy(), rel=1e-4)
     alone = table[table["num_workers"] == 1]
     assert alone["efficiency"].to_numpy() == pytest.approx(1.0)
     assert list(table["extrapolated"]) == list(table["num_workers"] == 16)

@@ -110,6 +110,20 @@ def test_every_cell_has_a_time_and_a_price():
     assert table()["cost"].to_numpy() == pytest.approx(3600 * hours)
 
 
+def test_the_interval_combines_the_errors_of_samples_steps_and_runs():
+    def interval(noise, run_spread):
+        kinds = {"gpu": lambda cells: [Predicted(1.0, 0.8, 1.25)] * len(cells)}
+        options = {"layouts": [(1, 1)], "batch_sizes": [128], "run_spread": run_spread}
+        row = plan(curve(noise=noise), kinds, **options).iloc[0]
+        return row["low_s"] / row["seconds"], row["high_s"] / row["seconds"]
+
+    assert interval(0.001, 0.0) == pytest.approx((0.8, 1.25), rel=0.02)
+    low, high = interval(0.6, 0.0)
+    assert low < 0.75
+    assert high > 1.35
+    assert interval(0.6, None)[1] > 2, "computed from the spread of the samples"
+
+
 def test_invalid_batch_sizes_have_no_row():
     rows = table(layouts=[(1, 1), (3, 1)], batch_sizes=[2, 96, 128])
     cells = rows[["num_workers", "global_batch_size"]].drop_duplicates().to_numpy().tolist()

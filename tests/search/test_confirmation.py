@@ -1,6 +1,7 @@
 """Placement checks, and the confirmation on made-up workers: its race, cutoff, lost workers,
 resumption and `--more`."""
 
+import itertools
 import json
 import threading
 import time
@@ -16,6 +17,8 @@ from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.wait_watch import Deadline
+from raybench.search import confirmation as module
+from raybench.search import reference, search
 from raybench.search.confirmation import Confirmation, LiveRace, PlacementOption, choose_checks
 from raybench.search.factorisation import speed_values
 from raybench.search.resolve import STUDY_KEY_MORE
@@ -212,6 +215,11 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world):
     assert {client.name for client in world.clients if client.is_tested} == set(alone)
     assert not {world.specs[name].seed for name in alone} & {seed for _, seed in seeds}
     assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
+
+
+def test_no_two_phases_of_a_study_use_the_same_seeds():
+    offsets = [module.SEEDS_FROM, module.RACE_SEEDS, reference.SEEDS_FROM, search.SEED_STEP]
+    assert all(high - low > 200 for low, high in itertools.pairwise([0, *sorted(offsets)]))
 
 
 def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world):

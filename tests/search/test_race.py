@@ -19,7 +19,9 @@ def candidates(*times: float | None) -> list[Candidate]:
     ]
 
 
-def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> list[RaceRun]:
+def drive(
+    race: Race, seconds: dict[str, float | None], spread: float = 0.0, *, is_timed: bool = True
+) -> list[RaceRun]:
     """Run all that is due; None misses after 9 s. Later rounds are `spread` slower."""
     runs = []
     while due := race.due():
@@ -27,7 +29,7 @@ def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> 
             time = seconds[run.name]
             replicate = Replicate(9.0, MISS)
             if time is not None:
-                replicate = Replicate(time + spread * run.round, HIT)
+                replicate = Replicate(time + spread * run.round, HIT, is_timed)
             race.learn(run.name, run.round, replicate)
         runs += due
     return runs
@@ -75,17 +77,22 @@ def test_a_candidate_that_only_missed_is_dropped_while_others_hit():
     assert race.leader() == "c"
 
 
-@pytest.mark.parametrize(
-    ("racing", "seconds", "leader"),
-    [((None, None), {"a": None, "b": None}, None), ((1.0,), {"a": 1.1}, "a"), ((), {}, None)],
-    ids=["without a hit", "one candidate", "none"],
-)
-def test_a_race_without_rivals_or_hits_ends(racing, seconds, leader):
-    race = Race(candidates(*racing), stages(24), axis="seconds")
-    assert len(drive(race, seconds)) >= len(racing)
-    assert race.leader() == leader
+def test_one_candidate_or_none_ends_the_race():
+    race = Race(candidates(1.0), stages(24), axis="seconds")
+    assert drive(race, {"a": 1.1}) == [RaceRun("a", 0)]
+    assert race.leader() == "a"
+    empty = Race([], stages(24), axis="seconds")
+    assert empty.due() == []
+    assert empty.leader() is None
+
+
+def test_nothing_leads_without_a_hit():
+    race = Race(candidates(None, None), stages(24), axis="seconds")
+    drive(race, {"a": None, "b": None})
+    assert race.due() == []
+    assert race.leader() is None
+    assert race.cap_s("a") is None
     assert race.dropped == {}
-    assert all(race.cap_s(name) is None for name in seconds if leader is None)
 
 
 def world(seed: int) -> tuple[list[Candidate], np.ndarray]:
@@ -154,12 +161,15 @@ def test_a_candidate_without_runs_is_undecided():
     assert runs_to_decide(racing, missed, 20, axis="seconds") == []
 
 
-def test_values_are_raced_without_a_cap():
-    values = {"a": Replicate(0.10, HIT, is_timed=False), "b": Replicate(0.14, HIT, is_timed=False)}
-    race = Race([Candidate(name, values[name], 1) for name in "ba"], ((2, 1),), axis="seconds")
-    for name, replicate in values.items():
-        race.learn(name, 0, replicate)
-    assert race.leader() == "a"
+def test_values_are_raced_by_their_mean_without_a_cap():
+    search_values = {"a": 0.10, "b": 0.11, "c": 0.12}
+    racing = [
+        Candidate(name, Replicate(value, HIT, is_timed=False), 1)
+        for name, value in search_values.items()
+    ]
+    race = Race(racing, ((3, 1), (2, 1)), axis="seconds")
+    drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001, is_timed=False)
+    assert race.leader() == "b"
     assert race.cap_s("b") is None
 
 

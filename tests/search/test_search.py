@@ -30,7 +30,7 @@ PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
     "sampler",
     ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
 )
-def test_samplers_improve_and_resume_with_new_configurations(sampler, tmp_path):
+def test_samplers_resume_with_new_configurations_and_model_based_ones_improve(sampler, tmp_path):
     if sampler == "gp":
         pytest.importorskip("torch")
 
