@@ -17,6 +17,8 @@ from raybench.report.figures import FIGURES
 from raybench.report.page import document
 from raybench.results import storage
 from raybench.results.store import STUDY_FILE
+from raybench.runs import preflight
+from raybench.training.machine import GpusSeen
 from tests.made_results import results_folder
 from tests.s3_server import S3Server
 
@@ -110,3 +112,10 @@ def study(tmp_path):
     """The text of a study file."""
     results_folder(tmp_path / "sample", [])
     return (tmp_path / "sample" / STUDY_FILE).read_text()
+
+
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs that TensorFlow does not see."""
+    visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
+    monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)

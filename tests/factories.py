@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.results.records import TORN, decoded, texts_of
 from raybench.spec.objective import StopReason
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
+
+TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 
 
 def options_given(name: str, words: Sequence[str]) -> Any:

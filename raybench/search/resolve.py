@@ -208,8 +208,9 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     study, space = build_study(content, source)
     if is_shipped:
         content, without_model = preflight.drop_frameworks_without_model(content, study, space)
-        sentences += without_model
-        study, space = build_study(content, source)
+        if without_model:
+            sentences += without_model
+            study, space = build_study(content, source)
     if capacity is not None:
         fitted, fit_sentences = _fitted(options, content, study, space, capacity)
         sentences += fit_sentences

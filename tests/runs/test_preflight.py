@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from raybench.cluster.layout import Capacity, Node
-from raybench.runs import preflight
 from raybench.runs.preflight import check_address, check_task, files_of, spec_on_gpus
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.training.machine import GpusSeen
+from tests.factories import TWO_GPUS
 from tests.refusals import refused
 
 
@@ -97,16 +96,6 @@ def test_invalid_addresses_are_refused(address):
         check_address(address)
     for fine in (None, "auto", "local", "host:6379"):
         check_address(fine)
-
-
-@pytest.fixture
-def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs that TensorFlow does not see."""
-    visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
-    monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)
-
-
-TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.run import ResourceRequest, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import GpusSeen
+from tests.factories import TWO_GPUS
 from tests.refusals import refused
 from tests.search.made_up import run_all
 
@@ -206,16 +207,6 @@ def test_launchers_and_trainers_find_workers_without_num_workers(
     content = {"objective": {"target": 0.5}, "workload": workload, "space": {"num_workers": [1, 2]}}
     _, _, warnings = check_study(*build_study(content, "test"))
     assert sum("num_workers" in warning for warning in warnings) == num_remarks
-
-
-@pytest.fixture
-def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs that TensorFlow does not see."""
-    visible = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
-    monkeypatch.setattr(preflight, "gpus_of_framework", visible.__getitem__)
-
-
-TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 
 
 @pytest.mark.parametrize(

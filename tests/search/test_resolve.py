@@ -12,9 +12,8 @@ from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.spec.errors import ErrorCode
 from raybench.spec.space import possible_values
 from raybench.training.machine import GpusSeen
+from tests.factories import TWO_GPUS
 from tests.refusals import refused
-
-TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 
 
 @pytest.fixture(autouse=True)
